@@ -8,7 +8,7 @@ from weakref import ref
 
 from gradcore.engine import derived  # noqa: F401 - registers the rules of fused gradients
 from gradcore.engine.backward import run_backward
-from gradcore.engine.below import captures_of
+from gradcore.engine.below import behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
@@ -80,7 +80,8 @@ class Gradients(Value):
 
     @property
     def grad_fn(self) -> Node | None:
-        return None if self.is_leaf else self.edge[0]  # type: ignore[index]
+        node = None if self.edge is None else behind(self.edge)[0]
+        return node if type(node) is Node else None
 
     @property
     def grad(self) -> Any:
@@ -91,7 +92,12 @@ class Gradients(Value):
             return None if edge is None else edge[0].grad
         if type(edge[0]) is Leaf:
             return edge[0].grad
-        return None if edge[0].hooks is None else edge[0].hooks.retained.get(edge[1])
+        # A backward with inputs= leaves it at the identity that marks the end of a traced graph.
+        kept = None if edge[0].hooks is None else edge[0].hooks.retained.get(edge[1])
+        node, index = behind(edge)
+        if kept is not None or node is edge[0]:
+            return kept
+        return node.grad if type(node) is Leaf else None if node.hooks is None else node.hooks.retained.get(index)
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -111,7 +117,10 @@ class Gradients(Value):
             if value.storage.device.compute is not self.storage.device.compute:
                 raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
             retag(value, role="gradient")
+        lender = None if leaf.grad is None else leaf.grad.storage.lender
         leaf.grad = value
+        if lender is not None:
+            lender.let_go(leaf)
 
     def backward(self, gradient: Any = None, retain_graph: bool | None = None,
                  create_graph: bool = False, inputs: Any = None) -> None:
@@ -183,6 +192,6 @@ class Gradients(Value):
     @property
     def retains_grad(self) -> bool:
         """Has :meth:`retain_grad` been called on this tensor, and is it not a leaf?"""
-        edge = self.edge
+        edge = None if self.edge is None else behind(self.edge)
         return (edge is not None and type(edge[0]) is Node and edge[0].hooks is not None
                 and edge[1] in edge[0].hooks.retained)

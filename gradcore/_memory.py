@@ -55,10 +55,14 @@ def empty_cache(device: AnyDevice = None) -> int:
 def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
     """Let the pool reserve at most ``limit`` (``"64MiB"`` or bytes); None removes it. Raises ValueError for 0 and for a float.
 
-    Segments that are already reserved stay; an allocation fails if the pool would have to grow past the limit. The environment
-    variable ``GRADCORE_MEMORY_LIMIT`` sets it at start.
+    If more is reserved already, segments without live bytes are returned, and the others stay; an allocation fails if the pool
+    would have to grow past the limit. The environment variable ``GRADCORE_MEMORY_LIMIT`` sets it at start.
     """
-    get_device(device).stack.limit.limit = parse_limit(limit)
+    stack = get_device(device).stack
+    stack.limit.limit = wanted = parse_limit(limit)
+    if wanted is not None and stack.limit.used > wanted:
+        # What an earlier, larger step left cached would be served without regard to the limit.
+        stack.ledger.flush()
 
 
 def memory_stats(device: AnyDevice = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
-from gradcore.engine.state import SITES, here
+from gradcore.engine.sites import SITES, here
 from gradcore.errors import TraceError
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized

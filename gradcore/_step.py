@@ -17,7 +17,8 @@ from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
 from gradcore.engine.exports import settle
 from gradcore.engine.node import Leaf, build_node
-from gradcore.engine.state import local, mark, scoped, whole_stacks
+from gradcore.engine.sites import whole_stacks
+from gradcore.engine.state import local, mark, within_step
 from gradcore.engine.value import PLAIN
 from gradcore.errors import require_int
 from gradcore.events import LAUNCH, MARK, Raw, Record
@@ -55,7 +56,8 @@ class step:
             require_int("batch_size", batch_size, 1)
         self.level = os.environ.get("GRADCORE_RECORD", "events") if level is None else level
         if self.level not in LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, but got {self.level!r}")
+            name = "GRADCORE_RECORD" if level is None else "level"
+            raise ValueError(f"{name} must be one of {', '.join(LEVELS)}, but got {self.level!r}")
         self._batch_size = batch_size
         self._wanted = None if device is None else get_device(device)
         self._opened = ExitStack()
@@ -86,7 +88,8 @@ class step:
         logged = self.level != "counts"
         pool = next((d for d in devices() if d.pinned and d not in recorded), None)
         if logged and any(d.name in _recorded for d in recorded):
-            raise RuntimeError("a step is already being recorded: gradcore.step() cannot be nested")
+            raise RuntimeError("a step is already being recorded: gradcore.step() cannot be nested, nor run in two "
+                               "threads at once")
         try:
             if self.level == "stacks":
                 self._opened.enter_context(whole_stacks())
@@ -102,7 +105,7 @@ class step:
                 arrivals.append(self._arrived)
                 self._opened.callback(arrivals.remove, self._arrived)
             if logged:
-                self._opened.enter_context(scoped(phase="forward"))
+                self._opened.enter_context(within_step())
                 mark("begin", "step")
         except BaseException:
             self._end()

@@ -6,7 +6,7 @@ turns one into its named form for readers. Nothing here can hold an array: a rec
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gradcore.spec import TensorSpec
@@ -251,22 +251,15 @@ def typed(raw: Raw, tags: Mapping[int, Tag] | Table[Tag] = TAGS) -> Record:
     kind, a = raw[0], raw[1:]
     if kind == ALLOC:
         return Alloc(a[0], a[1], a[2], a[3], a[4], a[5], tags[a[6]], a[7])
-    if kind == FREE:
-        return Free(a[0])
-    if kind == LAUNCH:
-        return Launch(INVOCATIONS[a[0]], tags[a[1]], a[2], a[3], a[4], a[5])
-    if kind == KEEP:
-        return Keep(a[0], a[1], a[2])
+    if kind in (LAUNCH, VIEW):
+        return _NAMED[kind](INVOCATIONS[a[0]], tags[a[1]], *a[2:])
     if kind == DROP:
         return Drop(a[0], a[1], DROP_REASONS[a[2]])
     if kind == RETAG:
         return Retag(a[0], tags[a[1]])
-    if kind == MARK:
-        return Mark(a[0], a[1], a[2])
-    if kind == VIEW:
-        return View(INVOCATIONS[a[0]], tags[a[1]], a[2], a[3])
-    record: Record = _PLAIN[kind](*a)
-    return record
+    return _NAMED[kind](*a)
 
 
-_PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read}
+#: The named forms, in the order of the kinds.
+_NAMED: tuple[Callable[..., Record], ...] = (
+    Reserve, Unreserve, Alloc, Free, Keep, Drop, Launch, Retag, Mark, View, Upload, Read)

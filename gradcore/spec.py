@@ -68,7 +68,7 @@ class TensorSpec:
         if found is None:
             found = TensorSpec()
             found.shape = tuple(int(n) for n in shape)
-            found.dtype = np.dtype(dtype)
+            found.dtype = checked_dtype(dtype)
             found.strides = tuple(int(n) for n in strides)
             found.offset = int(offset)
             found.ndim = len(shape)
@@ -253,6 +253,9 @@ def view_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...] | None:
 
 _BOOL, _INTEGER, _FLOATING = range(3)
 _CATEGORY = {"b": _BOOL, "u": _INTEGER, "i": _INTEGER, "f": _FLOATING}
+#: The dtypes of tensors by name, without bfloat16, which needs a package.
+DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
+                                            "float16", "float32", "float64")}
 _INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 #: The dtype of Python's floats, and of results that are floats where only integers went in.
 _default = [_FLOAT32]
@@ -273,12 +276,19 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
+def checked_dtype(dtype: Any) -> np.dtype[Any]:
+    """A dtype that tensors may have. Raises TypeError for another, and for another byte order than the machine's."""
+    found: np.dtype[Any] = np.dtype(dtype)
+    if found not in DTYPES.values() and not (found.kind == "V" and is_floating(found)):
+        raise TypeError(f"a tensor cannot be of dtype {found}: expected one of {', '.join(DTYPES)} or bfloat16")
+    return found
+
+
 def limits(dtype: np.dtype[Any]) -> Any:
     """NumPy's ``finfo`` of a floating dtype, bfloat16 among them."""
     if dtype.kind == "f":
         return np.finfo(dtype)
     import ml_dtypes
-
     finfo: Any = ml_dtypes.finfo
     return finfo(dtype)
 
@@ -292,6 +302,11 @@ def bfloat16() -> np.dtype[Any]:
                           "pip install 'gradcore[bfloat16]'") from None
     found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return found
+
+
+def dtype_named(name: Any) -> np.dtype[Any] | None:
+    """The dtype of tensors that has this name, None if there is none. Raises ImportError as :func:`bfloat16` does."""
+    return bfloat16() if name == "bfloat16" else DTYPES.get(name) if isinstance(name, str) else None
 
 
 def category(dtype: np.dtype[Any]) -> int:
@@ -312,7 +327,9 @@ def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
         if isinstance(x, TensorSpec):
             ranks[0 if x.ndim else 1].append(x.dtype)
         else:
-            ranks[2].append(_default[0] if x is float else _INT64 if x is int else np.dtype(np.bool_))
+            # NumPy's numbers count as Python's.
+            ranks[2].append(_default[0] if x is float else _INT64 if x is int else np.dtype(np.bool_) if issubclass(
+                x, (bool, np.bool_)) else _INT64 if issubclass(x, (int, np.integer)) else _default[0])
     result: np.dtype[Any] | None = None
     for dtypes in ranks:
         if not dtypes:

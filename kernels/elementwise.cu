@@ -145,7 +145,7 @@ struct Bce {
         return (y - (C)1) * Most::of(log1p(-x), (C)-100) - y * Most::of(log(x), (C)-100);
     }
 };
-BINARY(BceLogits, log1p(exp(x < 0 ? x : -x)) + (x < 0 ? (C)0 : x) - x * y)
+BINARY(BceLogits, log1p(exp(x < 0 ? x : -x)) + x * ((x > 0 ? (C)1 : (C)0) - y))
 #include "pointwise.cuh"
 
 // F after G, in one pass: Then<Relu, Add> is a bias and its activation.

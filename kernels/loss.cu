@@ -52,17 +52,17 @@ __device__ __forceinline__ A whole_of(const I* target, const T* weight, i64 rows
     return (A)block_sum(total + (double)ones);
 }
 
-// (softmax(x) - onehot(label)) * scale; `part` holds the last part of x.
+// (softmax(x) - onehot(label)) * scale, 0 whatever x is if the label is ignored; `part` holds the last part of x.
 template <typename A, typename T, int N>
-__device__ __forceinline__ void slopes_of(const T* x, Part<T, N>& part, const Peak<A>& peak, i64 label, A scale, T* out,
-                                          int classes, const Team& team) {
+__device__ __forceinline__ void slopes_of(const T* x, Part<T, N>& part, const Peak<A>& peak, i64 label, i64 ignored, A scale,
+                                          T* out, int classes, const Team& team) {
     A share = (A)1 / peak.whole();
     for (i64 from = 0; from < classes; from += part.span(team)) {
         if (classes > part.span(team)) part.load(x + from, 1, classes - from, team, (A)0);
         int hot = label >= from && label - from < part.span(team) ? (int)(label - from) : -1;
         part.store(out + from, 1, classes - from, team, [&](int k, int at) {
             A own = exp(part.v[k] - peak.top) * share - (A)(at == hot);
-            return scale == 0 ? (A)0 : own * scale;
+            return label == ignored ? (A)0 : own * scale;
         });
     }
 }
@@ -102,8 +102,7 @@ cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* w
             // A NaN weight marks an invalid label, which must not be read at; 0 times an infinite loss must not spoil the sum.
             losses[row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
         }
-        A scale = label == ignored ? (A)0 : mean ? w / over : w;
-        if (Slopes) slopes_of(x, part, peak, label, scale, slopes + row * classes, classes, team);
+        if (Slopes) slopes_of(x, part, peak, label, ignored, mean ? w / over : w, slopes + row * classes, classes, team);
     }
     if (!out) return;
     __syncthreads();
@@ -138,11 +137,9 @@ cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weigh
     i64 label = target[team.row];
     A scale = weight_of<A>(label, weight, classes, ignored) * (A)dy[each ? team.row : 0];
     if (mean) scale /= over;
-    // Whatever the cotangent, and also if the total weight is 0.
-    if (label == ignored) scale = 0;
     Part<T, N> part;
     Peak<A> peak = peak_of(x, classes, 1, team, room, part);
-    slopes_of(x, part, peak, label, scale, out + team.row * classes, classes, team);
+    slopes_of(x, part, peak, label, ignored, scale, out + team.row * classes, classes, team);
 }
 
 // A block's part of the sum; a single block computes all of it, and `divisor` is 1 for a sum.

@@ -1,10 +1,12 @@
-// Layer and RMS norm and layer norm's gradients, a team of threads per row; and the affine map of all norms for given statistics.
+// Layer, group and RMS norm and the gradients of the first two, a team of threads per row; and the affine map of all norms for given
+// statistics.
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (twice more if a row does not fit in registers), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
 // gradients of weight and bias read 2 n s again, unless layer_norm_grads computes them with dx; their partial sums lie in the
-// workspace. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
-// Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
+// workspace. Those of group norm read 2 n s again and write two numbers per channel of each sample. affine reads and writes n s, and
+// reads n s more if it also computes the gradient of relu.
+// Ba, Kiros and Hinton, arXiv:1607.06450; Wu and He, arXiv:1803.08494; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
 #include "norm.cuh"
@@ -19,11 +21,23 @@ __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (
     for (int k = 0; k < N; ++k) made[k] = !x ? none : same ? (A)x[at] : (A)found.of[k];
 }
 
+// Where a row's weights and biases lie: one for each column, or, if `inner` is not 0, one for each channel of so many columns. Then
+// a row is one of `groups` of channels, and N neighbours are in one channel.
+struct Affine {
+    i64 inner, first;
+    __device__ __forceinline__ Affine(i64 inner, i64 groups, i64 row, i64 width)
+        : inner(inner), first(inner ? row % groups * (width / inner) : 0) {}
+    __device__ __forceinline__ i64 at(i64 column) const {
+        if (!inner) return column;
+        return first + (column < (i64)1 << 32 ? (i64)((u32)column / (u32)inner) : column / inner);
+    }
+};
+
 // Contiguous rows, whose lengths and addresses are multiples of N elements. Centred is layer norm, of `a` + `b` if these are given,
-// whose sum is stored in x first. Otherwise the mean is taken to be 0, which is RMS norm.
+// whose sum is stored in x first, or group norm. Otherwise the mean is taken to be 0, which is RMS norm.
 template <typename T, bool Centred, int N>
 __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)* mean, WIDE(T)* rstd, i64 rows, i64 width, double eps,
-                           const T* a, const T* b, int lanes) {
+                           const T* a, const T* b, i64 inner, i64 groups, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(lanes);
@@ -57,13 +71,15 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)
         });
     }
     A r = (A)1 / sqrt(team_fold<Sum>(square, team, room) / (A)width + (A)eps);
+    Affine affine(inner, groups, team.row, width);
     for (i64 from = 0; from < width; from += part.span(team)) {
         if (!held) part.load(x + from, 1, width - from, team, (A)0);
         part.each(width - from, team, [&](int k, int at) {
             A factor[N], level[N];
             Pack<T, N> made;
-            given(weight, from + at, false, (A)1, factor);
-            given(bias, from + at, false, (A)0, level);
+            i64 place = affine.at(from + at);
+            given(weight, place, inner, (A)1, factor);
+            given(bias, place, inner, (A)0, level);
 #pragma unroll
             for (int j = 0; j < N; ++j) made.of[j] = (T)affine_of((part.v[k + j] - m) * r, weight, factor[j], bias, level[j]);
             *(Pack<T, N>*)(out + from + at) = made;
@@ -98,12 +114,12 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const WIDE(T)
     }
 }
 
-// rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; with `added`, added to dx.
-// A row has at most C parts of the type P, or any number if C is 0. `seen` is called with each part of dy and of hat, which are 0
-// beyond the row, and its number.
+// rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row, whose weights lie as `affine` says;
+// with `added`, added to dx. A row has at most C parts of the type P, or any number if C is 0. `seen` is called with each part of dy
+// and of hat, which are 0 beyond the row, and its number.
 template <typename P, int C, typename T, typename F>
 __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 row,
-                                       i64 width, int added, const Team& team, WIDE(T)* room, F seen) {
+                                       i64 width, const Affine& affine, int added, const Team& team, WIDE(T)* room, F seen) {
     typedef WIDE(T) A;
     dy += row * width;
     x += row * width;
@@ -120,7 +136,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
         if (weight)
             g.each(width - from, team, [&](int k, int at) {
                 A factor[N];
-                given(weight, from + at, false, (A)1, factor);
+                given(weight, affine.at(from + at), affine.inner, (A)1, factor);
 #pragma unroll
                 for (int j = 0; j < N; ++j) g.v[k + j] *= factor[j];
             });
@@ -152,13 +168,13 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
 
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-layer_norm_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 rows, i64 width, int added,
-              int lanes) {
+layer_norm_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 rows, i64 width, i64 inner,
+              i64 groups, int added, int lanes) {
     __shared__ WIDE(T) room[8];
     Team team(lanes);
     if (team.row >= rows) return;
-    row_dx<Part<T, N>, 0>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room,
-                          [](const auto&, const auto&, int) {});
+    row_dx<Part<T, N>, 0>(dy, x, weight, mean, rstd, dx, team.row, width, Affine(inner, groups, team.row, width), added, team,
+                          room, [](const auto&, const auto&, int) {});
 }
 
 // The contribution of one row to the gradients of weight and bias at a column.
@@ -225,6 +241,29 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
+// Sums of dy hat and of dy over each channel of each sample, in made[2, rows] for affine_total; `each` channels share statistics.
+template <typename T, int N>
+__global__ void group_slopes(const T* dy, const T* x, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, i64 rows, i64 width,
+                             i64 each, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(lanes);
+    if (team.row >= rows) return;
+    A m = mean[team.row / each], r = rstd[team.row / each], w = 0, b = 0;
+    Part<T, N> g, v;
+    for (i64 from = 0; from < width; from += g.span(team)) {
+        g.load(dy + team.row * width + from, 1, width - from, team, (A)0);
+        v.load(x + team.row * width + from, 1, width - from, team, (A)0);
+        g.each(width - from, team, [&](int k, int) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) w += g.v[k + j] * ((v.v[k + j] - m) * r), b += g.v[k + j];
+        });
+    }
+    w = team_fold<Sum>(w, team, room);
+    b = team_fold<Sum>(b, team, room);
+    if (!team.rank) made[team.row] = w, made[rows + team.row] = b;
+}
+
 // dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. Each thread of a team, a warp or a block, makes K
 // accesses to each of a row's C parts, and adds up the same columns of all rows that the team takes.
 template <typename T, int N, int K, int C>
@@ -241,10 +280,11 @@ layer_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
 #pragma unroll
     for (int k = 0; k < C * P::count; ++k) w[k / P::count].v[k % P::count] = b[k / P::count].v[k % P::count] = 0;
     for (i64 row = first + team.row % teams; row < end; row += teams)
-        row_dx<P, C>(dy, x, weight, mean, rstd, dx, row, width, added, team, room, [&](const P& g, const P& hat, int part) {
+        row_dx<P, C>(dy, x, weight, mean, rstd, dx, row, width, Affine(0, 0, 0, 0), added, team, room,
+                     [&](const P& g, const P& hat, int part) {
 #pragma unroll
-            for (int k = 0; k < P::count; ++k) w[part].v[k] += g.v[k] * hat.v[k], b[part].v[k] += g.v[k];
-        });
+                         for (int k = 0; k < P::count; ++k) w[part].v[k] += g.v[k] * hat.v[k], b[part].v[k] += g.v[k];
+                     });
 #pragma unroll
     for (int part = 0; part < C; ++part) {
         // The sums of eight warps, by halves.

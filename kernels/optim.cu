@@ -3,7 +3,9 @@
 // Traffic in bytes, n elements of s: SGD reads 2 n s and writes n s, and each state adds n s to both (Adam 4 n s and
 // 3 n s); 16 bytes at a time, each tensor's tail by elements. The table of tensors is a launch argument. SGD as in
 // Sutskever et al., ICML 2013; Adam as in Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in Loshchilov and
-// Hutter, arXiv:1711.05101.
+// Hutter, arXiv:1711.05101; Adagrad: Duchi, Hazan and Singer, JMLR 12, 2011; RMSprop: Tieleman and Hinton, lecture 6.5, 2012;
+// Adadelta: Zeiler, arXiv:1212.5701; NAdam: Dozat, ICLR workshop, 2016; RAdam: Liu et al., arXiv:1908.03265; Lion: Chen et al.,
+// arXiv:2302.06675.
 
 #include "common.cuh"
 
@@ -78,6 +80,13 @@ __device__ __forceinline__ void update(const Group& group, const How how) {
     }
 }
 
+// The gradient as an update uses it. Without a decay it does not depend on the parameter: 0 times infinity would be NaN.
+template <typename A, typename How>
+__device__ __forceinline__ A taken(A g, A p, const How& how) {
+    A d = how.maximize ? -g : g, decay = (A)how.decay;
+    return decay != 0 ? d + decay * p : d;
+}
+
 // `kept`: there is a moment, even if the momentum is 0 for now.
 struct SgdHow {
     double rate, momentum, dampening, decay;
@@ -88,8 +97,7 @@ struct Sgd {
     static const int states = 1;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const SgdHow& how) {
-        A& m = s[0];
-        A d = (how.maximize ? -g : g) + (A)how.decay * p;
+        A &m = s[0], d = taken(g, p, how);
         if (how.kept) {
             m = how.first ? d : (A)how.momentum * m + (A)(1 - how.dampening) * d;
             d = how.nesterov ? d + (A)how.momentum * m : m;
@@ -108,20 +116,17 @@ struct Adam {
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const AdamHow& how) {
         A &m = s[0], &v = s[1];
-        if (how.maximize) g = -g;
-        if (how.decoupled) p *= (A)(1 - how.rate * how.decay);
-        else g += (A)how.decay * p;
+        if (how.decoupled) {
+            p *= (A)(1 - how.rate * how.decay);
+            if (how.maximize) g = -g;
+        } else {
+            g = taken(g, p, how);
+        }
         m = (A)how.beta1 * m + (A)(1 - how.beta1) * g;
         v = (A)how.beta2 * v + (A)(1 - how.beta2) * g * g;
         p -= (A)(how.rate / how.correction) * (m / (sqrt(v) * (A)how.root + (A)how.eps));
     }
 };
-
-// The gradient as an update uses it.
-template <typename A, typename How>
-__device__ __forceinline__ A taken(A g, A p, const How& how) {
-    return (how.maximize ? -g : g) + (A)how.decay * p;
-}
 
 // The parameters of RMSprop, Adagrad and Adadelta; those that an optimizer does not have are 0. `kept`: there is a moment.
 struct SquareHow {
@@ -178,7 +183,8 @@ struct Moments {
         p *= (A)how.shrink;
         m += (A)(1 - how.beta1) * (d - m);
         v = (A)how.beta2 * v + (A)(1 - how.beta2) * d * d;
-        d = (A)(how.rate * how.behind) * d + (A)(how.rate * how.ahead) * m;
+        A behind = (A)(how.rate * how.behind);
+        d = (behind != 0 ? behind * d : (A)0) + (A)(how.rate * how.ahead) * m;
         p -= how.adaptive != 0 ? (A)how.adaptive * (d / (sqrt(v) * (A)how.root + (A)how.eps)) : d;
     }
 };

@@ -1,6 +1,8 @@
 // Random numbers: uniform, normal, dropout, and advancing a generator. A seed gives the same uniforms on every device.
 //
 // Traffic in bytes, n elements of s: uniform and normal write n s; dropout reads n s and writes n s. No mask is stored.
+// Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011; Box and Muller, A Note on the Generation of Random Normal
+// Deviates, 1958.
 
 #include "common.cuh"
 #include "philox.cuh"

@@ -72,17 +72,17 @@ struct Part<T, M, true> {
 #pragma unroll
         for (int d = 0; d < DEEP; d += 8) {
             u32 u[2][4], v[4][2];
+            // Constants are added to pointers, so that they are part of the loads: each word's place would take a register.
 #pragma unroll
-            for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 2; ++j) {
+                u32 deep = d + j * 4, place = group ^ swizzle(deep);
+                const Word *left = &a[deep + rank][down + place], *right = &b[deep + rank][across + place];
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    u32 deep = d + j / 2 * 4;
-                    u[i][j] = a[deep + rank][down + i * 16 + j % 2 * 8 + (group ^ swizzle(deep))];
+                for (int i = 0; i < 4; ++i) {
+                    u[i / 2][j * 2 + i % 2] = left[i * 8];
+                    v[i][j] = right[i * 8];
                 }
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-#pragma unroll
-                for (int j = 0; j < 2; ++j) v[i][j] = b[d + rank + j * 4][across + i * 8 + (group ^ swizzle(d + j * 4))];
+            }
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -161,7 +161,8 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
 #pragma unroll
         for (int j = 0; j < RIGHTS; ++j) {
             if constexpr (Along) b[side][t % DEEP][(t / DEEP ^ Mine::swizzle(t % DEEP)) + j * OWN] = Mine::word(rights[j]);
-            else b[side][t / N + j * (128 / N)][t % N ^ Mine::swizzle(t / N + j * (128 / N))] = Mine::word(rights[j]);
+            // As 128 / N is at most 4, the swizzle does not depend on the thread.
+            else b[side][t / N + j * (128 / N)][t % N ^ Mine::swizzle(j * (128 / N))] = Mine::word(rights[j]);
         }
     };
 

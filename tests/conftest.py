@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore import _step
 from gradcore.devices.availability import cuda_status
 from gradcore.events import TAGS
 
@@ -104,11 +105,15 @@ def _devices() -> list[Any]:
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """Turn the collector off during the test, and check that afterwards no block is live that was not live before.
 
-    Only passing tests are checked, since a failed test keeps its frames for the report.
+    The tests before it are no part of its history: the pools are empty, and steps are counted anew. Only passing tests are
+    checked, since a failed test keeps its frames for the report.
     """
     watched = _devices()
     _forget_what_failed(request.session)
     gradcore.manual_seed(0)
+    for device in watched:
+        gradcore.empty_cache(device)
+    _step._ends.clear()
     before = [set(device.ledger.live) for device in watched]
     gc.disable()
     # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.

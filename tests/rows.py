@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 class Operand:
     """A tensor to make: its shape as the op sees it, its values, and its memory layout.
 
-    The layouts ``transposed``, ``heads``, ``sliced`` and ``expanded`` are views of a contiguous tensor, which gets the
-    gradient.
+    The layouts ``transposed``, ``heads``, ``sliced``, ``spaced`` and ``expanded`` are views of a contiguous tensor, which gets
+    the gradient.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +40,8 @@ class Operand:
             return n, length, h, width
         if self.layout == "sliced":
             return (*self.shape[:-1], 2 * self.shape[-1] + 1)
+        if self.layout == "spaced":
+            return (*self.shape[:-1], self.shape[-1] + 3)
         return (1, *self.shape[1:]) if self.layout == "expanded" else self.shape
 
     def values(self, rng: np.random.Generator, dtype: Any) -> Array:
@@ -59,6 +61,8 @@ class Operand:
             return x.permute(0, 2, 1, 3)
         if self.layout == "sliced":
             return x[..., 1::2]
+        if self.layout == "spaced":
+            return x[..., 2:-1]
         return x.expand(*self.shape) if self.layout == "expanded" else x
 
 

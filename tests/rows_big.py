@@ -116,6 +116,7 @@ def add_ordering() -> None:
             for p in (0, 1, 2, 3, float("inf")):
                 add("vector_norm", operand, p=p, dims=dims, keepdim=False)
     add("ranked", tall, dim=0, start=0, length=10, descending=True)
+    add("ranked", floats(N * M, layout="expanded"), dim=0, start=0, length=10, descending=True)
     add("cumsum", bools(N, M), dim=1, reverse=False)
     window = {"dim": 1, "size": 4, "step": 2, "dilation": 1}
     add("windows", x, **window)
@@ -203,6 +204,12 @@ for a in (False, True):
 add("linear", x, floats(256, M), floats(256))
 add("linear", floats(4, 128, M), floats(256, M), floats(256))
 add("linear", floats(N, N, layout="transposed"), floats(256, N), None)
+add("linear", floats(N, M, layout="sliced"), floats(256, M, layout="sliced"), floats(256))
+add("linear", floats(N, M, layout="spaced"), floats(256, M), None)
+add("linear", floats(4, 128, M), floats(256, M, layout="spaced"), floats(256))
+add("matmul", floats(N, M, layout="sliced"), floats(M, N, layout="expanded"))
+add("matmul", floats(N, M, layout="spaced"), floats(M, N, layout="spaced"))
+add("matmul", floats(N, N, layout="spaced"), floats(N, N, layout="sliced"), transpose_a=True)
 for needs in ((True, True, True), (False, True, False)):
     add("linear_grad", floats(N, 256), x, floats(256, M), needs=needs)
 
@@ -238,6 +245,11 @@ add("layer_norm_grad", x, y, row, each, each, dims=1, needs=(True, True, True))
 add("layer_norm_grad", x, y, None, each, each, dims=1, needs=(True, True, True))
 
 add("layer_norm_apply", x, row, row, each, each, dims=1)
+for samples, channels, inner, groups in ((8, 32, N * M // 256, 4), (N * M // 32, 32, 1, 8), (1, 4, N * M // 4, 2),
+                                         (N * M // 32, 4, 8, 2)):
+    given, of_channels, of_groups = floats(samples, channels, inner), floats(channels), floats(samples, groups)
+    add("group_norm", given, of_channels, of_channels, groups=groups, eps=1e-5)
+    add("group_norm_grad", given, given, of_channels, of_groups, of_groups, groups=groups, needs=(True, True, True))
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
 images, planes_ = floats(32, 16, 32, 32), floats(1, 8, 256, 256)
@@ -284,6 +296,11 @@ add("attention", floats(1, 1, 1024, 512), floats(1, 1, 1024, 512), floats(1, 1, 
 add("embedding", floats(2000, M), ints(N, high=2000), padding=None)
 add("embedding_grad", x, ints(N, high=2000), shape=(2000, M), padding=3)
 add("embedding_unpadded", floats(2000, M), ints(N, high=2000), padding=3)
+# Many positions, of which each would be an object of Python's.
+add("take_grad", floats(16 * N, 1), ints(16 * N, high=5000), shape=(5000, 1), dim=0)
+add("embedding_grad", floats(16, N, 1), ints(16, N, high=5000), shape=(5000, 1), padding=None)
+add("embedding_unpadded", floats(5000, 1), ints(16, N, high=5000), padding=3)
+add("cross_entropy", floats(N * M, 3), ints(N * M, high=3, low=-1), ignore_index=-1)
 for name in ("tril", "triu"):
     add(name, x, diagonal=1)
     add(name, t, diagonal=-1)

@@ -168,6 +168,16 @@ add("layer_norm_grad", floats(3, 2100), floats(3, 2100), floats(2100), floats(3,
 add("layer_norm_grad", floats(260, 1025), floats(260, 1025), floats(1025), floats(260, 1), floats(260, 1, low=0.5), dims=1,
     needs=(True, True, True))
 
+# Groups in registers or too long for them, with channels that begin at multiples of 16 bytes and others; many samples.
+for shape, groups in (((3, 8, 4, 4), 2), ((2, 6, 5, 7), 3), ((70, 8), 4), ((2, 4, 1100), 2), ((1, 3, 2080), 1),
+                      ((300, 33, 4), 11), ((2, 64, 32, 16), 2)):
+    for weight in (floats(shape[1]), None):
+        add("group_norm", floats(*shape), weight, weight, groups=groups, eps=1e-5)
+        add("group_norm_grad", floats(*shape), floats(*shape), weight, floats(shape[0], groups),
+            floats(shape[0], groups, low=0.5), groups=groups, needs=(True, True, True))
+add("group_norm_grad", floats(0, 4, 3), floats(0, 4, 3), floats(4), floats(0, 2), floats(0, 2), groups=2, needs=(True,) * 3)
+add("group_norm_grad", floats(2, 4, 0), floats(2, 4, 0), floats(4), floats(2, 2), floats(2, 2), groups=2, needs=(True,) * 3)
+
 for tail in (1, 4, 6, 1100):
     add("take", floats(9, tail), ints(2, 7, low=-9, high=9), dim=0)
     add("take_grad", floats(2, 300, tail), ints(300, low=-5, high=5), shape=(2, 5, tail), dim=1)
@@ -268,8 +278,8 @@ _RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
             and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
-    "sum mean var softmax layer_norm layer_norm_grad batch_norm batch_norm_grad cross_entropy cross_entropy_grad cat "
-    "embedding_grad "
+    "sum mean var softmax layer_norm layer_norm_grad group_norm group_norm_grad batch_norm batch_norm_grad "
+    "cross_entropy cross_entropy_grad cat embedding_grad "
     "conv2d conv2d_input_grad conv2d_weight_grad attention attention_grad windows_grad").split())
 BFLOAT = [*_FIRST, *[row for row in (*SIZES, *SINGLE) if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: Ops that also run in float16, by the same templates.

@@ -148,6 +148,47 @@ ROWS += [Row("layer_norm_grad", case, operands, {"dims": 1, "needs": (True, True
              "layouts": (floats(2, 3, layout="expanded"), floats(2, 3, layout="transposed"), floats(3), floats(2, 1),
                          floats(2, 1, low=0.5))}.items()]
 
+
+def _group_norm(groups: int) -> Callable[..., Any]:
+    return lambda t, x, w=None, b=None: t.nn.functional.group_norm(x, groups, w, b, 1e-5)
+
+
+_groups = {
+    "plain": ((floats(2, 6, 2, 3), floats(6), floats(6)), 3), "no affine": ((floats(2, 4, 3), None, None), 2),
+    "no bias": ((floats(3, 4, 2), floats(4), None), 2), "2d": ((floats(3, 6), floats(6), floats(6)), 2),
+    "channels": ((floats(2, 3, 5), floats(3), floats(3)), 3),
+    "layouts": ((floats(2, 4, 3, layout="transposed"), floats(4, layout="sliced"), floats(4, layout="expanded")), 2),
+    "empty": ((floats(0, 4, 3), floats(4), floats(4)), 2)}
+for _case, (_operands, _dims) in _groups.items():
+    ROWS.append(Row("group_norm", _case, _operands, {"groups": _dims, "eps": 1e-5}, torch=_group_norm(_dims), tolerance=3e-5))
+# torch 2.13 fails in backward without a weight.
+ROWS.append(Row("group_norm", "only bias", (floats(2, 4, 2), None, floats(4)), {"groups": 1, "eps": 1e-5}, tolerance=3e-5,
+                numpy=lambda x, _, b: ((x - x.mean((1, 2), keepdims=True)) / np.sqrt(x.var((1, 2), keepdims=True) + 1e-5)
+                                       + b[:, None])))
+
+
+def _group_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> Any:
+    each = (x.shape[1] // mean.shape[1])
+    m, r = (np.repeat(v, each, 1).reshape(*x.shape[:2], *[1] * (x.ndim - 2)) for v in (mean, rstd))
+    hat = (x - m) * r
+    g = dy if weight is None else dy * weight.reshape(-1, *[1] * (x.ndim - 2))
+
+    def average(v: Any) -> Any:
+        return np.broadcast_to(v.reshape(*mean.shape, -1).mean(-1, keepdims=True), (*mean.shape, x[0].size // mean.shape[1])
+                               ).reshape(x.shape)
+
+    inner = (0, *range(2, x.ndim))
+    return r * (g - average(g) - hat * average(g * hat)), (dy * hat).sum(inner), dy.sum(inner)
+
+
+ROWS += [Row("group_norm_grad", case, operands, {"groups": 2, "needs": (True, True, True)}, numpy=_group_norm_grad,
+             tolerance=1e-4)
+         for case, operands in {
+             "plain": (floats(3, 4, 2), floats(3, 4, 2), floats(4), floats(3, 2), floats(3, 2, low=0.5)),
+             "no weight": (floats(2, 4, 3, 2), floats(2, 4, 3, 2), None, floats(2, 2), floats(2, 2, low=0.5)),
+             "layouts": (floats(3, 4, layout="expanded"), floats(3, 4, layout="transposed"), floats(4), floats(3, 2),
+                         floats(3, 2, low=0.5))}.items()]
+
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
 _state = ints(4, given=(7, 0, 3, 0))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import statistics
 from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import gradcore
+from bench.gpu.clock import host_seconds, medians
 from bench.gpu.part import Outcome, Setting
-from bench.gpu.steps import initial_weights, torch_on
+from bench.gpu.steps import BATCHES, initial_weights, torch_on
 from bench.workloads import WORKLOADS, Workload, step_on
 
 #: cudaGraphNodeType.
@@ -54,18 +54,25 @@ def nodes_of(graph: int) -> Counter[str]:
 
 
 def graphs(setting: Setting) -> Outcome:
-    """For four models: losses must equal eager ones bit by bit; medians of interleaved rounds; a step that copies its batch."""
-    torch = torch_on(setting)
+    """For four models: losses must equal eager ones bit by bit; medians of interleaved rounds; a step that copies its batch.
+
+    Batches that keep a GPU busy come last, as long as half of the time is left.
+    """
+    torch, start = torch_on(setting), perf_counter()
     outcome = Outcome(table=[["model", "batch", "eager ms", "one by one ms", "captured ms", "torch ms", "torch graph ms",
                               "of torch", "of torch graph", "kernels", "host us"]])
-    for name, workload in WORKLOADS.items():
-        small = workload.with_batch(2) if setting.rehearsal else workload
+    chosen = [(name, sizes[0]) for name, sizes in BATCHES.items()]
+    if not setting.rehearsal:
+        chosen += [(name, sizes[-1]) for name, sizes in BATCHES.items()]
+    for k, (name, batch) in enumerate(chosen):
+        if k >= len(BATCHES) and perf_counter() - start > setting.seconds / 2:
+            break
         try:
-            _compare(name, small, torch, setting, outcome)
+            _compare(name, WORKLOADS[name].with_batch(2 if setting.rehearsal else batch), torch, setting, outcome)
         except Exception as error:
-            outcome.problems.append(f"{name}: {type(error).__name__}: {str(error)[:800]}")
+            outcome.problems.append(f"{name}, batch {batch}: {type(error).__name__}: {str(error)[:800]}")
         setting.keep(outcome)
-    outcome.summary = "; ".join(f"{row[0]}: {row[4] or row[3]} ms" + (f", {row[8]} of torch's graph" if row[8] else "")
+    outcome.summary = "; ".join(f"{row[0]} {row[1]}: {row[4] or row[3]} ms" + (f", {row[8]} of torch's graph" if row[8] else "")
                                 for row in outcome.table[1:])
     return outcome
 
@@ -94,48 +101,15 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
         runs["torch"] = lambda step=step, batch=batch: step(*batch)  # type: ignore[misc]
         if setting.device == "cuda":
             runs["torch graph"] = torch_graph(torch, workload, weights)
-    found = _medians(runs, device, 2 if setting.rehearsal else 15)
-    host = host_cost(runs["captured" if "captured" in runs else "one by one"], device, 3 if setting.rehearsal else 20)
+    found = medians(runs, device, 2 if setting.rehearsal else 15)
+    host = host_seconds(runs["captured" if "captured" in runs else "one by one"], device, 3 if setting.rehearsal else 20)
     best = found.get("captured", found["one by one"])
     cells = [f"{found[how] * 1e3:.3f}" if how in found else "" for how in ("eager", "one by one", "captured", "torch",
                                                                           "torch graph")]
     ratios = [f"{best / found[how]:.2f}" if how in found else "" for how in ("torch", "torch graph")]
     kernels = dict(counted.nodes) if counted is not None else {}
     outcome.table.append([name, str(workload.batch), *cells, *ratios, str(kernels.get("kernels", "")), f"{host * 1e6:.1f}"])
-    outcome.figures[name] = {"batch": workload.batch, "seconds": found, "nodes": kernels, "host": host,
-                             "losses": losses["eager"]}
-
-
-def _medians(runs: dict[str, Callable[[], Any]], device: Any, rounds: int) -> dict[str, float]:
-    """Median seconds of a step of each, from interleaved rounds of about 30 ms, each ended by a synchronisation."""
-
-    def seconds(run: Callable[[], Any], times: int) -> float:
-        device.synchronize()
-        start = perf_counter()
-        for _ in range(times):
-            run()
-        device.synchronize()
-        return (perf_counter() - start) / times
-
-    times = {how: max(1, min(100, int(0.03 / max(seconds(run, 1), 1e-6)))) for how, run in runs.items()}
-    found: dict[str, list[float]] = {how: [] for how in runs}
-    for _ in range(rounds):
-        for how, run in runs.items():
-            found[how].append(seconds(run, times[how]))
-    return {how: statistics.median(each) for how, each in found.items()}
-
-
-def host_cost(run: Callable[[], Any], device: Any, times: int) -> float:
-    """Seconds of host time per call: the least of five bursts, which are too short to fill the device's queue."""
-    best = float("inf")
-    for _ in range(5):
-        device.synchronize()
-        start = perf_counter()
-        for _ in range(times):
-            run()
-        best = min(best, (perf_counter() - start) / times)
-    device.synchronize()
-    return best
+    outcome.figures[f"{name} {workload.batch}"] = {"seconds": found, "nodes": kernels, "host": host, "losses": losses["eager"]}
 
 
 def torch_graph(torch: Any, workload: Workload, weights: Any) -> Callable[[], Any]:

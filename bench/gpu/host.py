@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 import gradcore
+from bench.gpu.clock import host_seconds
 from bench.gpu.part import Outcome, Setting
-from bench.gpu.speed import Recorder
+from bench.gpu.speed import Recorder, recorded
 
 
-def host_cost(setting: Setting) -> Outcome:
+@recorded
+def host_cost(setting: Setting, recorder: Recorder) -> Outcome:
     """Microseconds of host time for one small call, while the device keeps up."""
     device, on = gradcore.device(setting.device), {"device": setting.device}
-    recorder = Recorder(device)
     a, b = gradcore.ones(64, **on), gradcore.ones(64, **on)
     square = gradcore.ones(64, 64, **on)
     added, bare = recorder.again("add", a, b)
@@ -35,14 +35,7 @@ def host_cost(setting: Setting) -> Outcome:
                 "product: the library's call alone": call_of(product), **runs}
     outcome = Outcome(table=[["call", "microseconds"]])
     for name, run in runs.items():
-        times, best = 50 if setting.rehearsal else 1000, float("inf")
-        for _ in range(5):
-            device.synchronize()
-            start = perf_counter()
-            for _ in range(times):
-                run()
-            best = min(best, (perf_counter() - start) / times)
-        outcome.figures[name] = best
+        best = outcome.figures[name] = host_seconds(run, device, 50 if setting.rehearsal else 1000)
         outcome.table.append([name, f"{best * 1e6:.1f}"])
         setting.keep(outcome)
     del added, multiplied

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Part:
-    """A part: its question, its function (``module:function``), and its time limit in seconds."""
+    """A part: its question, its function (``module:function``), and its own seconds."""
 
     name: str
     question: str
@@ -71,15 +72,17 @@ def find(function: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def run_part(part: Part, setting: Setting) -> Outcome:
-    """Run a part in a process of its own, so that a crash or hang does not affect the others."""
+def run_part(part: Part, setting: Setting, spare: float = 0.0) -> Outcome:
+    """Run a part in a process of its own, so that a crash or hang does not affect the others; ``spare`` are the seconds that
+    the parts before it have left."""
     if setting.rehearsal and part.needs_gpu:
         return Outcome("needs a GPU", status="not run")
     path = setting.folder / f"part-{part.name}.json"
     path.unlink(missing_ok=True)
-    command = python("bench.gpu.part", part.function, setting.device, str(int(setting.rehearsal)), str(path), str(part.seconds))
     # A rehearsal measures nothing, and may run on a busy machine.
-    limit = part.seconds * (6 if setting.rehearsal else 1)
+    limit = part.seconds * 6 if setting.rehearsal else part.seconds + int(spare)
+    command = python("bench.gpu.part", part.function, setting.device, str(int(setting.rehearsal)), str(path),
+                     str(part.seconds if setting.rehearsal else limit))
     start = perf_counter()
     code, output = run_limited(command, limit)
     seconds = perf_counter() - start
@@ -108,10 +111,29 @@ def run_limited(command: list[str], seconds: float, environment: dict[str, str] 
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        # The whole group, since child processes of the part keep the pipe and the device open.
-        os.killpg(process.pid, signal.SIGKILL)
+        _end(process.pid)
         return None, process.communicate()[0]
+    except BaseException:
+        _end(process.pid)
+        process.communicate()
+        raise
     return process.returncode, output
+
+
+def _end(pid: int) -> None:
+    """Kill a process and all that it has started, in its group or in others: they keep the pipe and the device open."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name, in parentheses, may have spaces.
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    started = [pid]
+    for one in started:
+        started += [child for child, parent in parents.items() if parent == one]
+    os.killpg(pid, signal.SIGKILL)
+    for one in started[1:]:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def main() -> None:

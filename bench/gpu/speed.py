@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,12 +136,20 @@ CASES = (
 
 
 class Recorder:
-    """Records the last kernel call of a device, so that it can be repeated alone."""
+    """A context manager that records the last kernel call of a device, so that it can be repeated alone."""
 
     def __init__(self, device: Any) -> None:
         self.last: Any = None
-        device.calls.clear()
-        device.kernels = {name: self._kept(kernel) for name, kernel in device.kernels.items()}
+        self._device, self._usual = device, device.kernels
+
+    def __enter__(self) -> Recorder:
+        self._device.kernels = {name: self._kept(kernel) for name, kernel in self._usual.items()}
+        self._device.calls.clear()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._device.kernels, self.last = self._usual, None
+        self._device.calls.clear()
 
     def _kept(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*values: Any, **attrs: Any) -> None:
@@ -156,16 +165,26 @@ class Recorder:
         return made, self.last
 
 
+def recorded(part: Callable[[Setting, Recorder], Outcome]) -> Callable[[Setting], Outcome]:
+    """A part of the benchmark that also takes a recorder of its device's kernel calls."""
+    @functools.wraps(part)
+    def run(setting: Setting) -> Outcome:
+        with Recorder(gradcore.device(setting.device)) as recorder:
+            return part(setting, recorder)
+
+    return run
+
+
 def _dry() -> bool:
     """Whether calls are being written out over stand-in arrays, without launches."""
     gpu_launch = sys.modules.get("gradcore.devices.gpu_launch")
     return gpu_launch is not None and gpu_launch.noted.tape is not None
 
 
-def bandwidth(setting: Setting) -> Outcome:
+@recorded
+def bandwidth(setting: Setting, recorder: Recorder) -> Outcome:
     """Bytes per second of a copy, and those of each memory-bound kernel as a fraction of it, at each size."""
-    device, clock = gradcore.device(setting.device), clock_of(setting.device)
-    recorder, on = Recorder(device), {"device": setting.device}
+    clock, on = clock_of(setting.device), {"device": setting.device}
     sizes = SIZES[:1] if setting.rehearsal else SIZES
     outcome = Outcome(table=[["kernel", *(f"{m} MiB" for m in sizes)]])
     copies = {}
@@ -209,10 +228,11 @@ def _seconds_of_copy(nbytes: int, setting: Setting, clock: Any) -> float:
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
 
-def arithmetic(setting: Setting) -> Outcome:
-    """Operations per second of products, convolutions and attention, relative to the product of large matrices."""
-    device, clock = gradcore.device(setting.device), clock_of(setting.device)
-    recorder, on = Recorder(device), {"device": setting.device}
+@recorded
+def arithmetic(setting: Setting, recorder: Recorder) -> Outcome:
+    """Operations per second of products, convolutions and attention, relative to the product of large matrices of the same kind
+    of numbers, which is their ceiling."""
+    clock, on = clock_of(setting.device), {"device": setting.device}
     n = 128 if setting.rehearsal else 4096
     batch, heads, length = (1, 2, 64) if setting.rehearsal else (8, 6, 1024)
     images = 2 if setting.rehearsal else 64
@@ -249,8 +269,9 @@ def arithmetic(setting: Setting) -> Outcome:
             (f"attention's gradient, {np.dtype(kind).name}", "attention_grad",
              lambda kind=kind: (*[rand(*q, dtype=kind) for _ in "dqkv"], None, rand(*q, dtype=kind), rand(*q[:3]) + 8),
              5 * scores, how)))]
-    outcome = Outcome(table=[["kernel", "ms", "TFLOP/s", "of the float32 product"]])
-    ceiling = None
+    outcome = Outcome(table=[["kernel", "ms", "TFLOP/s", "of its ceiling"]])
+    #: By kind of numbers: the rate of the first product.
+    ceilings: dict[str, float] = {}
     with gradcore.no_grad():
         for name, op, make, operations, attrs in rows:
             gradcore.set_float32_matmul_precision("high" if "TF32" in name else "highest")
@@ -266,9 +287,12 @@ def arithmetic(setting: Setting) -> Outcome:
                 recorder.last = None
                 gradcore.set_float32_matmul_precision("highest")
             rate = operations / taken
-            ceiling = ceiling or rate
-            outcome.figures[name] = {"seconds": taken, "operations a second": rate}
-            outcome.table.append([name, f"{taken * 1e3:.3f}", f"{rate / 1e12:.2f}", f"{rate / ceiling:.0%}"])
+            kind = next((kind for kind in ("TF32", "float16", "float64") if kind in name), "float32")
+            if op == "matmul":
+                ceilings.setdefault(kind, rate)
+            share = rate / ceilings[kind] if kind in ceilings else None
+            outcome.figures[name] = {"seconds": taken, "operations a second": rate, "of its ceiling": share}
+            outcome.table.append([name, f"{taken * 1e3:.3f}", f"{rate / 1e12:.2f}", "" if share is None else f"{share:.0%}"])
             setting.keep(outcome)
     outcome.summary = f"{outcome.table[1][0]}: {outcome.table[1][2]} TFLOP/s" if len(outcome.table) > 1 else "nothing ran"
     return outcome

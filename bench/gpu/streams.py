@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import random
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -103,29 +105,43 @@ class Stress:
 
 def streams(setting: Setting) -> Outcome:
     """Run the stress test on eight streams of a device that poisons reused blocks; then uploads concurrent with compute."""
-    device = poisoned(setting.device)
-    stress = Stress(device, 0)
-    rounds = stress.run(300 if setting.rehearsal else 10_000, setting.seconds / 2)
-    wrong = stress.found()
+    with poisoned(setting.device) as device:
+        stress = Stress(device, 0)
+        rounds = stress.run(300 if setting.rehearsal else 10_000, setting.seconds / 2)
+        wrong = stress.found()
     outcome = Outcome(f"{rounds:,} rounds on {STREAMS} streams, {wrong} elements wrong",
                       figures={"rounds": rounds, "wrong": wrong})
     if wrong:
         outcome.problems.append(outcome.summary)
-    if not setting.rehearsal:
-        device = gradcore.device(setting.device)
-    _uploads(device, setting, outcome)
+    _uploads(gradcore.device(setting.device), setting, outcome)
     return outcome
 
 
-def poisoned(name: str) -> Any:
-    """A separate device whose blocks are filled with ones when they are reused."""
-    if name == "cuda":
-        from gradcore.devices.gpu import CudaDevice
+@contextmanager
+def poisoned(name: str) -> Iterator[Any]:
+    """A separate device whose blocks are filled with ones when they are reused. Inside, it serves its kernels' workspaces;
+    afterwards the device of that name does again, and nothing of this one is left on the card."""
+    if name != "cuda":
+        from gradcore.devices.host import make_host
 
-        return CudaDevice(0, poison=True)
-    from gradcore.devices.host import make_host
+        yield make_host()
+        return
+    from gradcore.devices import gpu_loaded, gpu_workspaces
+    from gradcore.devices.gpu import CudaDevice
 
-    return make_host()
+    registered: tuple[dict[int, Any], ...] = (gpu_workspaces.RESERVES, gpu_workspaces.SHARED, gpu_loaded.HELD)
+    before = [each.copy() for each in registered]
+    gpu_workspaces.SHARED.clear()
+    device = CudaDevice(0, poison=True)
+    try:
+        yield device
+    finally:
+        device.synchronize()
+        for each, entries in zip(registered, before, strict=True):
+            each.clear()
+            each.update(entries)
+        device.ledger.flush()
+        device.bridge.ledger.flush()
 
 
 def _uploads(device: Any, setting: Setting, outcome: Outcome) -> None:

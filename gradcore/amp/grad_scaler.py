@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
-from gradcore.engine.state import SITES, here
+from gradcore.engine.sites import SITES, here
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.ops import elementwise, reduce

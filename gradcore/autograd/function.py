@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 from weakref import ref
 
@@ -16,7 +17,7 @@ from gradcore.engine.residuals import residuals
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
 from gradcore.engine.views import rebase
-from gradcore.errors import NoSecondDerivative, SpecError
+from gradcore.errors import DeviceError, NoSecondDerivative, SpecError
 from gradcore.ops.movement import sum_to
 
 Tensor = Any
@@ -89,21 +90,31 @@ class Function:
                                   "with backward.")
 
     @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """Run ``forward``, and build a node for it if an argument requires a gradient."""
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward``, and build a node for it if an argument requires a gradient.
+
+        Arguments given by name come after the others in ``needs_input_grad``, and in what ``backward`` returns. If there is
+        a ``setup_context``, its ``inputs`` are all arguments of ``forward``, also those that have their default.
+        """
         ctx = FunctionCtx()
-        edges = [a.edge if isinstance(a, Value) else None for a in args]
+        whole = cls.setup_context is not Function.setup_context
+        if whole:
+            bound = signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        given = (*args, *kwargs.values())
+        edges = [a.edge if isinstance(a, Value) else None for a in given]
         ctx.needs_input_grad = tuple(e is not None for e in edges)
         with no_grad():
-            if cls.setup_context is Function.setup_context:
-                result = cls.forward(ctx, *args)
+            if whole:
+                result = cls.forward(*args, **kwargs)
+                cls.setup_context(ctx, given, result)
             else:
-                result = cls.forward(*args)
-                cls.setup_context(ctx, args, result)
+                result = cls.forward(ctx, *args, **kwargs)
         several = isinstance(result, (tuple, list))
         outputs = list(result) if several else [result]
         if local.state.grad and any(ctx.needs_input_grad):
-            outputs = cls._record(ctx, args, edges, outputs)
+            outputs = cls._record(ctx, given, edges, outputs)
         ctx._to_save = ctx._dirty = ctx._plain = ()
         return tuple(outputs) if several else outputs[0]
 
@@ -118,7 +129,8 @@ class Function:
         outputs = [make_value(o.storage, o.spec, o.array, None) if id(o) in given and id(o) not in dirty else o
                    for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
-        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, [o.spec for o in tensors]))
+        specs = [o.spec if isinstance(o, Value) else None for o in outputs]
+        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs))
         ctx._node = ref(node)
         plain = {id(t) for t in ctx._plain}
         for k, o in enumerate(tensors):
@@ -130,13 +142,16 @@ class Function:
 
 
 def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: list[Any]) -> Callable[..., Any]:
-    inputs = [a.spec if isinstance(a, Value) else None for a in args]
-    devices = [a.storage.device for a in args if isinstance(a, Value)]
+    inputs = [(a.spec, a.storage.device) if isinstance(a, Value) else None for a in args]
+    devices = [given[1] for given in inputs if given is not None]
     name = cls.__name__
 
     def rule(gs: list[Any], values: list[Any]) -> list[Any]:
+        # The node knows the tensors among the outputs; backward takes a cotangent for each output, None for any other object.
+        of_tensors = iter(gs)
+        gs = [None if spec is None else next(of_tensors) for spec in specs]
         if ctx._materialize:
-            gs = [functional.zeros(spec.shape, dtype=spec.dtype, device=devices[0]) if g is None else g
+            gs = [functional.zeros(spec.shape, dtype=spec.dtype, device=devices[0]) if g is None and spec is not None else g
                   for g, spec in zip(gs, specs, strict=True)]
         ctx._values = list(values)
         try:
@@ -150,21 +165,26 @@ def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: l
         if len(parts) != len(inputs):
             raise RuntimeError(f"function {name}Backward returned an incorrect number of gradients (expected {len(inputs)}, "
                                f"got {len(parts)})")
-        return [_fitted(name, k, part, spec) for k, (part, spec) in enumerate(zip(parts, inputs, strict=True))]
+        return [_fitted(name, k, part, given) for k, (part, given) in enumerate(zip(parts, inputs, strict=True))]
 
     return rule
 
 
-def _fitted(name: str, k: int, g: Any, spec: Any) -> Any:
-    """A returned gradient, summed to the shape of its input. Raises TypeError or :class:`SpecError` if that is impossible."""
-    if g is None or spec is None:
+def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
+    """A returned gradient, summed to the shape of its input, of which ``given`` has spec and device. Raises TypeError,
+    :class:`SpecError` or :class:`DeviceError` if that is impossible."""
+    if g is None or given is None:
         return None
+    spec, device = given
     if not isinstance(g, Value):
         raise TypeError(f"{name}Backward: expected Variable or None (got {type(g).__name__}) as gradient {k}")
     lead = g.spec.ndim - spec.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(spec.shape, g.spec.shape[lead:], strict=True)):
         raise SpecError(f"Function {name}Backward returned an invalid gradient at index {k} - got {list(g.spec.shape)} but "
                         f"expected shape compatible with {list(spec.shape)}")
+    if g.storage.device.compute is not device.compute:
+        raise DeviceError(f"Function {name}Backward returned an invalid gradient at index {k} - expected device {device} but "
+                          f"got {g.storage.device}")
     return sum_to(g, to=spec)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.saved import Again, Packed, Saved
-from gradcore.engine.state import SCOPES, SITES
+from gradcore.engine.sites import SITES
+from gradcore.engine.state import SCOPES
 from gradcore.engine.value import Value
 from gradcore.events import TAGS, Network
 from gradcore.memory.resource import Block

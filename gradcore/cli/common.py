@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import gradcore
+from gradcore import data, models
 from gradcore.devices.availability import choose_device
 from gradcore.devices.device import Device, get_device
 
@@ -35,6 +36,19 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="sgd has momentum 0.9; the default depends on the model")
     parser.add_argument("--seed", type=int, default=0, help="seed for weights, batches and dropout (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """The options of commands that measure the first steps of a model."""
+    parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
+    parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3)")
+    add_common(parser)
+
+
+def data_and_optimizer(options: argparse.Namespace) -> tuple[Any, str]:
+    """The data set and the name of the optimizer that the options choose, or that are usual for the model."""
+    usual = models.defaults(options.model)
+    return data.load(options.data or usual.data), options.optimizer or usual.optimizer
 
 
 def pick_device(name: str) -> tuple[Device, str | None]:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from gradcore.cli.report import newest, of_step, which_step
+from gradcore.cli.runs import add_step, load_newest, of_step
 from gradcore.report.diff import allowance, compare
 from gradcore.report.diff_page import diff_page
 from gradcore.report.html import save
 from gradcore.report.recording import Recording
-from gradcore.report.run import load_run
 
 
 def limit(text: str) -> Callable[[int], Fraction]:
@@ -28,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", type=Path,
                         help="a run's file, a recording or a step report as JSON, or a folder (its newest run)")
     parser.add_argument("after", metavar="B", type=Path, help="the same for the second run")
-    parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="which step of each run to compare (default peak)")
+    add_step(parser, "which step of each run to compare (default peak)")
     parser.add_argument("--fail-above", type=limit, metavar="1%|BYTES",
                         help="exit with status 1 if the peak has grown by more than this")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -59,6 +57,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(path: Path, step: int | str) -> tuple[str, dict[str, object], Recording]:
-    path = newest(path)
-    number, recording = load_run(path).find(step)
+    path, found = load_newest(path)
+    try:
+        number, recording = found.find(step)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return f"{path}: {of_step(number, recording)}", {"file": str(path), "step": number}, recording

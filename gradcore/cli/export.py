@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gradcore.cli.report import newest, which_step
+from gradcore.cli.runs import add_step, load_newest
 from gradcore.report.exports import FORMATS
-from gradcore.report.run import load_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,12 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "memory snapshot written by PyTorch")
     parser.add_argument("--format", required=True, choices=tuple(FORMATS))
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
-    parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="which step, of those whose events are in the file (default peak)")
+    add_step(parser, "which step, of those whose events are in the file (default peak)")
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the file."""
-    number, recording = load_run(newest(options.path)).find(options.step)
+    number, recording = load_newest(options.path)[1].find(options.step)
     recording.export(options.output, options.format)
     print(f"Step {number} was written to {options.output}")

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import gradcore
-from gradcore import data, models
-from gradcore.cli.common import add_common, pick_device, positive
-from gradcore.cli.measure import measure
+from gradcore.cli.common import add_measured, data_and_optimizer, pick_device
+from gradcore.cli.steps import measure
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
 from gradcore.report.step import StepReport
@@ -64,20 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the share of it to leave for the driver and libraries (default 5%%)")
     parser.add_argument("--mode", choices=("binsearch", "power"), default="binsearch",
                         help="power: only powers of two; binsearch: any batch size (default binsearch)")
-    parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="where to run the result; meta runs nothing, a CPU only if it reserves at most "
                              f"{format_bytes(_TRIED)}")
-    parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3)")
-    add_common(parser)
+    add_measured(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Find, try and print."""
     device, note = pick_device(options.device)
-    usual = models.defaults(options.model)
-    dataset = data.load(options.data or usual.data)
-    chosen = options.optimizer or usual.optimizer
+    dataset, chosen = data_and_optimizer(options)
     budget = int(options.memory * (1 - options.margin))
 
     def attempt(batch_size: int, limit: int | None, on: Any = "meta") -> StepReport:

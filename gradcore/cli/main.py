@@ -13,9 +13,10 @@ from gradcore.cli import collect_env, diff, export, find_batch, measure, report,
 from gradcore.cli.failures import described
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
+from gradcore.report.text import working_directory
 
 #: Errors that are printed without a traceback wherever they come from.
-_SAID = (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError)
+_SAID = (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError, MemoryError)
 
 #: By name of a command: its module, what it does in a line, and more about that.
 _COMMANDS = (
@@ -69,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if own in models.names():
         own = None
     try:
-        if own is not None and not sys.flags.safe_path and os.getcwd() not in sys.path:
+        here = working_directory()
+        if own is not None and here is not None and not sys.flags.safe_path and here not in sys.path:
             # As python -m does; for a script, sys.path has the script's folder instead.
-            sys.path.insert(0, os.getcwd())
+            sys.path.insert(0, here)
         status: int | None = options.run(options)
         if sys.stdout is not None:
             # A later flush would fail after this function, with Python's own exit status.
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _unread()
         if options.traceback or (words is None and not isinstance(error, _SAID)):
             raise
-        print(f"gradcore: {words or error}", file=sys.stderr)
+        print(f"gradcore: {words or str(error) or type(error).__name__}", file=sys.stderr)
         return getattr(options, "error_status", 1)
     return status or 0
 

@@ -12,24 +12,19 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-import gradcore
-from gradcore import data, models
-from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
-from gradcore.cli.train import train_step
+from gradcore.cli.common import add_measured, data_and_optimizer, pick_device, positives
+from gradcore.cli.steps import measure
 from gradcore.events import ROLES
-from gradcore.models.examples import batch
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, reached_by
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
-    parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
     parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="meta predicts from shapes and computes nothing")
-    parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3)")
-    add_common(parser)
+    add_measured(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -38,9 +33,7 @@ def run(options: argparse.Namespace) -> None:
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
-    usual = models.defaults(options.model)
-    dataset = data.load(options.data or usual.data)
-    chosen = options.optimizer or usual.optimizer
+    dataset, chosen = data_and_optimizer(options)
     reports = []
     for batch_size in options.batch_sizes:
         with console.status(f"batch {batch_size} on {device}"):
@@ -63,22 +56,6 @@ def run(options: argparse.Namespace) -> None:
         if line is not None:
             console.print(f"allocated is about {line['fixed']:,} bytes plus {line['per_sample']:,.1f} per sample, within "
                           f"{line['largest_error']:,} bytes of each of these", soft_wrap=True)
-
-
-def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
-            seed: int = 0) -> StepReport:
-    """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool.
-
-    The first step creates the optimizer's state, so later steps differ from it.
-    """
-    gradcore.manual_seed(seed)
-    gradcore.empty_cache(device)
-    workload = models.load(model, batch_size, dataset, device)
-    # On meta, values are not needed, and a batch of any size costs nothing.
-    x, y = batch(workload.example, model, batch_size, device == "meta", workload.any_size)
-    update = make_optimizer(optimizer, workload.module.parameters())
-    reports = [train_step(workload, update, x, y, device, batch_size=batch_size)[1].report for _ in range(steps)]
-    return max(reports, key=lambda r: r.peak.allocated)
 
 
 def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:

@@ -14,34 +14,23 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcore import folds
+from gradcore.cli.runs import add_step, load_newest, of_step
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
-from gradcore.report.run import Run, load_run
-from gradcore.report.text import reached_by, short_path
-from gradcore.units import format_bytes
+from gradcore.report.run import Run
+from gradcore.report.text import short_path
 
 #: The most rows of the table of live buffers at the peak.
 _ROWS = 12
-
-
-def which_step(text: str) -> int | str:
-    """An argument that is ``peak``, ``first``, ``last`` or a number."""
-    if text in ("peak", "first", "last"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, peak, first or last, but got {text!r}") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=Path, nargs="?", default=Path("runs"),
                         help="a run's file, a recording or a step report as JSON, or a folder "
                              "(its newest run; default runs)")
-    parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="which step, of those whose events are in the file (default peak)")
+    add_step(parser, "which step, of those whose events are in the file (default peak)")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file, which opens from disk")
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
                         help="another run to compare with on the page; may be given several times")
@@ -50,11 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the report of one step of a run, and figures of the whole run."""
-    path = newest(options.path)
-    found = load_run(path)
+    if options.beside and options.html is None:
+        raise ValueError("--beside shows another run on the page: choose its file with --html")
+    path, found = load_newest(options.path)
     number, recording = found.find(options.step)
     if options.html is not None:
-        others = [Named(p.name, load_run(p)) for p in map(newest, options.beside)]
+        others = [Named(p.name, run) for p, run in map(load_newest, options.beside)]
         save(options.html, page([Named(path.name, found), *others], options.step))
     if options.json:
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
@@ -80,35 +70,19 @@ def run(options: argparse.Namespace) -> None:
     console.print(table)
 
 
-def newest(path: Path) -> Path:
-    """The newest run in a folder; a path to a file is returned unchanged. Raises ValueError for a folder without a run."""
-    if not path.is_dir():
-        return path
-    files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)
-    if not files:
-        raise ValueError(f"no run (*.jsonl) in the folder {path}: gradcore train writes one")
-    return files[-1]
-
-
 def _about(path: Path, found: Run) -> str:
     about = ", ".join(f"{k} {v}" for k, v in found.about.items() if isinstance(v, (str, int)))
     lines = [f"{path}: {about}" if about else str(path)]
     if found.about:
         ended = "ended" if found.result is not None else "not finished"
-        lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is in step {found.peak_step}; the file has the "
-                     f"events of steps {', '.join(map(str, sorted(found.recordings)))}")
+        there = [str(number) for number, recording in sorted(found.recordings.items()) if recording.records]
+        events = f"the events of steps {', '.join(there)}" if there else "no events, as of a run at the level counts"
+        lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is in step {found.peak_step}; "
+                     f"the file has {events}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
         lines.append(f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step.")
     return "\n".join(lines)
-
-
-def of_step(number: int, recording: Recording) -> str:
-    """A step's peak, on one line."""
-    peak, report = recording.report.peak, recording.report
-    batch = f", batch {report.batch_size}" if report.batch_size else ""
-    where = f", reached by {reached_by(peak)}" if peak.op else ""
-    return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
 
 
 def _table(recording: Recording) -> Table:

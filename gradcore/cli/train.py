@@ -15,15 +15,15 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gradcore
 from gradcore import data, models
 from gradcore._step import LEVELS
-from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
+from gradcore.cli.common import add_common, data_and_optimizer, make_optimizer, pick_device, positive, positives
 from gradcore.cli.live import LiveView
+from gradcore.cli.steps import train_step
 from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import StepReport
@@ -63,8 +63,7 @@ def run(options: argparse.Namespace) -> None:
     if note:
         console.print(note, soft_wrap=True)
     usual = models.defaults(options.model)
-    dataset = data.load(options.data or usual.data)
-    chosen = options.optimizer or usual.optimizer
+    dataset, chosen = data_and_optimizer(options)
     rate = usual.lr if options.lr is None and chosen == usual.optimizer else options.lr
     gradcore.manual_seed(options.seed)
     workload = models.load(options.model, options.batch_size, dataset, device)
@@ -150,7 +149,8 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
             line = StepFigures.of(number, loss if math.isfinite(loss) else None, report)
             file.add(line, step)
             if not math.isfinite(loss):
-                raise ValueError(f"the loss became {loss} at step {number}: try a smaller --lr")
+                why = "try a smaller --lr" if number > 1 else "no step came before it, so look at the data and at the model"
+                raise ValueError(f"the loss became {loss} at step {number}: {why}")
             if options.json:
                 lines.append(line)
             if top is None or report.peak.allocated > top[1].peak.allocated:
@@ -162,25 +162,3 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
             progress.update(task, advance=1, description=f"loss {loss:.4f}  peak {format_bytes(line.allocated)}")
     assert top is not None
     return lines, top
-
-
-def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any,
-               level: str = "events", batch_size: int | None = None) -> tuple[float, gradcore.step]:
-    """One training step; returns the loss and the recorded step. On meta the loss is NaN, since there are no values.
-
-    ``batch_size`` is needed for arrays without one row for each sample. Raises ValueError for a loss that is no tensor with one
-    element and a gradient.
-    """
-    with gradcore.step(batch_size=len(x) if batch_size is None else batch_size, device=device, level=level) as step:
-        inputs = gradcore.tensor(x, device=device)
-        labels = gradcore.tensor(y, device=device)
-        optimizer.zero_grad()
-        loss = workload.loss(workload.module, inputs, labels)
-        if not (isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and loss.requires_grad):
-            what = (f"{loss.spec}{'' if loss.requires_grad else ' without a gradient'}" if isinstance(loss, gradcore.Tensor)
-                    else f"a {type(loss).__name__}")
-            raise ValueError(f"the model's loss must be one number that requires a gradient, but is {what}")
-        loss.backward()
-        optimizer.step()
-        value = math.nan if device == "meta" else loss.item()
-    return value, step

@@ -13,7 +13,8 @@ from gradcore._streams import Event, Stream, current_stream, default_stream, set
 from gradcore.cuda import amp
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, get_device
-from gradcore.engine.state import SCOPES, SITES, find_site, local
+from gradcore.engine.sites import SITES, find_site
+from gradcore.engine.state import SCOPES, local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 from gradcore.events import TAGS, Tag
 

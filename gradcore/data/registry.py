@@ -41,7 +41,11 @@ def load(name: str | os.PathLike[str]) -> Dataset | Text:
     if folder.is_dir():
         return load_folder(folder)
     if folder.is_file():
-        return from_string(folder.stem, folder.read_text(encoding="utf-8"), f"the text file {folder}")
+        try:
+            text = folder.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{folder} is no text file in UTF-8: {error}") from None
+        return from_string(folder.stem, text, f"the text file {folder}")
     raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, the path of a folder with "
                      "train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not), or of a text file")
 
@@ -67,7 +71,7 @@ def load_folder(folder: Path, name: str | None = None, source: str | None = None
     if train_x.shape[1:] != test_x.shape[1:]:
         raise IdxError(f"{folder}: images of {list(train_x.shape[1:])} for training and {list(test_x.shape[1:])} for "
                        "testing")
-    classes = int(max(train_y.max(initial=-1), test_y.max(initial=-1))) + 1
+    classes = int(max(train_y.max(), test_y.max())) + 1
     return Dataset(name or folder.resolve().name, _scaled(train_x), train_y, _scaled(test_x), test_y, classes,
                    source or f"IDX files in {folder}", train_x.shape[1:])
 
@@ -83,6 +87,10 @@ def _part(folder: Path, part: str) -> tuple[Array, Array]:
         raise IdxError(f"{images} holds {len(x)} images, and {labels} {len(y)} labels")
     if y.dtype.kind not in "iu":
         raise IdxError(f"{labels}: labels must be integers, but are {y.dtype.name}")
+    if not x.size:
+        raise IdxError(f"{images}: expected at least one image of at least one element, but the shape is {list(x.shape)}")
+    if y.min() < 0:
+        raise IdxError(f"{labels}: labels must be at least 0, but label {y.argmin()} is {y.min()}")
     return x, y.astype(np.int64)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradcore.devices.device import Device, get_device, register
+from gradcore.devices.gpu_faults import FAULTS
 from gradcore.errors import DeviceError
 
 
@@ -26,17 +27,22 @@ class CudaStatus:
         return not self.reason
 
 
-def driver_version() -> tuple[int, int] | None:
-    """The CUDA version that the installed driver supports, None without a driver. Needs no CUDA library."""
+def driver_library() -> Any:
+    """The installed driver's library, None without a driver. Needs no CUDA library."""
     for name in ("libcuda.so.1", "nvcuda.dll"):
         try:
-            library = ctypes.CDLL(name)
+            return ctypes.CDLL(name)
         except OSError:
             continue
-        version = ctypes.c_int()
-        if library.cuDriverGetVersion(ctypes.byref(version)) == 0:
-            return version.value // 1000, version.value % 1000 // 10
     return None
+
+
+def driver_version() -> tuple[int, int] | None:
+    """The CUDA version that the installed driver supports, None without a driver."""
+    library, version = driver_library(), ctypes.c_int()
+    if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
 
 
 #: The oldest compute capability that the kernels are compiled for.
@@ -73,6 +79,15 @@ def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, co
     return CudaStatus(driver, count, reason)
 
 
+#: What to do about errors of the machine, by cudaError_t: no other package would help.
+_OF_MACHINE = {
+    2: "its memory is full, so that no context can be created: nvidia-smi lists the processes that hold it",
+    3: FAULTS[3],
+    46: "it is busy: end the process that has it for itself, or set another compute mode with nvidia-smi -c",
+    802: "the machine is not ready: GPUs that are connected by NVSwitch need the service nvidia-fabricmanager, in the driver's "
+         "version",
+    803: "the driver's libraries and its kernel module differ in version: restart the machine after an update of the driver",
+    804: "the libraries of the package cuda-compat do not support this GPU: remove them from LD_LIBRARY_PATH"}
 _NO_DEVICE = "the driver reports no device: check CUDA_VISIBLE_DEVICES and, in a container, that it has access to the GPU"
 
 
@@ -86,6 +101,8 @@ def _of_runtime(error: Exception, driver: tuple[int, int], cuda: Any) -> str:
                 f"for CUDA {max(driver[0] + 1, 12)} or newer from nvidia.com/drivers")
     if status == 100:
         return _NO_DEVICE
+    if status in _OF_MACHINE:
+        return f"it cannot be used ({error}): {_OF_MACHINE[status]}"
     return f"CuPy cannot use it ({error}): {install_line(driver)}"
 
 
@@ -136,7 +153,12 @@ def _make_cuda(index: int) -> Device:
     reason = architecture_reason(index, runtime)
     if reason:
         raise DeviceError(f"cuda is not available: {reason}")
-    device: Device = make_cuda(index)
+    try:
+        device: Device = make_cuda(index)
+    except runtime.CUDARuntimeError as error:
+        # The context is created here.
+        why = _OF_MACHINE.get(error.status, "the driver cannot create a context on it")
+        raise DeviceError(f"cuda:{index} cannot be used ({error}): {why}") from error
     return device
 
 

@@ -91,7 +91,7 @@ class Device:
 
     def make_stream(self, priority: int = 0) -> Stream:
         """One more stream. It lives as long as the device, since blocks may be free on it alone."""
-        made = Stream(len(self.streams), self.driver.create_stream(priority))
+        made = Stream(len(self.streams), self.driver.create_stream(priority), self.driver)
         self.streams.append(made)
         self.several = True
         return made

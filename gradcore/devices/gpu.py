@@ -17,9 +17,11 @@ import numpy as np
 from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm, gpu_loaded, gpu_workspaces
+from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
+from gradcore.devices.gpu_current import OnDevice
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
@@ -223,7 +225,7 @@ class CudaDevice(Device):
         if found is None:
             found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
             self._known_to_cupy[stream] = found
-        found.use()
+        self._here(gpu_workspaces.choose)(self.index, found)
 
     def prepare_capture(self, stream: Stream) -> None:
         """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run.
@@ -248,7 +250,11 @@ class CudaDevice(Device):
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
-        return gpu_faults.wait_after(launch, self._cuda) if self._blocking else again(launch)
+        return self._here(gpu_faults.wait_after(launch, self._cuda) if self._blocking else again(launch))
+
+    def _here(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called with this device current."""
+        return self._cuda.wrap(function) if isinstance(self._cuda, OnDevice) else function
 
     def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
         return fused(kind, steps, self.bind)
@@ -321,5 +327,6 @@ def export(value: Any, shown: Any = None) -> cupy.ndarray:
 
 def make_cuda(index: int) -> CudaDevice:
     """The GPU, with ``GRADCORE_MEMORY_LIMIT``, ``GRADCORE_STRICT=1`` and ``GRADCORE_POISON=1`` from the environment."""
-    return CudaDevice(index, limit=limit_from("GRADCORE_MEMORY_LIMIT"), strict=os.environ.get("GRADCORE_STRICT") == "1",
-                      poison=os.environ.get("GRADCORE_POISON") == "1")
+    cuda = OnDevice(runtime, index) if cuda_status().devices > 1 else runtime
+    return CudaDevice(index, cuda=cuda, limit=limit_from("GRADCORE_MEMORY_LIMIT"),
+                      strict=os.environ.get("GRADCORE_STRICT") == "1", poison=os.environ.get("GRADCORE_POISON") == "1")

@@ -11,6 +11,7 @@ from gradcore.devices.attention import build_attention
 from gradcore.devices.gpu_elementwise import wide
 from gradcore.devices.gpu_linalg import CupyWithProducts
 from gradcore.devices.gpu_random import uniform
+from gradcore.devices.gpu_workspaces import on_stream
 
 _SIZES = ("heads", "length", "keys", "width", "values", "causal", "whole")
 _THREADS = 128
@@ -64,7 +65,12 @@ def _wider(op: str, q: Any, v: Any) -> Any:
     if q.dtype.name == "bfloat16":
         raise NotImplementedError(f"op {op!r} has a CUDA kernel in bfloat16 for heads of up to 128 elements, but got "
                                   f"{max(q.shape[3], v.shape[3])}: use float32 or float16")
-    return _WIDER[op]
+
+    def run(*values: Any, **how: Any) -> None:
+        with on_stream():
+            _WIDER[op](*values, **how)
+
+    return run
 
 
 def _start(name: str, dtype: Any, room: int, blocks: int, *arguments: Any) -> None:

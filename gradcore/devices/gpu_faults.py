@@ -130,6 +130,9 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
     if isinstance(error, ImportError):
         return DeviceError(f"{name} cannot be compiled: {error}. NVRTC comes with pip install 'gradcore[cuda13]', or "
                            "'gradcore[cuda12]' for a driver of CUDA 12")
+    if isinstance(error, OSError):
+        return KernelError(f"{name} cannot be compiled: {error}. CuPy keeps machine code in ~/.cupy/kernel_cache: set "
+                           "CUPY_CACHE_DIR to a folder that can be written to, or CUPY_CACHE_IN_MEMORY=1 for none")
     if type(error).__name__ == "CompileException":
         lines = [line for line in str(error).splitlines() if line.strip()]
         wrong = [line for line in lines if "error" in line.lower()] or lines

@@ -9,6 +9,7 @@ of its own, outside gradcore's pools.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ from gradcore.devices.gpu_problems import (
     Problem,
     compute_of,
 )
-from gradcore.devices.gpu_workspaces import Workspaces, current_stream, reserve
+from gradcore.devices.gpu_workspaces import Workspaces, current_stream, on_stream, reserve
 from gradcore.errors import DeviceError, KernelError
 from gradcore.forking import long
 from gradcore.units import parse_bytes
@@ -229,7 +230,7 @@ class CublasLt:
 
 
 class Cublas:
-    """cuBLAS by CuPy's bindings, which have a handle for each thread and set its stream."""
+    """cuBLAS by CuPy's bindings, which have a handle for each thread and give it CuPy's current stream at each call."""
 
     def __init__(self, why: str, calls: Any = None, handle: Callable[[], int] = cupy.cuda.device.get_cublas_handle) -> None:
         if calls is None:
@@ -257,14 +258,15 @@ class Cublas:
         one, nothing, _ = FACTORS[kind]
         head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
         calls = self._calls
-        try:
-            if batch == 1:
-                calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
-            else:
-                calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out, data,
-                                           c.leading, c.step, batch, compute, -1)
-        except calls.CUBLASError as error:
-            raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error
+        with on_stream():
+            try:
+                if batch == 1:
+                    calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
+                else:
+                    calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out,
+                                               data, c.leading, c.step, batch, compute, -1)
+            except calls.CUBLASError as error:
+                raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error
 
 
 def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype: Any) -> None:
@@ -292,7 +294,10 @@ def make_library(index: int) -> Library:
     if os.environ.get("GRADCORE_GEMM") == "cupy":
         return Cublas("GRADCORE_GEMM=cupy")
     try:
-        from nvmath.bindings import cublasLt
+        with warnings.catch_warnings():
+            # Whoever makes warnings errors, as our tests do, does not want another library for one of an import.
+            warnings.simplefilter("ignore")
+            from nvmath.bindings import cublasLt
     except Exception as error:  # the package imports many others, whose versions may not suit
         return Cublas(f"nvmath-python cannot be imported ({error})")
     nbytes = workspace_bytes(index)

@@ -19,7 +19,7 @@ from cupy.cuda import compiler, driver, runtime
 from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_sources import source_of
-from gradcore.devices.gpu_workspaces import shared
+from gradcore.devices.gpu_workspaces import shared, stream_of
 from gradcore.tiling import BLOCK as BLOCK
 
 #: By op; complete once :mod:`gradcore.devices.gpu_kernels` is imported.
@@ -110,9 +110,11 @@ def launch(family: str, instance: str, blocks: int, threads: int, arguments: tup
 
     Raises :class:`KernelError` if the kernel does not compile or launch, :class:`DeviceFault` if an earlier one has failed.
     """
+    device = runtime.getDevice()
     try:
-        _function(family, instance, runtime.getDevice())((blocks,), (threads,), placed(arguments))
-    except (compiler.CompileException, runtime.CUDARuntimeError, driver.CUDADriverError, ImportError) as error:
+        _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
+    except (compiler.CompileException, runtime.CUDARuntimeError, driver.CUDADriverError, ImportError,
+            OSError) as error:
         raise of_launch(error, family, instance, blocks, threads) from error
 
 
@@ -122,7 +124,7 @@ def placed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def clear(pointer: Any, nbytes: int) -> None:
-    pointer.memset_async(0, nbytes)
+    pointer.memset_async(0, nbytes, stream_of(runtime.getDevice()))
 
 
 def name_of(dtype: Any) -> str:

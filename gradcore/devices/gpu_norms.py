@@ -42,11 +42,12 @@ def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: f
 
 
 def _rows(centred: bool, x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width: int, eps: float, a: Any = None,
-          b: Any = None) -> None:
+          b: Any = None, inner: int = 0, groups: int = 0) -> None:
     rows = mean.size if centred else x.size // width
-    length = gl.length_of(width, x, weight, bias, out, a, b)
+    length = gl.length_of(inner, x, out) if inner else gl.length_of(width, x, weight, bias, out, a, b)
     gl.run_rows("norm", "layer_norm", (x.dtype, "true" if centred else "false", length), rows, gl.lanes_of_parts(width, length),
-                x, weight, bias, out, mean, rstd, np.int64(rows), np.int64(width), np.float64(eps), a, b)
+                x, weight, bias, out, mean, rstd, np.int64(rows), np.int64(width), np.float64(eps), a, b, np.int64(inner),
+                np.int64(groups))
 
 
 @gl.kernel
@@ -90,11 +91,40 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                       dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes))
     else:
         gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight, mean,
-                    rstd, dx, *sizes, np.int32(added))
+                    rstd, dx, *sizes, np.int64(0), np.int64(0), np.int32(added))
         gl.run_blocks("norm", "affine_parts", (x.dtype,), tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
                       np.int32(parts))
     if parts > 1:
         gl.run_blocks("norm", "affine_total", (x.dtype,), tiles, made, dweight, dbias, sizes[1], np.int32(parts))
+
+
+# -- groups of channels ------------------------------------------------------------------------------------------------
+
+
+@gl.kernel
+def group_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, *, groups: int,
+               eps: float) -> None:
+    if x.size:
+        _rows(True, x, weight, bias, out, mean, rstd, x.size // mean.size, eps, inner=math.prod(x.shape[2:]), groups=groups)
+
+
+@gl.kernel
+def group_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any, *,
+                    groups: int, needs: Any) -> None:
+    samples, channels = x.shape[:2]
+    inner, each = math.prod(x.shape[2:]), channels // groups
+    length = gl.length_of(inner, dy, x, dx)
+    if needs[0] and x.size:
+        width = each * inner
+        gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), mean.size, gl.lanes_of_parts(width, length), dy, x, weight,
+                    mean, rstd, dx, np.int64(mean.size), np.int64(width), np.int64(inner), np.int64(groups), np.int32(0))
+    if needs[1] or needs[2]:
+        rows = samples * channels
+        made = workspace[:2 * rows * wide(x.dtype).itemsize]
+        gl.run_rows("norm", "group_slopes", (x.dtype, length), rows, gl.lanes_of_parts(inner, length), dy, x, mean, rstd, made,
+                    np.int64(rows), np.int64(inner), np.int64(each))
+        gl.run_blocks("norm", "affine_total", (x.dtype,), -(-channels // 32), made, dweight, dbias, np.int64(channels),
+                      np.int32(samples))
 
 
 # -- channels ----------------------------------------------------------------------------------------------------------

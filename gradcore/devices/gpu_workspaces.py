@@ -1,12 +1,15 @@
-"""Workspaces of streams, which kernels use beside what their ops declare: a block for each stream, allocated once and kept.
+"""The stream that kernels are launched on, and workspaces of streams: a block for each stream, allocated once and kept.
 
-They are in the scratch pool of libraries and not in the log: their size depends on the device and not on shapes, and if ops
-declared them, they would be allocated on the CPU too, where they are not needed.
+Kernels use workspaces beside what their ops declare. They are in the scratch pool of libraries and not in the log: their size
+depends on the device and not on shapes, and if ops declared them, they would be allocated on the CPU too, where they are not
+needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -26,9 +29,53 @@ def reserve(index: int, nbytes: int, library: str, op: str) -> Any:
     return cupy.cuda.alloc(nbytes) if found is None else found(nbytes, library, op)
 
 
+class _Chosen(threading.local):
+    """By index of a device: the stream that this thread's kernels are launched on, if not the default one."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, Any] = {}
+
+
+_chosen = _Chosen()
+_DEFAULT = cupy.cuda.Stream.null
+
+
+def stream_of(index: int) -> Any:
+    """The stream that this thread's kernels on a device are launched on, an object of CuPy's.
+
+    Not CuPy's current stream: inside ``with cupy.cuda.Stream():`` kernels would go to a stream that copies and the pool do not
+    wait for.
+    """
+    return _chosen.of.get(index, _DEFAULT)
+
+
+def choose(index: int, stream: Any) -> None:
+    """Launch this thread's kernels on ``stream``, an object of CuPy's, from now on; CuPy launches its own there, too."""
+    _chosen.of[index] = stream
+    stream.use()
+
+
+@contextmanager
+def launched_on(stream: Any) -> Iterator[None]:
+    """Launch this thread's kernels on ``stream`` inside the block: for kernels that are called without one of our devices."""
+    index = runtime.getDevice()
+    before = _chosen.of.get(index, _DEFAULT)
+    _chosen.of[index] = stream
+    try:
+        with stream:
+            yield
+    finally:
+        _chosen.of[index] = before
+
+
+def on_stream() -> Any:
+    """A context manager: what CuPy launches by itself inside goes to the stream of this thread's kernels."""
+    return stream_of(runtime.getDevice())
+
+
 def current_stream() -> int:
     """The handle of the stream that kernels are launched on."""
-    handle: int = cupy.cuda.get_current_stream().ptr
+    handle: int = stream_of(runtime.getDevice()).ptr
     return handle
 
 

@@ -63,6 +63,8 @@ def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
     if low is None or high is None:
         (np.maximum if high is None else np.minimum)(x, low if high is None else high, out=out, casting="unsafe")
     else:
+        if isinstance(low, int) and x.dtype != out.dtype:
+            low = float(low)  # the other bound made floats of the result: this one need not fit the integers of x
         np.maximum(x, low, out=out, casting="unsafe")
         np.minimum(out, high, out=out, casting="unsafe")
 

@@ -79,10 +79,13 @@ def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, 
     first = x.size - start - length if descending else start
     parted = np.partition(x, (first, first + length - 1))
     low, high = parted[first], parted[first + length - 1]
-    if x.dtype.kind == "f" and np.isnan(x).any():
+    del parted
+    between = (x >= low) & (x <= high)
+    # With many equal elements, as of an activation that is 0, these would be copied to be sorted.
+    if np.count_nonzero(between) > x.size // 2 or (x.dtype.kind == "f" and np.isnan(x).any()):
         _rank(x, values, indices, start, length, descending)
         return
-    some = np.flatnonzero((x >= low) & (x <= high))
+    some = np.flatnonzero(between)
     order = np.empty(some.size, np.int64)
     _rank(x[some], np.empty(some.size, x.dtype), order, 0, some.size, descending)
     # The ranks before that of the first value are skipped.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import check_bounds, split_workspace
+
+#: Positions that are made Python's integers at a time.
+_LISTED = 1024
 
 
 def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
@@ -22,6 +26,13 @@ def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -
         else:
             found[...] = index
     return found
+
+
+def _numbered(where: Array) -> Iterator[tuple[int, int]]:
+    """The number of each position and the position, in order. A list of all at once would take 36 bytes for each."""
+    flat = where.reshape(-1)
+    for first in range(0, flat.size, _LISTED):
+        yield from enumerate(flat[first:first + _LISTED].tolist(), first)
 
 
 @kernel
@@ -38,7 +49,7 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
     source = dy.reshape(lead, index.size, tail)
     target = out.reshape(lead, shape[dim], tail)
     # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
-    for k, position in enumerate(where.reshape(-1).tolist()):
+    for k, position in _numbered(where):
         target[:, position] += source[:, k]
 
 
@@ -52,7 +63,7 @@ def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, sha
     out.fill(0)
     rows = dy.reshape(index.size, shape[1])
     # One row at a time, in order: rows may repeat, and a fixed order keeps sums the same from run to run.
-    for k, place in enumerate(positions(index, shape[0], workspace).reshape(-1).tolist()):
+    for k, place in _numbered(positions(index, shape[0], workspace)):
         target = out[place]
         np.add(target, rows[k], target)
     if padding is not None:
@@ -64,7 +75,7 @@ def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array
     take(weight, index, out, workspace, dim=0, wrap=False)
     if padding is not None:
         flat = out.reshape(index.size, weight.shape[1])
-        for k, place in enumerate(positions(index, weight.shape[0], workspace).reshape(-1).tolist()):
+        for k, place in _numbered(positions(index, weight.shape[0], workspace)):
             if place == padding:
                 flat[k] = 0
 

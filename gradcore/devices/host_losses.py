@@ -63,10 +63,11 @@ def bce_logits(x: Array, target: Any, out: Array, workspace: Array) -> None:
         np.negative(outs, outs)
         np.exp(outs, outs)
         np.log1p(outs, outs)
-        np.maximum(xs, 0, out=t)
+        # max(x, 0) - target x as one product: as a difference it would have no digits left for a large x and a target of 1.
+        np.greater(xs, 0, out=t)
+        np.subtract(t, rest[0] if rest else target, out=t)
+        np.multiply(xs, t, t)
         np.add(outs, t, outs)
-        np.multiply(xs, rest[0] if rest else target, t)
-        np.subtract(outs, t, outs)
 
 
 @kernel
@@ -93,10 +94,12 @@ def mse_grad(dy: Array, x: Any, target: Array, out: Array, *, reduction: str) ->
 def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
     """Is every label a class, and none ignored? Raises IndexError in PyTorch's words for a label that is neither."""
     # A negative label is a large unsigned number, so one comparison checks both bounds.
-    if target.size and np.maximum.reduce(target.view(f"u{target.itemsize}")) >= classes:
-        for label in target.tolist():
-            if label != ignore_index and not 0 <= label < classes:
-                raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
+    unsigned = f"u{target.itemsize}"
+    if target.size and np.maximum.reduce(target.view(unsigned)) >= classes:
+        for (part,) in pieces(target, length=PIECE_ROWS):
+            outside = part[(part.view(unsigned) >= classes) & (part != ignore_index)]
+            if outside.size:
+                raise IndexError(f"Target {outside[0]} is out of bounds: expected class indices from 0 to {classes - 1}, or "
                                  f"ignore_index={ignore_index}")
         return False
     return not 0 <= ignore_index < classes or not any(ignore_index in part for (part,) in pieces(target))

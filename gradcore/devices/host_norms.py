@@ -1,8 +1,9 @@
-"""Layer norm and RMS norm on the CPU, in rows that stay in a core's cache."""
+"""Layer, group and RMS norm on the CPU, in rows that stay in a core's cache."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,18 @@ def _norm_rows(width: int) -> int:
 @kernel
 def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array,
                workspace: Array, *, dims: int, eps: float) -> None:
-    width = math.prod(x.shape[x.ndim - dims:])
     if not x.size:
         return
-    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
-    means, rstds = mean.reshape(-1), rstd.reshape(-1)
-    one = ones(width, x.dtype)
-    for start in range(0, len(xs), _norm_rows(width)):
+    width = math.prod(x.shape[x.ndim - dims:])
+    for _, y in _normalized(x.reshape(-1, width), out.reshape(-1, width), mean.reshape(-1), rstd.reshape(-1), eps):
+        _scale(y, weight, bias)
+
+
+def _normalized(xs: Array, outs: Array, means: Array, rstds: Array, eps: float) -> Iterator[tuple[int, Array]]:
+    """Write rows with mean 0 and variance 1; yields the first row and the rows of each piece while they are in cache."""
+    count, width = xs.shape
+    one = ones(width, xs.dtype)
+    for start in range(0, count, _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         m, r, y = means[part], rstds[part], outs[part]
         np.matmul(xs[part], one, out=m)
@@ -38,7 +44,7 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
         np.sqrt(r, r)
         np.reciprocal(r, r)
         np.multiply(y, r[:, None], y)
-        _scale(y, weight, bias)
+        yield start, y
 
 
 @kernel
@@ -76,7 +82,6 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         return
     xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    one = ones(width, x.dtype)
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
@@ -89,20 +94,87 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
             # The first row of dx is not written yet, so it can hold a row of sums.
             np.matmul(down, terms, out=d[0])
             np.add(total.reshape(-1), d[0], total.reshape(-1))
-        # dx = rstd * (gw - mean(gw) - hat * mean(gw * hat)), with gw = dy * weight
         if weight is None:
             np.copyto(d, g)
         else:
             np.multiply(g, weight.reshape(-1), d)
-        mean_of = t.reshape(-1)[:len(g)]
-        np.vecdot(d, hat, out=mean_of)
-        np.multiply(mean_of, 1 / width, mean_of)
-        np.multiply(hat, mean_of[:, None], hat)
-        np.matmul(d, one, out=mean_of)
-        np.multiply(mean_of, 1 / width, mean_of)
-        np.subtract(d, mean_of[:, None], d)
-        np.subtract(d, hat, d)
-        np.multiply(d, rstds[part], d)
+        _to_dx(d, hat, t, rstds[part])
+
+
+def _to_dx(d: Array, hat: Array, room: Array, rstd: Array) -> None:
+    """rstd * (gw - mean(gw) - hat * mean(gw * hat)) by rows, where ``d`` holds gw = dy * weight. The others are overwritten."""
+    count, width = d.shape
+    mean_of = room.reshape(-1)[:count]
+    np.vecdot(d, hat, out=mean_of)
+    np.multiply(mean_of, 1 / width, mean_of)
+    np.multiply(hat, mean_of[:, None], hat)
+    np.matmul(d, ones(width, d.dtype), out=mean_of)
+    np.multiply(mean_of, 1 / width, mean_of)
+    np.subtract(d, mean_of[:, None], d)
+    np.subtract(d, hat, d)
+    np.multiply(d, rstd, d)
+
+
+# -- groups of channels ------------------------------------------------------------------------------------------------
+
+
+@kernel
+def group_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array, workspace: Array, *,
+               groups: int, eps: float) -> None:
+    if not x.size:
+        return
+    xs, outs = x.reshape(mean.size, -1), out.reshape(mean.size, -1)
+    for start, y in _normalized(xs, outs, mean.reshape(-1), rstd.reshape(-1), eps):
+        _by_channel(np.multiply, y, weight, start, groups)
+        _by_channel(np.add, y, bias, start, groups)
+
+
+def _by_channel(function: Any, rows: Array, numbers: Array | None, start: int, groups: int) -> None:
+    """Combine rows, each a group of channels, the first of which is row ``start`` of all, with a number for each channel."""
+    if numbers is None:
+        return
+    if start % groups == 0 and len(rows) % groups == 0:
+        samples = rows.reshape(len(rows) // groups, numbers.size, -1)
+        function(samples, numbers[:, None], samples)
+        return
+    each = numbers.reshape(groups, -1, 1)
+    for k, row in enumerate(rows.reshape(len(rows), each.shape[1], -1)):
+        function(row, each[(start + k) % groups], row)
+
+
+@kernel
+def group_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
+                    dbias: Array, workspace: Array, *, groups: int, needs: Any) -> None:
+    samples, channels = x.shape[:2]
+    width = x.size // max(mean.size, 1)
+    length = min(x.size, rows(width) * width)
+    room, hats, slopes, levels = split_workspace(
+        workspace, *[(n, x.dtype) for n in (length, length, samples * channels, samples * channels)])
+    if not x.size:
+        dweight.fill(0)
+        dbias.fill(0)
+        return
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    each = channels // groups
+    one = ones(width // each, x.dtype)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        g, d = dys[part], dxs[part]
+        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
+        np.subtract(xs[part], means[part], hat)
+        np.multiply(hat, rstds[part], hat)
+        np.multiply(g, hat, t)
+        for sums, terms in ((slopes, t), (levels, g)):
+            np.matmul(terms.reshape(-1, one.size), one, out=sums[start * each:(start + len(g)) * each])
+        np.copyto(d, g)
+        _by_channel(np.multiply, d, weight, start, groups)
+        _to_dx(d, hat, t, rstds[part])
+    for total, sums in ((dweight, slopes), (dbias, levels)):
+        np.add.reduce(sums.reshape(samples, channels), axis=0, out=total)
+
+
+# -- RMS norm ----------------------------------------------------------------------------------------------------------
 
 
 @kernel

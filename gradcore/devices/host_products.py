@@ -15,8 +15,17 @@ PRODUCTS = np.dot, np.matmul
 
 
 def product(a: Array, b: Array, out: Array) -> None:
-    """``out = a @ b``. For matrices np.dot makes the same BLAS call as np.matmul, with less overhead."""
-    (np.dot if a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous else np.matmul)(a, b, out)
+    """``out = a @ b``. For matrices np.dot makes the same BLAS call as np.matmul, with less overhead; spaced ones it copies."""
+    plain = a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous and not (_spaced(a) or _spaced(b))
+    (np.dot if plain else np.matmul)(a, b, out)
+
+
+def _spaced(x: Array) -> bool:
+    """Does BLAS read a matrix in place although its elements are not contiguous, as in ``x[:, :4]`` or ``x[::2]``?"""
+    if x.flags.forc or x.ndim < 2:
+        return False
+    (rows, columns), (down, across) = x.shape, x.strides
+    return (across == x.itemsize and down >= columns * across) or (down == x.itemsize and across >= rows * down)
 
 
 @functools.lru_cache(maxsize=16)
@@ -42,7 +51,8 @@ def matmul(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpo
 def linear(x: Array, weight: Array, bias: Any, out: Array) -> None:
     if x.ndim > 2 and x.flags.c_contiguous:
         # One product for all rows, instead of one for each matrix.
-        product(x.reshape(-1, x.shape[-1]), weight.T, out.reshape(-1, out.shape[-1]))
+        rows = math.prod(x.shape[:-1])
+        product(x.reshape(rows, x.shape[-1]), weight.T, out.reshape(rows, out.shape[-1]))
     else:
         product(x, weight.T, out)
     if bias is not None:

@@ -22,6 +22,9 @@ class Storage:
     __slots__ = ("device", "block", "version", "written_by", "views", "__weakref__")
 
     written_by: int
+    #: The replay of a program that left a gradient in these bytes, and refers to them and to the tensor over them, to leave the
+    #: next one there; or None.
+    lender: Any = None
 
     def __init__(self, device: Device, block: Block) -> None:
         self.device = device

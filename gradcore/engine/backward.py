@@ -21,13 +21,14 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
 from gradcore.engine.saved import Recipe, forget
-from gradcore.engine.state import SCOPES, SITES, here, local, mark
+from gradcore.engine.sites import SITES, here
+from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Edge, make_value
-from gradcore.errors import SpecError
+from gradcore.errors import DeviceError, SpecError
 from gradcore.forking import long
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
-from gradcore.ops.movement import clone
+from gradcore.ops.movement import cast, clone
 
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
@@ -262,9 +263,10 @@ def _add_to(gs: list[Any], index: int, g: Any) -> None:
         gs[index] = add(there, g)
 
 
-def _unseen(value: Any) -> bool:
-    """Does nothing but ``value`` refer to its storage? One reference is the tensor's, one the argument of getrefcount."""
-    return sys.getrefcount(value.storage) <= 2
+def _unseen(value: Any, lent: bool = False) -> bool:
+    """Does nothing but ``value``, and a replay that has ``lent`` it, refer to its storage?"""
+    # One reference is the tensor's, one the argument of getrefcount.
+    return sys.getrefcount(value.storage) <= 2 + lent
 
 
 def accumulate(leaf: Leaf, g: Any) -> None:
@@ -291,16 +293,21 @@ def _accumulate(leaf: Leaf, g: Any) -> None:
             leaf.grad = clone(g)
     else:
         # Three references: the slot, the local above and the argument. (From Python 3.14 on, a local passes none of its own.)
-        held = sys.getrefcount(leaf.grad) > 3
-        if not held and not local.state.grad and _unseen(there):
+        lender = there.storage.lender
+        lent = lender is not None
+        held = sys.getrefcount(leaf.grad) > 3 + lent
+        if not held and not local.state.grad and _unseen(there, lent):
             add_(there, g)
             return
         leaf.grad = add(there, g)
+        if lent:
+            del there
+            lender.let_go(leaf)
     retag(leaf.grad, role="gradient")
 
 
 def _seed(root: Any, g: Any) -> Any:
-    """The cotangent of a root: the one that the caller gave, or 1 for a scalar."""
+    """The cotangent of a root: the one that the caller gave, in the root's dtype, or 1 for a scalar."""
     if root.edge is None:
         raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
     if g is None:
@@ -311,4 +318,9 @@ def _seed(root: Any, g: Any) -> Any:
     if g.spec.shape != root.spec.shape:
         raise SpecError(f"Mismatch in shape: the gradient has shape {list(g.spec.shape)} and the output has shape "
                         f"{list(root.spec.shape)}")
+    if g.storage.device.compute is not root.storage.device.compute:
+        raise DeviceError(f"the gradient is on {g.storage.device} and the output on {root.storage.device}")
+    if g.spec.dtype != root.spec.dtype:
+        # A leaf would be left with it, and its type decides how the optimizer's steps are computed.
+        return cast(g, dtype=root.spec.dtype)
     return make_value(g.storage, g.spec, g.array, g.edge)

@@ -26,10 +26,14 @@ def captures_of(who: str, inputs: Sequence[Any]) -> Captures:
 
 def slot_of(x: Any) -> tuple[int, int]:
     """The key, in :data:`Captures`, of a tensor that requires a gradient."""
-    node, index = x.edge
-    if type(node) is Node and getattr(node.op, "boundary", False):
-        node, index = node.edges[0]  # type: ignore[misc]
+    node, index = behind(x.edge)
     return id(node), index
+
+
+def behind(edge: Edge) -> Edge:
+    """The edge itself, or the one behind the identity that marks where a traced graph ends."""
+    node = edge[0]
+    return node.edges[0] if type(node) is Node and getattr(node.op, "boundary", False) else edge  # type: ignore[return-value]
 
 
 def last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:

@@ -8,7 +8,8 @@ from typing import Any
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
 from gradcore.engine.saved import keep
-from gradcore.engine.state import here, local
+from gradcore.engine.sites import here
+from gradcore.engine.state import local
 from gradcore.spec import TensorSpec
 
 

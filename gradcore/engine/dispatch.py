@@ -15,10 +15,11 @@ from typing import Any
 from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.node import build_node, note_overwritten
-from gradcore.engine.operands import TENSORS, flatten, operands, same_device
+from gradcore.engine.operands import TENSORS, apart, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
-from gradcore.engine.state import CODES, State, find_site, local
+from gradcore.engine.sites import CODES, find_site
+from gradcore.engine.state import State, local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import PLAIN, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_view, rebase
@@ -221,6 +222,14 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         if device.several:
             _on_stream(device, args)
         if op.writes:
+            if op.in_place and not op.lists:
+                storage = args[0].storage
+                for a in args[1:]:
+                    if type(a) in TENSORS and a.storage is storage:
+                        copies = apart(args, "dim" not in attrs)
+                        if copies is None:
+                            break
+                        return apply(op, *copies, **attrs)
             overwritten = _before_write(op, call, written, edges, plan, number)
         outputs = []
         if not op.in_place:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from gradcore.devices.storage import Storage
-from gradcore.engine.state import SITES, find_site, is_inside
+from gradcore.engine.sites import SITES, find_site, is_inside
 from gradcore.events import HELD_OUTSIDE, TAGS, Export
 from gradcore.forking import brief
 

@@ -10,7 +10,7 @@ from gradcore.engine.hooks import Hooks
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
-from gradcore.errors import SpecError
+from gradcore.errors import DeviceError, SpecError
 
 
 @contextmanager
@@ -38,9 +38,22 @@ def replaced(g: Any, result: Any, whose: str) -> Any:
         return g
     if not isinstance(result, Value):
         raise TypeError(f"{whose} must return a Tensor or None, but returned {type(result).__name__}")
-    if g is not None and result.spec.shape != g.spec.shape:
-        raise SpecError(f"{whose} returned shape {list(result.spec.shape)} for a gradient of shape {list(g.spec.shape)}")
+    if g is not None:
+        if result.spec.shape != g.spec.shape:
+            raise SpecError(f"{whose} returned shape {list(result.spec.shape)} for a gradient of shape {list(g.spec.shape)}")
+        if result.spec.dtype != g.spec.dtype:
+            raise SpecError(f"{whose} returned {result.spec.dtype.name} for a gradient of {g.spec.dtype.name}")
+        if result.storage.device.compute is not g.storage.device.compute:
+            raise DeviceError(f"{whose} returned a tensor on {result.storage.device} for a gradient on {g.storage.device}")
     return make_value(result.storage, result.spec, result.array, result.edge)
+
+
+def _all_replaced(gs: list[Any], result: Any, whose: str) -> list[Any]:
+    """Gradients replaced by what a hook of a node returned: a tuple with one for each, or the only one."""
+    parts = result if isinstance(result, tuple) else (result,)
+    if len(parts) != len(gs):
+        raise TypeError(f"{whose} must return {len(gs)} gradients, but returned {len(parts)}")
+    return [replaced(g, part, whose) for g, part in zip(gs, parts, strict=True)]
 
 
 def before_node(node: Node, gs: list[Any]) -> None:
@@ -52,10 +65,7 @@ def before_node(node: Node, gs: list[Any]) -> None:
         for hook in list(hooks.before.values()):
             result = hook(tuple(gs))
             if result is not None:
-                parts = result if isinstance(result, tuple) else (result,)
-                if len(parts) != len(gs):
-                    raise TypeError(f"a pre-hook of {node.name()} must return {len(gs)} gradients, but returned {len(parts)}")
-                gs[:] = [replaced(g, part, f"a pre-hook of {node.name()}") for g, part in zip(gs, parts, strict=True)]
+                gs[:] = _all_replaced(gs, result, f"a pre-hook of {node.name()}")
     for k, before in hooks.retained.items():
         g = gs[k]
         if g is not None:
@@ -68,10 +78,7 @@ def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]
         for hook in list(node.hooks.after.values()):
             changed = hook(tuple(results), gs)
             if changed is not None:
-                parts = changed if isinstance(changed, tuple) else (changed,)
-                if len(parts) != len(results):
-                    raise TypeError(f"a hook of {node.name()} must return {len(results)} gradients, but returned {len(parts)}")
-                results = [replaced(g, part, f"a hook of {node.name()}") for g, part in zip(results, parts, strict=True)]
+                results = _all_replaced(results, changed, f"a hook of {node.name()}")
     return results
 
 

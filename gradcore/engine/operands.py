@@ -9,7 +9,9 @@ import numpy as np
 from gradcore.devices.device import Device
 from gradcore.engine.value import PLAIN, Value
 from gradcore.errors import DeviceError
+from gradcore.ops.movement import clone
 from gradcore.ops.op import Op
+from gradcore.sharing import same_places, share_elements
 from gradcore.spec import is_floating
 
 #: The tensor class of the floor above, and its subclasses that have been met.
@@ -50,6 +52,22 @@ def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> l
         grouped.append(flat[at:at + count] if k in op.lists else flat[at])
         at += count
     return grouped
+
+
+def apart(args: tuple[Any, ...], elementwise: bool) -> list[Any] | None:
+    """The operands of an op that writes to the first, with copies of those that share elements with it; None if none does.
+
+    A kernel may read them after it has written them: on a GPU, threads run in any order. An elementwise op may read each
+    element at the place that it writes to.
+    """
+    target, found = args[0], None
+    for k, a in enumerate(args):
+        if k and type(a) in TENSORS and a.storage is target.storage and not (
+                elementwise and (a.spec is target.spec or same_places(target.spec, a.spec))) and share_elements(
+                target.spec, a.spec):
+            found = list(args) if found is None else found
+            found[k] = clone(a)
+    return found
 
 
 def _operand(op: Op, a: Any) -> Any:

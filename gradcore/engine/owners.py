@@ -9,7 +9,8 @@ import numpy as np
 from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
-from gradcore.engine.state import SCOPES, SITES, here, local
+from gradcore.engine.sites import SITES, here
+from gradcore.engine.state import SCOPES, local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value, make_value
 from gradcore.events import BORROW, TAGS, Network, Tag

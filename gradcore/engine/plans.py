@@ -10,7 +10,8 @@ import numpy as np
 
 from gradcore.devices.device import Device
 from gradcore.devices.operands import Operands
-from gradcore.engine.state import SCOPES, SITES
+from gradcore.engine.sites import SITES
+from gradcore.engine.state import SCOPES
 from gradcore.events import INVOCATIONS, TAGS, WRITTEN, Invocation, Tag
 from gradcore.ops.op import Inferred, Op
 from gradcore.spec import TensorSpec

@@ -8,7 +8,8 @@ from weakref import ref
 
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Again, Packed, Recipe, Saved, unpacked
-from gradcore.engine.state import SCOPES, SITES, local, mark
+from gradcore.engine.sites import SITES
+from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import AlreadyReleased
 

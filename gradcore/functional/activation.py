@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.functional.shape import chunk, dim_of, reshape
-from gradcore.ops import activation, nn, rectifiers
+from gradcore.ops import activation, movement, nn, rectifiers
 
 Tensor = Any
 
@@ -69,7 +70,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
-    return rectifiers.softsign(input)
+    return rectifiers.softsign(movement.as_float(input))
 
 
 def logsigmoid(input: Tensor) -> Tensor:
@@ -125,11 +126,13 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
-    return input - activation.tanh(input)
+    return input - activation.tanh(movement.as_float(input))
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """x where x > ``threshold``, else ``value``."""
+    """x where x > ``threshold``, else ``value``; for integers both are truncated."""
+    if not input.spec.floating:
+        threshold, value = (int(v) if math.isfinite(v) else v for v in (threshold, value))
     return rectifiers.threshold(input, threshold, value)
 
 

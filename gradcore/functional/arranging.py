@@ -30,7 +30,8 @@ def _dims(x: Tensor, dims: Ints | None) -> tuple[int, ...]:
 
 def flip(input: Tensor, *dims: Any) -> Tensor:
     """A copy with the elements in reverse order along ``dims``, given as a sequence or as separate ints."""
-    return arrangement.flip(input, dims=_dims(input, sh.size_of(dims)) if input.spec.ndim else ())
+    places = _dims(input, sh.size_of(dims))
+    return arrangement.flip(input, dims=places if input.spec.ndim else ())
 
 
 def fliplr(input: Tensor) -> Tensor:

@@ -76,10 +76,10 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
-    """log2(2^input + 2^other), without overflow. Raises :class:`SpecError` for integers."""
-    if not (input.spec.floating and other.spec.floating):
-        raise SpecError(f"logaddexp2: expected floating dtypes, but got {input.spec.dtype.name} and {other.spec.dtype.name}")
+    """log2(2^input + 2^other), without overflow. Raises :class:`SpecError` if both are integers."""
     made = TensorSpec.of((), promote([input.spec, other.spec]))
+    if not made.floating:
+        raise SpecError(f"logaddexp2: expected a floating dtype, but got {input.spec.dtype.name} and {other.spec.dtype.name}")
     x, y = (movement.cast_to(v, made.widened()) * _LN2 for v in (input, other))
     return movement.cast_to(logaddexp(x, y) * (1 / _LN2), made)
 

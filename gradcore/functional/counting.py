@@ -85,7 +85,8 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
         raise SpecError(f"quantile() q must be in the range [0, 1] but got {q}")
     if isinstance(q, Value) and q.spec.ndim > 1:
         raise SpecError(f"quantile() q must be a scalar or 1D tensor, but got {list(q.spec.shape)}")
-    axis = None if dim is None or not input.spec.ndim else shape.dim_of(dim, input)
+    axis = None if dim is None else shape.dim_of(dim, input)
+    axis = axis if input.spec.ndim else None
     x = shape.reshape(input, -1) if axis is None else arranging.movedim(input, axis, -1)
     x = sort(x, -1).values
     last = x.spec.shape[-1] - 1

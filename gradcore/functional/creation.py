@@ -15,7 +15,7 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
 from gradcore.ops import creation, elementwise, movement
-from gradcore.spec import category, default_float, is_floating, set_default_float
+from gradcore.spec import category, checked_dtype, default_float, is_floating, set_default_float
 
 Tensor = Any
 
@@ -70,9 +70,9 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
-    if values.dtype == object and None in values.reshape(-1).tolist():
+    if values.dtype == object and plain and None in values.reshape(-1).tolist():
         raise RuntimeError("Could not infer dtype of NoneType")
-    if values.dtype == object and all(type(n) is int for n in values.reshape(-1).tolist()):
+    if values.dtype == object and plain and all(type(n) is int for n in values.reshape(-1).tolist()):
         worst = max(values.reshape(-1).tolist(), key=builtins.abs)
         raise SpecError(f"value cannot be converted to type int64 without overflow: {worst}")
     try:
@@ -82,9 +82,11 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     if plain and values.dtype.kind in "iuf":
         _check_range(values, np.dtype(dtype or (values.dtype if values.dtype.kind == "f" else np.int64)))
     if dtype is not None:
-        values = values.astype(np.dtype(dtype))
+        values = values.astype(checked_dtype(dtype))
     elif plain and values.dtype == np.float64 and not _has_doubles(data):
         values = values.astype(get_default_dtype())
+    elif not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     result = upload(values, device_of_new(device), op="tensor")
     result.requires_grad = requires_grad
     return result
@@ -204,10 +206,14 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
         start, end = 0, start
     if dtype is None:
         dtype = np.int64 if builtins.all(isinstance(v, (int, np.integer)) for v in (start, end, step)) else get_default_dtype()
-    if np.dtype(dtype).kind in "iu":
-        start, end, step = int(start), int(end), int(step)
+    start, end, step = _whole(dtype, start, end, step)
     return creation.arange(start, step, length=creation.length_of_range(start, end, step), dtype=np.dtype(dtype),
                            device=device)
+
+
+def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
+    """The bounds of a range, truncated if its elements are integers."""
+    return bounds if dtype is None or np.dtype(dtype).kind not in "iu" else tuple(map(int, bounds))
 
 
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -217,6 +223,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
     start, end = (v.item() if hasattr(v, "item") else v for v in (start, end))
     if steps < 0:
         raise SpecError(f"number of steps must be non-negative, but got {steps}")
+    start, end = _whole(dtype, start, end)
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     found = creation.arange(float(start), step, length=steps, dtype=np.dtype(dtype or get_default_dtype()), device=device)
     if steps > 1 and not (float(start).is_integer() and float(step).is_integer()):
@@ -228,6 +235,8 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """``base`` to the powers of ``linspace(start, end, steps)``, computed in float64."""
+    if steps > 1:
+        start, end = _whole(dtype, start, end)
     powers = linspace(start, end, steps, dtype=np.dtype(np.float64), device=device)
     return movement.cast(elementwise.pow(float(base), powers), dtype=np.dtype(dtype or get_default_dtype()))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.errors import SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.mathematics import Ranked, need_dim
@@ -109,6 +109,8 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
     """The ``k``-th smallest element along ``dim``, counted from 1, and its index, int64."""
     d = sh.dim_of(dim, input)
+    if not _size(input, d):
+        raise DimError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
     if not 1 <= k <= _size(input, d):
         raise SpecError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {_size(input, d)} elements")
     found = _ranked(input, d, k - 1, 1)
@@ -138,7 +140,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     d = sh.dim_of(dim, input)
     n = _size(input, d)
     if not n:
-        raise SpecError(f"median(): Expected reduction dim {d} to have non-zero size.")
+        raise DimError(f"median(): Expected reduction dim {d} to have non-zero size.")
     found = kthvalue(input, (n + 1) // 2, d, keepdim)
     if not is_floating(input.spec.dtype):
         return found

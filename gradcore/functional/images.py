@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,23 @@ from gradcore.functional.mathematics import add, rsqrt
 from gradcore.functional.shape import squeeze, unsqueeze
 from gradcore.ops import batch_norm as norms
 from gradcore.ops import convolution, creation, movement, pooling
-from gradcore.spec import TensorSpec
 
 Tensor = Any
 Size = int | Sequence[int]
+FLOAT32 = np.dtype(np.float32)
 
 
-def pair(name: str, value: Size) -> tuple[int, int]:
-    """An int for both dimensions, or two ints, as a pair. Raises :class:`SpecError` for anything else."""
-    parts = (value, value) if isinstance(value, int) else tuple(value)
-    if len(parts) == 1:
-        parts *= 2
-    if len(parts) != 2 or not all(isinstance(n, int) for n in parts):
-        raise SpecError(f"{name} must be an int or a pair of ints, but got {value!r}")
-    return parts[0], parts[1]
+def sizes(name: str, value: Size, dims: int) -> Any:
+    """An int for each of one to three dimensions, from one int or as many ints. Raises :class:`SpecError` for anything else."""
+    parts = (value,) if isinstance(value, int) else tuple(value)
+    parts = parts * dims if len(parts) == 1 else parts
+    if len(parts) != dims or not all(isinstance(n, int) for n in parts):
+        expected = ("one int", "an int or a pair of ints", "an int or three ints")[dims - 1]
+        raise SpecError(f"{name} must be {expected}, but got {value!r}")
+    return parts
+
+
+pair, triple = partial(sizes, dims=2), partial(sizes, dims=3)
 
 
 def _batched(name: str, x: Tensor) -> tuple[Tensor, bool]:
@@ -115,6 +119,17 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return squeeze(out, 0) if lone else out
 
 
+def is_mixed(input: Tensor, *others: Tensor | None) -> bool:
+    """Is a norm's input of 16 bits, and are its other tensors float32? Then, as in PyTorch, all of it is computed in float32.
+
+    Under autocast the op does this itself, and its result stays float32.
+    """
+    region = local.state.autocast
+    given = [t.spec.dtype for t in others if t is not None]
+    return (input.spec.narrow and bool(given) and all(dtype == FLOAT32 for dtype in given)
+            and (region is None or input.storage.device.type not in region.dtypes))
+
+
 def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
                bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) for each channel of [N, C, ...], times weight, plus bias.
@@ -123,14 +138,9 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     batch, with the unbiased variance; otherwise mean and variance are the running ones. For a 16-bit input, the other tensors
     may be float32. Ioffe and Szegedy, arXiv:1502.03167.
     """
-    region = local.state.autocast
-    if input.spec.narrow and (region is None or input.storage.device.type not in region.dtypes):
-        # Autocast widens to float32 itself.
-        wide = TensorSpec.of((), np.float32)
-        given = [v.spec.dtype for v in (running_mean, running_var, weight, bias) if v is not None]
-        if given and all(dtype == wide.dtype for dtype in given):
-            return movement.cast_to(batch_norm(movement.cast_to(input, wide), running_mean, running_var, weight, bias, training,
-                                               momentum, eps), input.spec)
+    if is_mixed(input, running_mean, running_var, weight, bias):
+        return movement.cast_to(batch_norm(movement.cast(input, dtype=FLOAT32), running_mean, running_var, weight, bias,
+                                           training, momentum, eps), input.spec)
     if training and not input.spec.numel and input.spec.ndim > 1:
         # An empty batch has no statistics, and leaves the running ones as they are.
         dtype = input.spec.widened().dtype

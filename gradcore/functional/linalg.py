@@ -12,7 +12,7 @@ from gradcore.functional import shape as sh
 from gradcore.functional.diagonals import diagonal as _diagonal
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
-from gradcore.ops import creation, decompositions, statistics
+from gradcore.ops import creation, decompositions, elementwise, statistics
 from gradcore.spec import broadcast_shapes, normalize_dims
 
 Tensor = Any
@@ -129,8 +129,8 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         A = m.matmul(A, A) if n else A
     if result is not None:
         return result
-    one = creation.eye(rows=size, columns=size, dtype=A.spec.dtype, device=A.storage.device)
-    return sh.clone(sh.expand(one, A.spec.shape))
+    # Multiplied by A ** 0, for a gradient of zeros.
+    return elementwise.pow(A, 0) * creation.eye(rows=size, columns=size, dtype=A.spec.dtype, device=A.storage.device)
 
 
 # -- products --------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
-from gradcore.ops import elementwise, losses, movement
+from gradcore.ops import activation, elementwise, losses, movement, rectifiers
 from gradcore.spec import TensorSpec, promote
 
 Tensor = Any
@@ -58,6 +58,12 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tens
     return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
 
 
+def _gap(input: Tensor, target: Tensor) -> Tensor:
+    """input - target, where bools are numbers."""
+    x, y = (movement.cast_to(v, w.spec) if v.spec.dtype.kind == "b" else v for v, w in ((input, target), (target, input)))
+    return elementwise.sub(x, y)
+
+
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
                weight: Tensor | None = None) -> Tensor:
     """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), for d = input - target. Raises ValueError for delta <= 0.
@@ -67,7 +73,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     if delta <= 0:
         raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
     warn_of_sizes(input, target)
-    loss = losses.huber(elementwise.sub(input, target), float(delta))
+    loss = movement.cast_to(losses.huber(_gap(input, target), float(delta)), input.spec)
     if weight is not None and weight.spec.shape != input.spec.shape:
         raise ValueError("Weights and input must have the same size.")
     return reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
@@ -80,7 +86,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
     if beta == 0:
         return l1_loss(input, target, reduction)
     warn_of_sizes(input, target)
-    return reduced(losses.huber(elementwise.sub(input, target), float(beta)), reduction) * (1.0 / beta)
+    return reduced(losses.huber(_gap(input, target), float(beta)), reduction) * (1.0 / beta)
 
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
@@ -137,6 +143,11 @@ def _need_one_size(input: Tensor, target: Tensor) -> None:
                          f"({list(input.spec.shape)}) is deprecated. Please ensure they have the same size.")
 
 
+def _alike(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    made = TensorSpec.of((), promote([input.spec, target.spec]))
+    return movement.cast_to(input, made), movement.cast_to(target, made)
+
+
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """-(target log(input) + (1 - target) log(1 - input)), with the logarithms clamped to at least -100.
 
@@ -155,8 +166,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
     """
     _need_one_size(input, target)
     if input.spec.floating and target.spec.floating:
-        made = TensorSpec.of((), promote([input.spec, target.spec]))
-        input, target = movement.cast_to(input, made), movement.cast_to(target, made)
+        input, target = _alike(input, target)
     loss = losses.bce_logits(input, target)
     if pos_weight is not None:
         loss = loss + (pos_weight - 1) * target * losses.bce_logits(input, 1.0)
@@ -165,7 +175,8 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1."""
-    return reduced(losses.bce_logits(input * target, 1.0), reduction)
+    loss = rectifiers.softplus(input * -target, beta=1.0, threshold=math.inf)
+    return reduced(movement.cast_to(loss, input.spec), reduction)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
@@ -186,7 +197,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """:func:`binary_cross_entropy_with_logits`, averaged over the classes of each sample: input and target [N, C]."""
     _need_one_size(input, target)
-    loss = losses.bce_logits(input, target)
+    loss = losses.bce_logits(*_alike(input, target))
     return reduced(mean(loss if weight is None else loss * weight, -1), reduction)
 
 
@@ -194,7 +205,7 @@ def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | 
 
 
 def _above(x: Tensor) -> Tensor:
-    """max(x, 0)"""
+    """max(x, 0), with PyTorch's gradient of 1 at 0; its losses of several classes have relu's gradient of 0 there."""
     return elementwise.clamp(x, 0.0, None)
 
 
@@ -225,7 +236,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     named = elementwise.eq(cumsum(movement.cast(elementwise.lt(classes, 0), dtype=classes.spec.dtype), 1), 0)
     classes = classes * named
     counts = scatter_add(zeros_like(classes), 1, classes, movement.cast(named, dtype=classes.spec.dtype))
-    short = _above(1.0 - unsqueeze(movement.take_along(rows, classes, dim=1), 2) + unsqueeze(rows, 1))
+    short = activation.relu(1.0 - unsqueeze(movement.take_along(rows, classes, dim=1), 2) + unsqueeze(rows, 1))
     pairs = elementwise.logical_and(unsqueeze(named, 2), unsqueeze(elementwise.eq(counts, 0), 1))
     loss = sum(elementwise.where(pairs, short, 0.0), (1, 2)) / float(rows.spec.shape[1])
     return reduced(movement.reshape(loss, target.spec.shape[:-1]), reduction)
@@ -246,7 +257,7 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
     if weight is not None and weight.spec.shape != rows.spec.shape[1:]:
         raise SpecError(f"inconsistent weight size, expected {list(rows.spec.shape[1:])} but got {list(weight.spec.shape)}")
     classes = movement.reshape(target, (-1, 1))
-    short = _above(rows - movement.take_along(rows, classes, dim=1, wrap=False) + float(margin))
+    short = activation.relu(rows - movement.take_along(rows, classes, dim=1, wrap=False) + float(margin))
     own = elementwise.eq(classes, arange(rows.spec.shape[1], dtype=classes.spec.dtype, device=classes.storage.device))
     loss = sum(elementwise.where(own, 0.0, short if p == 1 else elementwise.square(short)), 1) / float(rows.spec.shape[1])
     if weight is not None:

@@ -212,7 +212,10 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
         raise DataDependentShape("unique: the shape of the result depends on values, which meta tensors do not have")
     values = device.read(input.storage, input.spec)
     axis = None if dim is None else sh.dim_of(dim, input)
-    found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+    # NumPy sorts NaNs of bfloat16, which it does not know as a float, anywhere.
+    plain = values.astype(np.float32) if input.spec.dtype.kind == "V" else values
+    found, inverse, counts = np.unique(plain, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+    found = found.astype(values.dtype)
     inverse = inverse.reshape(input.spec.shape if axis is None else -1)
     made = [upload(a, device, op="unique", role="output") for a, wanted in (
         (found, True), (inverse, return_inverse), (counts, return_counts)) if wanted]

@@ -44,17 +44,19 @@ sgn = m.sign
 greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.le, m.ne, m.clamp
 
 
-def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def nan_to_num(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Replace NaN and the infinities: by default with 0 and the largest and lowest finite number of the dtype."""
-    return pointwise.nan_to_num(input, nan=nan, **_ends(input, posinf, neginf))
+    return pointwise.nan_to_num(input, **_ends(input, nan, posinf, neginf))
 
 
-def _ends(x: Tensor, posinf: float | None, neginf: float | None) -> dict[str, float | None]:
-    """The replacements of the infinities; a kernel's own default could be out of range, as that of a wider dtype."""
+def _ends(x: Tensor, nan: float | None, posinf: float | None, neginf: float | None) -> dict[str, float | None]:
+    """The replacements; a kernel's own default for an infinity could be out of range, as that of a wider dtype."""
+    nan = 0.0 if nan is None else nan
     if not x.spec.narrow:
-        return {"posinf": posinf, "neginf": neginf}
+        return {"nan": nan, "posinf": posinf, "neginf": neginf}
     own = limits(x.spec.dtype)
-    return {"posinf": float(own.max) if posinf is None else posinf, "neginf": float(own.min) if neginf is None else neginf}
+    return {"nan": nan, "posinf": float(own.max) if posinf is None else posinf,
+            "neginf": float(own.min) if neginf is None else neginf}
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -216,9 +218,9 @@ def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
     return elementwise.where(condition, input, other)
 
 
-def _nan_to_num_(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def _nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """:func:`nan_to_num` in place; returns the tensor."""
-    return in_place.IN_PLACE["nan_to_num"](input, nan=nan, **_ends(input, posinf, neginf))  # type: ignore[operator]
+    return in_place.IN_PLACE["nan_to_num"](input, **_ends(input, nan, posinf, neginf))  # type: ignore[operator]
 
 
 def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:

@@ -13,10 +13,10 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.functional import picking
 from gradcore.functional import shape as sh
-from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair
+from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import avg_pool1d, max_pool1d
-from gradcore.functional.volumes import adaptive_max_pool2d, triple
+from gradcore.functional.volumes import adaptive_max_pool2d
 from gradcore.ops import activation, elementwise, movement
 
 Tensor = Any

@@ -42,14 +42,21 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 # -- a sum and a product -------------------------------------------------------------------------------------------------
 
 
+def _factors(product: Tensor, beta: float, alpha: float) -> tuple[float, float]:
+    """``beta`` and ``alpha`` in the kind of numbers that the product has: whole ones beside integers, bools beside bools."""
+    if product.spec.floating:
+        return beta, alpha
+    kind = bool if product.spec.dtype.kind == "b" else int
+    return kind(beta), kind(alpha)
+
+
 def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """beta * input + alpha * product; with a ``beta`` of 0, ``input`` is not read, so its NaNs do not reach the result."""
     shape, lead = product.spec.shape, product.spec.ndim - input.spec.ndim
     if lead < 0 or any(n not in (1, k) for n, k in zip(input.spec.shape, shape[lead:], strict=True)):
         raise SpecError(f"{name}: The expanded size of the tensor {list(shape)} must match the existing size "
                         f"{list(input.spec.shape)}")
-    if not product.spec.floating:
-        beta, alpha = int(beta), int(alpha)
+    beta, alpha = _factors(product, beta, alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return product
@@ -184,6 +191,7 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
 def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable[..., Tensor]:
     def function(input: Tensor, *tensors: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
         made = product(*tensors)
+        beta, alpha = _factors(made, beta, alpha)
         if beta == 0:
             return movement.copy_(input, made if alpha == 1 else made * alpha)
         scaled = input if beta == 1 else elementwise.mul_(input, beta)

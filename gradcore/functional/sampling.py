@@ -202,6 +202,9 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                             f"stride: {how['stride']} and dilation: {how['dilation']}")
         size.append((x.spec.shape[2 + d] - 1) * step - 2 * how["padding"][d] + reach * (weight.spec.shape[2 + d] - 1)
                     + extra[d] + 1)
+    if min(size) < 0:
+        raise SpecError(f"conv_transpose: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give a result of "
+                        f"({size[0]} x {size[1]}). Output size is too small")
     # With dilation, output_padding may exceed the stride and make room for more windows than the input has: they are zeros.
     more = [e // max(step, 1) for e, step in zip(extra, how["stride"], strict=True)]
     if any(more):

@@ -126,7 +126,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     starts = np.flatnonzero(first)
     inverse = np.cumsum(first) - 1
     kept = rows[starts] if dim is None else np.moveaxis(rows[starts], 0, sh.dim_of(dim, input))
-    made = [upload(np.ascontiguousarray(a), device, op="unique_consecutive", role="output") for a, wanted in (
+    made = [upload(np.asarray(a, order="C"), device, op="unique_consecutive", role="output") for a, wanted in (
         (kept, True), (inverse.reshape(values.shape) if dim is None else inverse, return_inverse),
         (np.diff(starts, append=len(flat)), return_counts)) if wanted]
     return made[0] if len(made) == 1 else tuple(made)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.arguments import refusal
 from gradcore.engine.owners import upload
 from gradcore.engine.state import local
 from gradcore.errors import DataDependentShape, DimError, SpecError
@@ -41,8 +40,10 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
 
 def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Tensor:
     """A view in another shape. Raises :class:`SpecError` if the layout does not allow one."""
-    if dtype is not None:
-        raise refusal("view", "dtype")
+    if dtype is not None or (sizes and isinstance(sizes[0], np.dtype)):
+        raise NotImplementedError("view(dtype), which shows the same bytes as another dtype, is not implemented by gradcore: "
+                                  "convert the values with x.to(dtype), or on the CPU share the bytes by "
+                                  "gradcore.from_numpy(x.detach().numpy().view(dtype))")
     return movement.view(input, shape=size_of(sizes if size is None else (size,)))
 
 
@@ -68,9 +69,9 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The tensor with dimensions ``start_dim`` to ``end_dim`` merged into one; a view where the strides allow."""
+    start, end = dim_of(start_dim, input), dim_of(end_dim, input)
     if not input.spec.ndim:
         return reshape(input, 1)
-    start, end = dim_of(start_dim, input), dim_of(end_dim, input)
     if start > end:
         raise SpecError(f"flatten() has invalid args: start_dim {start_dim} cannot come after end_dim {end_dim}")
     merged = int(np.prod(input.spec.shape[start:end + 1], dtype=np.int64))
@@ -140,8 +141,8 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """A view with two dimensions swapped."""
     order = list(range(input.spec.ndim))
+    a, b = dim_of(dim0, input), dim_of(dim1, input)
     if order:
-        a, b = dim_of(dim0, input), dim_of(dim1, input)
         order[a], order[b] = order[b], order[a]
     return movement.permute(input, dims=tuple(order))
 

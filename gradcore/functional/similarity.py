@@ -22,13 +22,14 @@ def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(||x1||, eps) * max(||x2||, eps)) along ``dim``; shapes broadcast."""
+    if x1.spec.shape != x2.spec.shape:
+        # Before they are promoted, where a 0-d tensor would count for less.
+        x1, x2 = broadcast_tensors(x1, x2)
     made = TensorSpec.of((), promote([x1.spec, x2.spec]))
     if not made.floating:
         raise SpecError(f"cosine_similarity: expected a tensor of a floating type, but got {x1.spec.dtype.name} and "
                         f"{x2.spec.dtype.name}")
     x1, x2 = movement.cast_to(x1, made), movement.cast_to(x2, made)
-    if x1.spec.shape != x2.spec.shape:
-        x1, x2 = broadcast_tensors(x1, x2)
     one, two = (elementwise.clamp(norm(x, 2, dim, True), float(eps), None) for x in (x1, x2))
     return sum((x1 / one) * (x2 / two), dim)
 

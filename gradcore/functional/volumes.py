@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
-from gradcore.functional.images import max_pool2d
+from gradcore.functional.images import max_pool2d, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import conv_transpose2d
 from gradcore.functional.shape import contiguous, squeeze, unsqueeze
@@ -20,15 +20,6 @@ Size = int | Sequence[int]
 Triple = tuple[int, int, int]
 
 __all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "conv3d", "conv_transpose3d"]
-
-
-def triple(name: str, value: Size) -> Triple:
-    """An int for all three dimensions, or three ints, as a triple. Raises :class:`SpecError` for anything else."""
-    parts = (value,) if isinstance(value, int) else tuple(value)
-    parts = parts * 3 if len(parts) == 1 else parts
-    if len(parts) != 3 or not all(isinstance(n, int) for n in parts):
-        raise SpecError(f"{name} must be an int or three ints, but got {value!r}")
-    return parts[0], parts[1], parts[2]
 
 
 def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
@@ -94,6 +85,9 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     h, w = out.spec.shape[2:]
     slices = movement.permute(movement.reshape(out, (n, count, each * groups, depth, h, w)), dims=(0, 2, 1, 4, 5, 3))
     whole = (count - 1) * step + reach * (depth - 1) + 1 + extra
+    if whole - 2 * side < 0:
+        raise SpecError(f"conv_transpose3d: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give depth "
+                        f"{whole - 2 * side}. Output size is too small")
     out = arrangement.windows_grad(slices, shape=(n, each * groups, whole, h, w), dim=2, size=depth, step=step, dilation=reach)
     if side:
         out = contiguous(movement.narrow(out, 2, side, whole - 2 * side))

@@ -1,10 +1,10 @@
-"""Layers of the memory stack with one job each: enforce a limit, fail on schedule, poison freed memory."""
+"""Layers of the memory stack with one job each: enforce a limit, poison freed memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
-from gradcore.errors import OutOfMemory, SourceExhausted
+from gradcore.errors import SourceExhausted
 from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Stream
 
 
@@ -28,27 +28,6 @@ class Limit:
     def deallocate(self, segment: Segment) -> None:
         self.used -= segment.nbytes
         self._upstream.deallocate(segment)
-
-
-class Fault:
-    """A resource whose allocations with the given numbers (from 1) raise :class:`OutOfMemory`, for tests."""
-
-    def __init__(self, upstream: MemoryResource, fail_at: Collection[int] = ()) -> None:
-        self._upstream = upstream
-        self.fail_at = set(fail_at)
-        self.count = 0
-
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
-        self.count += 1
-        if self.count in self.fail_at:
-            raise OutOfMemory(f"out of memory: injected failure of allocation {self.count}, {nbytes} bytes", asked=nbytes)
-        return self._upstream.allocate(nbytes, stream, tag, node)
-
-    def deallocate(self, block: Block, serial: int) -> None:
-        self._upstream.deallocate(block, serial)
-
-    def release(self, block: Block) -> None:
-        self._upstream.release(block)
 
 
 class Poison:

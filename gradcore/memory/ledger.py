@@ -296,9 +296,9 @@ class Ledger:
             self.drain()
             ended, self.log = self.log, None
             if ended is not None and self._outer:
-                outer, opening = self._outer[-1]
+                outer, opened = self._outer[-1]
                 del self._outer[-1]
-                outer += ended[opening:]
+                outer += ended[opened:]
                 self.log = outer
             else:
                 self.release = self._pending.append
@@ -310,8 +310,8 @@ class Ledger:
             written = [*self._outer, (self.log or [], 0)]
             inside = next((i for i, (outer, _) in enumerate(written) if outer is log), len(written))
             found = list(log)
-            for (_, opening), (inner, _) in zip(written[inside:], written[inside + 1:], strict=False):
-                found += inner[opening:]
+            for (_, opened), (inner, _) in zip(written[inside:], written[inside + 1:], strict=False):
+                found += inner[opened:]
             return found
 
     def flush(self) -> int:

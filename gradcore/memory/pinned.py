@@ -50,7 +50,8 @@ class AfterCopies:
             if stream.handle is None:
                 # A CPU stream: its ops are done when they return.
                 continue
-            self._came.append((block.segment.index, block.offset, block.offset + block.size, self._driver.record(stream)))
+            event = (stream.driver or self._driver).record(stream)
+            self._came.append((block.segment.index, block.offset, block.offset + block.size, event))
 
     def _wait_for(self, block: Block) -> None:
         with self._lock:

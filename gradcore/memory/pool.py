@@ -20,8 +20,9 @@ MiB = 1 << 20
 #: a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small tensors so never pin a large segment.
 SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
 
-# Segments are this far apart in the free lists' address space, so that ranges of two segments never merge.
-_SPACING = 1 << 48
+# Segments are this far apart in the free lists' address space, so that ranges of two segments never merge. Larger ones are
+# refused: the meta device is asked for sizes that no machine has.
+_SPACING = 1 << 59
 _MASK = _SPACING - 1
 
 
@@ -147,6 +148,9 @@ class Pool:
 
     def _grow(self, size: int, small: bool, stream: Stream) -> int:
         nbytes = segment_size(size)
+        if nbytes >= _SPACING:
+            raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
+                              largest_free=self.largest_free, limit=None)
         try:
             segment = self._source.allocate(nbytes)
         except SourceExhausted:

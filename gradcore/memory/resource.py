@@ -83,11 +83,13 @@ class Stream:
     Free lists belong to this object and never to the raw handle, which a driver may give to a later stream.
     """
 
-    __slots__ = ("index", "handle", "waiting", "small", "large")
+    __slots__ = ("index", "handle", "driver", "waiting", "small", "large")
 
-    def __init__(self, index: int, handle: Any = None) -> None:
+    def __init__(self, index: int, handle: Any = None, driver: Driver | None = None) -> None:
         self.index = index
         self.handle = handle
+        #: The driver that made it, which also makes its events: those of another device cannot be recorded on it.
+        self.driver = driver
         #: Freed blocks by size, not merged with their neighbours yet: the next step asks for the same sizes again.
         self.waiting: dict[int, list[Block]] = {}
         self.small = FreeList()

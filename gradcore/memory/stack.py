@@ -1,18 +1,18 @@
-"""Assembly of the memory stack: [Fault] -> [Poison] -> Ledger -> Pool -> Limit -> Source.
+"""Assembly of the memory stack: [Poison] -> Ledger -> Pool -> Limit -> Source.
 
-The two adaptors for tests are outermost: there they see every allocation, and cost nothing when absent.
+Poison, for tests, is outermost: there it sees every allocation, and costs nothing when absent.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
 from gradcore.events import TAGS
 from gradcore.folds import role_of
-from gradcore.memory.adaptors import Fault, Limit, Poison
+from gradcore.memory.adaptors import Limit, Poison
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
@@ -28,23 +28,17 @@ class Stack:
     ledger: Ledger
     pool: Pool
     limit: Limit
-    fault: Fault | None
     driver: Driver
 
 
-def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: Collection[int] | None = None,
+def build(source: Source, driver: Driver, *, limit: int | None = None,
           poison: Callable[[Block], None] | None = None) -> Stack:
-    """A stack over ``source`` that reserves at most ``limit`` bytes; the last two arguments add the adaptors for tests."""
+    """A stack over ``source`` that reserves at most ``limit`` bytes; ``poison`` fills the bytes of a block."""
     limited = Limit(source, limit)
     pool = Pool(limited, StreamOrder(driver))
     ledger = Ledger(pool, explain)
-    top: MemoryResource = ledger
-    if poison is not None:
-        top = Poison(top, poison)
-    fault = None
-    if fail_at is not None:
-        top = fault = Fault(top, fail_at)
-    return Stack(top, ledger, pool, limited, fault, driver)
+    top: MemoryResource = ledger if poison is None else Poison(ledger, poison)
+    return Stack(top, ledger, pool, limited, driver)
 
 
 def explain_live(ledger: Ledger) -> list[str]:

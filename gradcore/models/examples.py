@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -104,4 +106,6 @@ def _listed(shapes: Shapes) -> str:
 
 def _stand_in(shape: Any, dtype: Any) -> Array:
     """An array of any size that takes no memory, by broadcasting."""
+    if math.prod(shape) * np.dtype(dtype).itemsize > sys.maxsize:
+        raise ValueError(f"a batch with an array of shape {list(shape)} is too large, with more bytes than 64 bits can count")
     return np.broadcast_to(np.zeros((), dtype), tuple(shape))

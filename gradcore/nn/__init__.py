@@ -6,8 +6,8 @@ from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
 from gradcore.nn.bags import Bilinear, EmbeddingBag
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
+from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from gradcore.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
-from gradcore.nn.images import AdaptiveAvgPool2d, AvgPool2d, Conv2d, MaxPool2d
 from gradcore.nn.linear import Flatten, Identity, Linear
 from gradcore.nn.loss import (
     BCELoss,
@@ -43,6 +43,7 @@ from gradcore.nn.norm import (
     InstanceNorm2d,
     InstanceNorm3d,
     LayerNorm,
+    LocalResponseNorm,
     RMSNorm,
 )
 from gradcore.nn.padding import (
@@ -67,14 +68,8 @@ from gradcore.nn.parameters import ParameterDict, ParameterList
 from gradcore.nn.pooling import *  # noqa: F403
 from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gradcore.nn.sampling import (
-    AdaptiveAvgPool1d,
-    AvgPool1d,
     ChannelShuffle,
-    Conv1d,
-    ConvTranspose1d,
-    ConvTranspose2d,
     Fold,
-    MaxPool1d,
     PixelShuffle,
     PixelUnshuffle,
     Unflatten,
@@ -90,25 +85,20 @@ from gradcore.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from gradcore.nn.volumes import AdaptiveMaxPool1d, AdaptiveMaxPool2d, Conv3d, ConvTranspose3d
 
-__all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss",
-           "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
-           "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "ReLU", "Sequential",
-           "Sigmoid", "Softmax", "Tanh", "functional", "init"]
-__all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
-            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiLabelMarginLoss",
-            "MultiLabelSoftMarginLoss", "MultiMarginLoss",
-            "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
-            "TripletMarginWithDistanceLoss"]
-__all__ += ["AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "BatchNorm3d", "Conv3d", "InstanceNorm3d"]
-__all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ChannelShuffle",
-            "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "Conv1d", "ConvTranspose1d",
-            "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d", "EmbeddingBag", "Fold", "GRUCell", "GroupNorm",
-            "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "MaxPool1d", "ParameterDict", "ParameterList",
-            "PixelShuffle", "PixelUnshuffle", "RMSNorm", "RNNCell", "ReflectionPad1d", "ReflectionPad2d",
-            "ReplicationPad1d", "ReplicationPad2d", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",
-            "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d",
-            "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "utils"]
-__all__ += ["Buffer", "CircularPad3d", "ConstantPad3d", "ConvTranspose3d", "ReflectionPad3d", "ReplicationPad3d", "ZeroPad3d"]
+__all__ = ["GELU", "GRU", "LSTM", "RNN", "AlphaDropout", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
+           "BatchNorm3d", "Bilinear", "Buffer", "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d",
+           "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
+           "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss", "Dropout",
+           "Dropout1d", "Dropout2d", "Dropout3d", "Embedding", "EmbeddingBag", "Flatten", "Fold", "GRUCell", "GaussianNLLLoss",
+           "GroupNorm", "HingeEmbeddingLoss", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
+           "KLDivLoss", "L1Loss", "LSTMCell", "LayerNorm", "Linear", "LocalResponseNorm", "LogSoftmax", "MSELoss",
+           "MarginRankingLoss", "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss",
+           "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "PairwiseDistance", "Parameter", "ParameterDict",
+           "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm", "RNNCell", "ReLU", "ReflectionPad1d",
+           "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "Sequential",
+           "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Tanh", "Transformer", "TransformerDecoder",
+           "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "TripletMarginLoss",
+           "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
+           "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "utils"]
 __all__ += activations.__all__ + pooling.__all__

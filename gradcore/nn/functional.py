@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ from gradcore.ops import activation, elementwise, linalg, movement, nn, random, 
 from gradcore.spec import is_floating, normalize_dim, promote
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "dropout", "embedding", "gelu",
-           "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
+           "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
 __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
             "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
@@ -147,17 +147,6 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return input
     generator = default_generator(input.storage.device) if generator is None else generator
     return random.dropout(input, generator.snapshot(input.spec.numel), float(p))
-
-
-def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
-               eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) over the last dimensions, of shape ``normalized_shape``, times weight, plus bias."""
-    shape = tuple(normalized_shape)
-    count = len(shape)
-    if not count or input.spec.shape[input.spec.ndim - count:] != shape:
-        raise SpecError(f"Given normalized_shape={list(shape)}, expected input with shape "
-                        f"[{', '.join(['*', *map(str, shape)])}], but got input of size{list(input.spec.shape)}")
-    return nn.layer_norm(input, weight, bias, dims=count, eps=eps)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -283,7 +272,7 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
     loss = -reduce.sum(nn.log_softmax(input, dim=dim) * target, dims=(dim,), keepdim=False)
     if reduction != "mean":
         return reduced(loss, reduction)
-    return functional.sum(loss) / max(input.spec.numel // max(count, 1), 1)
+    return functional.sum(loss) / loss.spec.numel
 
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,

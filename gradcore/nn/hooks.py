@@ -204,3 +204,7 @@ class _Pass(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         return (None, *ctx.seen(grads))
+
+
+#: The name of the nodes that call full backward hooks.
+CALLS_HOOKS = _Pass.__name__

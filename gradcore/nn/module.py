@@ -14,7 +14,8 @@ from gradcore._tensor import Tensor
 from gradcore.arguments import blame
 from gradcore.devices.device import Device
 from gradcore.engine import owners
-from gradcore.engine.state import find_site, is_inside, local
+from gradcore.engine.sites import find_site, is_inside
+from gradcore.engine.state import local
 from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
 from gradcore.nn.hooks import Hooked

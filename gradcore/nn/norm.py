@@ -230,3 +230,20 @@ class InstanceNorm3d(_InstanceNorm):
     """Instance norm of [N, C, D, H, W] or [C, D, H, W]."""
 
     _dims = (4, 5)
+
+
+class LocalResponseNorm(Module):
+    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighbouring channels of [N, C, ...]."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size = size
+        self.alpha = alpha
+        self.beta = beta
+        self.k = k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

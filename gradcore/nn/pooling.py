@@ -1,55 +1,174 @@
-"""Pooling of volumes [N, C, D, H, W], power-average (Lp) pooling, and local response normalisation, as layers."""
+"""Pooling layers for sequences [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W].
+
+The ``pool`` of a class is the function for its number of dimensions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradcore.functional.images import sizes
 from gradcore.nn import functional as F
-from gradcore.nn.images import AvgPool2d, MaxPool
 from gradcore.nn.module import Module
-from gradcore.nn.volumes import AdaptiveMaxPool2d
 
 Tensor = Any
 Size = int | Sequence[int]
 
-__all__ = ["AdaptiveAvgPool3d", "AdaptiveMaxPool3d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "LocalResponseNorm",
-           "MaxPool3d"]
+__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
+           "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d",
+           "MaxPool2d", "MaxPool3d"]
 
 
-class MaxPool3d(MaxPool):
+class _MaxPool(Module):
+    pool: Callable[..., Any]
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+                 return_indices: bool = False, ceil_mode: bool = False) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+        self.dilation = dilation
+        self.return_indices = return_indices
+        self.ceil_mode = ceil_mode
+
+    def forward(self, input: Tensor) -> Any:
+        return self.pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
+                         self.return_indices)
+
+    def extra_repr(self) -> str:
+        return (f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+                f"ceil_mode={self.ceil_mode}")
+
+
+class MaxPool1d(_MaxPool):
+    """The largest element of each window of [N, C, L]."""
+
+    pool = staticmethod(F.max_pool1d)
+
+
+class MaxPool2d(_MaxPool):
+    """The largest element of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.max_pool2d`."""
+
+    pool = staticmethod(F.max_pool2d)
+
+
+class MaxPool3d(_MaxPool):
     """The largest element of each window of [N, C, D, H, W]."""
 
     pool = staticmethod(F.max_pool3d)
 
 
-class AvgPool3d(AvgPool2d):
-    """The mean of each window of [N, C, D, H, W]."""
+class AvgPool1d(Module):
+    """The mean of each window of [N, C, L]."""
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True) -> None:
+        super().__init__()
+        self.kernel_size = sizes("kernel_size", kernel_size, 1)
+        self.stride = self.kernel_size if stride is None else sizes("stride", stride, 1)
+        self.padding = sizes("padding", padding, 1)
+        self.ceil_mode = ceil_mode
+        self.count_include_pad = count_include_pad
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool3d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
-                            self.divisor_override)
+        return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
-    """Max pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
+class _AvgPool(Module):
+    pool: Callable[..., Tensor]
 
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool3d(input, self.output_size, self.return_indices)
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True, divisor_override: int | None = None) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+        self.ceil_mode = ceil_mode
+        self.count_include_pad = count_include_pad
+        self.divisor_override = divisor_override
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
+                         self.divisor_override)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AdaptiveAvgPool3d(Module):
-    """Mean pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
+class AvgPool2d(_AvgPool):
+    """The mean of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.avg_pool2d`."""
+
+    pool = staticmethod(F.avg_pool2d)
+
+
+class AvgPool3d(_AvgPool):
+    """The mean of each window of [N, C, D, H, W]."""
+
+    pool = staticmethod(F.avg_pool3d)
+
+
+class _AdaptivePool(Module):
+    pool: Callable[..., Any]
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool3d(input, self.output_size)
+    def forward(self, input: Tensor) -> Any:
+        return self.pool(input, self.output_size)
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"
+
+
+class AdaptiveAvgPool1d(_AdaptivePool):
+    """Mean pooling of [N, C, L] to ``output_size`` parts."""
+
+    pool = staticmethod(F.adaptive_avg_pool1d)
+
+
+class AdaptiveAvgPool2d(_AdaptivePool):
+    """Mean pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size."""
+
+    pool = staticmethod(F.adaptive_avg_pool2d)
+
+
+class AdaptiveAvgPool3d(_AdaptivePool):
+    """Mean pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
+
+    pool = staticmethod(F.adaptive_avg_pool3d)
+
+
+class _AdaptiveMaxPool(_AdaptivePool):
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
+        super().__init__(output_size)
+        self.return_indices = return_indices
+
+    def forward(self, input: Tensor) -> Any:
+        return self.pool(input, self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+    """Max pooling of [N, C, L] to ``output_size`` parts."""
+
+    pool = staticmethod(F.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+    """Max pooling of [N, C, H, W] to ``output_size``, an int or two; None keeps a size."""
+
+    pool = staticmethod(F.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+    """Max pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
+
+    pool = staticmethod(F.adaptive_max_pool3d)
 
 
 class _LPPool(Module):
@@ -86,20 +205,3 @@ class LPPool3d(_LPPool):
     """Lp pooling of [N, C, D, H, W]; see :func:`gradcore.nn.functional.lp_pool3d`."""
 
     pool = staticmethod(F.lp_pool3d)
-
-
-class LocalResponseNorm(Module):
-    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighbouring channels of [N, C, ...]."""
-
-    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
-        super().__init__()
-        self.size = size
-        self.alpha = alpha
-        self.beta = beta
-        self.k = k
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
-
-    def extra_repr(self) -> str:
-        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import gradcore.onnx.folds
-import gradcore.onnx.networks  # noqa: F401
+import gradcore.onnx.networks
+import gradcore.onnx.recurrent  # noqa: F401
 from gradcore import functional
 from gradcore.engine.modes import no_grad
 from gradcore.engine.value import Value as Tensor

@@ -39,6 +39,18 @@ def _conv2d(g: Graph, out: TensorSpec, x: Value, weight: Value, bias: Value | No
                   pads=[*padding, *padding], dilations=list(dilation), group=groups)
 
 
+@converts("conv2d_input_grad")
+def _conv_transpose2d(g: Graph, out: TensorSpec, x: Value, weight: Value, *, shape: tuple[int, ...], stride: Pair,
+                      padding: Pair, dilation: Pair, groups: int) -> Value:
+    """What a transposed convolution computes; rows and columns that no window reaches are its output padding."""
+    spans = zip(shape[2:], x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    more = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in spans]
+    if any(not 0 <= extra < max(s, d) for extra, s, d in zip(more, stride, dilation, strict=True)):
+        raise Refused(f"a result of {list(shape[2:])} rows and columns needs an output padding of {more}")
+    return g.node("ConvTranspose", x, weight, shape=out.shape, kernel_shape=list(weight.shape[2:]), strides=list(stride),
+                  pads=[*padding, *padding], output_padding=more, dilations=list(dilation), group=groups)
+
+
 # -- pooling -----------------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +118,18 @@ def _layer_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias:
     shape = x.shape[x.ndim - dims:]
     scale = g.expand(g.constant(1.0, x.dtype), shape) if weight is None else weight
     return [g.node("LayerNormalization", x, scale, bias, axis=-dims, epsilon=eps), None, None]
+
+
+@converts("group_norm")
+def _group_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias: Value | None, *, groups: int,
+                eps: float) -> list[Value | None]:
+    rows = g.reshape(x, (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
+    scale = g.expand(g.constant(1.0, x.dtype), rows.shape[2:])
+    made = g.reshape(g.node("LayerNormalization", rows, scale, None, axis=-1, epsilon=eps), x.shape)
+    for kind, numbers in (("Mul", weight), ("Add", bias)):
+        if numbers is not None:
+            made = g.pointwise(kind, made, g.reshape(numbers, (x.shape[1], *[1] * (x.ndim - 2))), dtype=x.dtype)
+    return [made, None, None]
 
 
 @converts("rms_norm")

@@ -9,6 +9,7 @@ from gradcore.ops import (
     creation,
     decompositions,
     elementwise,
+    group_norm,
     in_place,
     linalg,
     losses,
@@ -30,5 +31,5 @@ from gradcore.ops import (
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
-           "elementwise", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing", "pointwise",
-           "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]
+           "elementwise", "group_norm", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing",
+           "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]

@@ -66,7 +66,7 @@ reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g 
 floor_divide = op("floor_divide", numbers("floor_divide"), may_alias=("x", "y"))
 remainder = op("remainder", numbers("remainder"), may_alias=("x", "y"),
                x=lambda g, x_spec: sum_to(g, to=x_spec),
-               y=lambda g, x, y, y_spec: sum_to(-g * floor(div(x, y)), to=y_spec))
+               y=lambda g, x, y, y_spec: sum_to(-g * floor_divide(x, y), to=y_spec))
 
 
 def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
@@ -208,7 +208,8 @@ def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
 
 add_ = op("add_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(g, to=y_spec))
 sub_ = op("sub_", _into_less, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
-mul_ = op("mul_", _into, writes=("x",), x=lambda g, y: g * y, y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
+mul_ = op("mul_", _into, writes=("x",), x=lambda g, y, x_spec: sum_to(g * y, to=x_spec),
+          y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
           doc="The rule for y reads what x was before: a copy is kept when y needs a gradient.")
-div_ = op("div_", _into_float, writes=("x",), x=lambda g, y: g / y,
+div_ = op("div_", _into_float, writes=("x",), x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
           y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.movement import expand, permute, reshape, sum_to
-from gradcore.ops.op import joint, op
+from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec, broadcast_shapes
 
 
-def _matmul_spec(a: TensorSpec, b: TensorSpec, *, transpose_a: bool = False, transpose_b: bool = False) -> TensorSpec:
+def _copied(*operands: TensorSpec) -> int:
+    """Bytes of the operands that NumPy copies for BLAS: matrices with neither adjacent rows nor adjacent columns, as in
+    ``x[:, ::2]`` or an expanded row. CUDA's kernels take any strides, so these bytes are no workspace."""
+
+    def adjacent(x: TensorSpec) -> bool:
+        (rows, columns), (down, across) = x.shape[-2:], x.strides[-2:]
+        return (across == 1 and down >= columns) or (down == 1 and across >= rows)
+
+    return sum(x.nbytes for x in operands if x.ndim >= 2 and x.floating and not adjacent(x))
+
+
+def _matmul_spec(a: TensorSpec, b: TensorSpec, *, transpose_a: bool = False, transpose_b: bool = False) -> Inferred:
     if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
         raise TypeError("matmul takes two tensors")
     if a.ndim < 2 or b.ndim < 2:
@@ -23,7 +35,8 @@ def _matmul_spec(a: TensorSpec, b: TensorSpec, *, transpose_a: bool = False, tra
     if inner != inner_b:
         raise SpecError(f"mat1 and mat2 shapes cannot be multiplied ({list(a.shape)}{' transposed' * transpose_a} and "
                         f"{list(b.shape)}{' transposed' * transpose_b})")
-    return TensorSpec.of((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, columns), a.dtype)
+    out = TensorSpec.of((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, columns), a.dtype)
+    return Inferred((out,), library=_copied(a, b))
 
 
 def _matmul_a(g: Any, b: Any, a_spec: TensorSpec, transpose_a: bool, transpose_b: bool) -> Any:
@@ -41,7 +54,7 @@ def _matmul_b(g: Any, a: Any, b_spec: TensorSpec, transpose_a: bool, transpose_b
 matmul = op("matmul", _matmul_spec, a=_matmul_a, b=_matmul_b)
 
 
-def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None) -> TensorSpec:
+def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None) -> Inferred:
     need_float("linear", input=x, weight=weight, bias=bias)
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
         raise SpecError(f"mat1 and mat2 shapes cannot be multiplied: linear got input {list(x.shape)} and weight "
@@ -51,7 +64,7 @@ def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = No
     dtypes = {s.dtype for s in (x, weight, bias) if s is not None}
     if len(dtypes) > 1:
         raise SpecError(f"linear: input, weight and bias must have the same dtype, but got {_names(dtypes)}")
-    return TensorSpec.of((*x.shape[:-1], weight.shape[0]), x.dtype)
+    return Inferred((TensorSpec.of((*x.shape[:-1], weight.shape[0]), x.dtype),), library=_copied(x, weight))
 
 
 def _names(dtypes: set[Any]) -> str:
@@ -90,7 +103,8 @@ def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tup
     if g_bias is not None:
         to_dy.append(expand(g_bias, shape=rows))
     if g_x is not None:
-        to_weight = matmul(reshape(dy, (-1, rows[-1])), reshape(g_x, (-1, g_x.spec.shape[-1])), transpose_a=True)
+        count = math.prod(rows[:-1])
+        to_weight = matmul(reshape(dy, (count, rows[-1])), reshape(g_x, (count, g_x.spec.shape[-1])), transpose_a=True)
     total = to_dy[0] if to_dy else None
     for part in to_dy[1:]:
         total = total + part

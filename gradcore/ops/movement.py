@@ -85,6 +85,9 @@ def _expand_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
     if lead < 0:
         raise SpecError(f"expand: {list(x.shape)} has more dimensions than {list(shape)}")
     sizes = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(shape))
+    if min(sizes, default=0) < 0:
+        raise SpecError(f"The expanded size of the tensor ({min(sizes)}) isn't allowed: expected sizes of at least 0, or -1 "
+                        f"for a dimension of {list(x.shape)}, but got {list(shape)}")
     if not broadcasts(x.shape, sizes):
         raise SpecError(f"The expanded size of the tensor {list(sizes)} must match the existing size {list(x.shape)}")
     return TensorSpec.strided(sizes, x.dtype, expand_strides(x, sizes), x.offset)

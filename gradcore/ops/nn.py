@@ -181,6 +181,9 @@ def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
         if spec is not None and spec.shape != shape:
             raise SpecError(f"layer_norm: expected {name} to be of same shape as normalized_shape, but got {name} of "
                             f"shape {list(spec.shape)} and normalized_shape = {list(shape)}")
+        if spec is not None and spec.dtype != x.dtype:
+            raise SpecError(f"layer_norm: expected {name} to be {x.dtype.name} as the input is, or float32 for an input of 16 "
+                            f"bits, but got {spec.dtype.name}")
     rows = TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.widened().dtype)
     return Inferred((x.like(),), (("mean", rows), ("rstd", rows)), row_bytes(x, _width(x, dims)))
 

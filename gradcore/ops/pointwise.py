@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gradcore.errors import SpecError
+from gradcore.ops.activation import sigmoid
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import cos, div, eq, exp, ge, isfinite, le, logical_and, logical_or, lt, ne, rsqrt, where
 from gradcore.ops.movement import cast_to, sum_to
@@ -106,8 +107,8 @@ hypot = op("hypot", _floats_only("hypot"), may_alias=("x", "y"),
            y=lambda g, y, out, y_spec: sum_to(g * (y / out), to=y_spec),
            doc="sqrt(x^2 + y^2), without overflow.")
 logaddexp = op("logaddexp", _floats_only("logaddexp"), may_alias=("x", "y"),
-               x=lambda g, x, y, x_spec: sum_to(g / (1 + exp(y - x)), to=x_spec),
-               y=lambda g, x, y, y_spec: sum_to(g / (1 + exp(x - y)), to=y_spec),
+               x=lambda g, x, y, x_spec: sum_to(g * sigmoid(x - y), to=x_spec),
+               y=lambda g, x, y, y_spec: sum_to(g * sigmoid(y - x), to=y_spec),
                doc="log(exp(x) + exp(y)), without overflow.")
 
 # -- of three ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import rsqrt, square
-from gradcore.ops.movement import sum_to
+from gradcore.ops.movement import cast_to, sum_to
 from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import mean
 from gradcore.ops.shapes import need_float
@@ -27,14 +27,17 @@ def _rms_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, *, dims: int
 
 
 def _rule(g: Any, x: Any, weight: Any, dims: int, eps: float, needs: tuple[bool, ...]) -> Any:
-    last = tuple(range(x.spec.ndim - dims, x.spec.ndim))
+    # In 16 bits, the squares would overflow, and each step would round.
+    own = x.spec
+    g, x, weight = (v if v is None else cast_to(v, v.spec.widened()) for v in (g, x, weight))
+    last = tuple(range(own.ndim - dims, own.ndim))
     rstd = rsqrt(mean(square(x), dims=last, keepdim=True) + eps)
     hat = x * rstd
-    to_weight = sum_to(g * hat, to=weight.spec) if needs[1] else None
+    to_weight = cast_to(sum_to(g * hat, to=weight.spec), own) if needs[1] else None
     if not needs[0]:
         return None, to_weight
     slope = g if weight is None else g * weight
-    return (slope - hat * mean(slope * hat, dims=last, keepdim=True)) * rstd, to_weight
+    return cast_to((slope - hat * mean(slope * hat, dims=last, keepdim=True)) * rstd, own), to_weight
 
 
 rms_norm = op("rms_norm", _rms_norm_spec, joint("x", "weight")(_rule), contiguous=True,

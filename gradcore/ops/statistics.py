@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, ne, pow, sign, where
 from gradcore.ops.movement import cast, expand
@@ -42,6 +43,9 @@ var = op("var", _var_spec, x=_var_rule, doc="Squared distances from the mean ove
 
 def _norm_spec(x: TensorSpec, *, p: float, dims: Dims, keepdim: bool) -> Inferred:
     need_float("linalg.vector_norm", input=x)
+    if (p < 0 or math.isinf(p)) and not _count(x, dims):
+        raise SpecError(f"linalg.vector_norm cannot compute the {p} norm on an empty tensor because the operation does not "
+                        f"have an identity: got shape {list(x.shape)}")
     return _folded(x, dims, keepdim)
 
 
@@ -71,6 +75,7 @@ vector_norm = op("vector_norm", _norm_spec, x=_norm_rule, doc="(sum |x|^p)^(1/p)
 
 def by_statistics(x: Any, mean: Any, rstd: Any, g_mean: Any, g_rstd: Any, *, count: int) -> Any:
     """The cotangent of ``x`` by way of its mean and of rstd = 1 / sqrt(var + eps), each of ``count`` elements."""
+    count = max(count, 1)  # of nothing, the gradient is as empty
     by_rstd = None if g_rstd is None else (x - mean) * (g_rstd * (rstd * rstd * rstd) * (-1 / count))
     if g_mean is None:
         return by_rstd

@@ -74,12 +74,14 @@ class Moments(Stepped):
                      maximize=group["maximize"])
 
 
-def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] = (),
+def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] | None = None,
                   differentiable: bool = False, **others: float) -> None:
     """PyTorch's checks of options, with its messages; ``others`` must not be negative. Raises ValueError."""
     check(lr, weight_decay=weight_decay, eps=eps)
     unsupported(optimizer, differentiable=differentiable)
-    for k, beta in enumerate(betas):
+    if betas is not None and (not hasattr(betas, "__len__") or len(betas) != 2):
+        raise ValueError(f"betas must be a tuple of two numbers, but got {betas!r}")
+    for k, beta in enumerate(betas or ()):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {k}: {beta}")
     for name, value in others.items():

@@ -14,16 +14,20 @@ from weakref import WeakKeyDictionary
 
 from gradcore._random import default_generator
 from gradcore._tensor import Tensor
-from gradcore.devices.device import devices, get_default_device
+from gradcore.devices.device import Device, devices, get_default_device
 from gradcore.devices.storage import Storage
+from gradcore.engine.below import reachable
+from gradcore.engine.custom import CustomCall
 from gradcore.engine.modes import set_grad_enabled
 from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.state import SITES, here, local
+from gradcore.engine.sites import SITES, here
+from gradcore.engine.state import local
 from gradcore.events import INVOCATIONS, VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.compiled import Compiled
+from gradcore.program.differentiable import COMPILED
 from gradcore.program.recorder import busy
 from gradcore.program.trace_log import TraceLog
 
@@ -54,7 +58,7 @@ class _OpLog(TraceLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self.record = _Record()
+        self.record = _Record(self.first)
         self._made: set[int] = set()
         self._viewed: set[Name] = set()
 
@@ -104,8 +108,9 @@ class _OpLog(TraceLog):
 
 @dataclass
 class _Record:
-    """The ops that ran, and the tensors that they ran on."""
+    """The ops that ran, and the tensors that they ran on. Nodes have numbers from ``first`` on."""
 
+    first: int
     steps: list[_Step] = field(default_factory=list)
     roots: dict[Name, Any] = field(default_factory=dict)
     #: The serials of those roots that were created inside the recording.
@@ -188,17 +193,22 @@ class record:
     Raises TraceError for values that are read on the host, and for tensors that are made from host data inside.
     """
 
+    def __init__(self) -> None:
+        self._devices: list[Device] = []
+
     def __enter__(self) -> record:
         get_default_device()
         self._devices = devices()[:]
-        busy.depth += 1
         for device in self._devices:
+            # Made from host data, which a log refuses.
             default_generator(device)
+        busy.__enter__()
+        for device in self._devices:
             device.ledger.begin_log(_OpLog())
         return self
 
     def __exit__(self, *exc: object) -> None:
-        busy.depth -= 1
+        busy.__exit__()
         for device in self._devices:
             device.ledger.end_log()
 
@@ -213,11 +223,28 @@ def forward(self: Any) -> Any:
     if known is None:
         raise RuntimeError("forward() needs a recorded graph, but this tensor was not computed under `with gradcore.record():`")
     found, name = known
+    if name is None:
+        _refuse_what_is_lost(self, found.first)
     target = (self.storage.serial, self.spec) if name is None else name
     result = found.run(target)
     self.storage, self.spec, self.array, self.edge, self.base = result.storage, result.spec, result.array, result.edge, None
     _records[self.storage] = found, target
     return self
+
+
+def _refuse_what_is_lost(tensor: Any, first: int) -> None:
+    """Raise RuntimeError for what another run would leave out of the graph's nodes from number ``first`` on: gradients that are
+    no op's own, and hooks."""
+    for node in reachable([tensor]).values() if tensor.edge is not None else ():
+        if node.id < first:
+            continue
+        name, hooks = node.name(), node.hooks
+        if type(node.call) is CustomCall and node.call.op.name != COMPILED:
+            raise RuntimeError(f"forward() cannot run {name} again: the gradient of an autograd.Function is not recorded. "
+                               "Write it with ops, or apply it outside of the record")
+        if hooks is not None and (hooks.tensor or hooks.before or hooks.after or hooks.retained):
+            raise RuntimeError(f"forward() would lose a hook or a retained gradient on the result of {name} inside of the "
+                               "record: hang hooks on leaves, or on what forward() returns")
 
 
 Tensor.forward = forward  # type: ignore[attr-defined]

@@ -34,14 +34,20 @@ class Part(Storage):
     """A range of an arena as a storage of its own. The arena lives as long as any of its parts."""
 
     __slots__ = ("arena", "range", "replay")
+    replay: Any
 
     def __init__(self, arena: Arena, offset: int, nbytes: int, tag: int, node: int = 0) -> None:
         device = arena.device
         self.arena = arena
         self.range = range_of(device.ledger, arena.block, offset, nbytes, round_up(nbytes), tag, node)
         #: A weak reference to the replay that leaves a gradient here, if one does.
-        self.replay: Any = None
+        self.replay = None
         super().__init__(device, self.range)
+
+    @property
+    def lender(self) -> Any:
+        replay = None if self.replay is None else self.replay()
+        return replay if replay is not None and replay.lends(self) else None
 
     def __del__(self) -> None:
         self.range.let_go(self.device.memory.release)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dis
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
-from gradcore.program.guards import MOST
+from gradcore.program.guards import MOST, buffer_of
 from gradcore.spec import TensorSpec
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
@@ -64,7 +66,7 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
             return id(x), id(x.storage)
         tensors.append(x)
         layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
-        return layout, x.storage.device, edge is not None, edge is not None and edge[0].hooks is not None
+        return layout, x.storage.device, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
     if isinstance(x, float) and not x:
         # 0.0 and -0.0 are equal.
         return type(x), str(x)
@@ -85,6 +87,11 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
         own = getattr(x, "__dict__", None)
         return (type(x), *items, key_of(own, tensors, kept, leaves)) if own else (type(x), *items)
     kept.append(x)
+    if isinstance(x, deque):
+        # The same object again, if the function returns it, and its items, which may be others.
+        return deque, id(x), *[key_of(v, tensors, kept, leaves) for v in x]
+    if isinstance(x, (bytearray, array)) and len(x) <= MOST:
+        return id(x), *buffer_of(x)
     return id(x)
 
 

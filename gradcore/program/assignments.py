@@ -9,13 +9,13 @@ from collections.abc import Container, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from gradcore.engine.state import is_inside
+from gradcore.engine.sites import is_inside
 from gradcore.program.reach import is_library
 
 #: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))
 _CELLS = frozenset(("STORE_DEREF", "DELETE_DEREF"))
-_ITEMS = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR"))
+_ITEMS = frozenset(("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"))
 
 
 class Assignment(NamedTuple):
@@ -34,11 +34,15 @@ def assigned(code: CodeType, containers: Container[str], keeping: bool = False) 
     """
     line, outside, start = code.co_firstlineno, "", None
     before: Any = None
+    # What is loaded first where an expression begins: an item's target is loaded after the value, which may load more.
+    begins: dict[tuple[int, int], str] = {}
     for i in dis.get_instructions(code):
         start = i.offset if start is None else start
         if i.opname == "EXTENDED_ARG":
             continue
         line = (i.positions.lineno if i.positions else None) or line
+        # Without columns (python -X no_debug_ranges), the last variable that was loaded is taken for the target.
+        at = (line, i.positions.col_offset) if i.positions and i.positions.col_offset is not None else (0, i.offset)
         name, loaded = i.argval, before
         # Newer Pythons load two variables with one instruction; the second is on top of the stack.
         before = i.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
@@ -46,11 +50,13 @@ def assigned(code: CodeType, containers: Container[str], keeping: bool = False) 
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
             yield Assignment(str(name), line, start, i.offset)
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
-            outside = str(name)
+            outside = begins[at] = str(name)
+        elif i.opname.startswith("LOAD_FAST"):
+            begins[at] = ""
         elif i.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
             outside = ""
-        elif i.opname in _ITEMS and outside in containers:
-            yield Assignment(f"an item of {outside}", line, start, i.offset)
+        elif i.opname in _ITEMS and begins.get(at, outside) in containers:
+            yield Assignment(f"an item of {begins.get(at, outside)}", line, start, i.offset)
         start = None
 
 

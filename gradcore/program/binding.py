@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
+from weakref import ref
 
 from gradcore.devices.calls import Changing, KernelCall
 from gradcore.devices.device import Device
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import make_value
 from gradcore.events import TAGS
-from gradcore.memory.arena import Range
+from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part
 from gradcore.program.fusion import groups
@@ -20,7 +21,10 @@ from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
 from gradcore.program.stand_ins import Place, StandIns
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, round_up
+
+#: A leaf whose gradient a run sets; the gradient, or None; and the array that it shows. A list: see ``leave_to_holder``.
+Left = list[Any]
 
 
 class Binding:
@@ -47,21 +51,68 @@ class Binding:
         self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
                         for part in parts]
         self.patches |= self._stand_ins.places(list(chain(*self.calls)))
-        self.gradients: list[tuple[Leaf, Any]] = [(leaf, None if x is None else self.shown(x)) for leaf, x in trace.left]
+        shown = ((leaf, None if x is None else self.shown(x)) for leaf, x in trace.left)
+        self.gradients: list[Left] = [[leaf, g, None if g is None else g.array] for leaf, g in shown]
+        self.by_leaf: dict[Leaf, Left] = {entry[0]: entry for entry in self.gradients}
+        #: Parts that were left to who holds a gradient in them; while one exists, the arena cannot be used again.
+        self.left_to_holders: list[ref[Part]] = []
         read = set(trace.slots.values())
-        # The pairs themselves: another reference to a gradient would look as if the user held it.
-        self.replaced = [pair for pair in self.gradients if pair[0] not in read]
+        # The entries themselves: another reference to a gradient would look as if the user held it.
+        self.replaced = [entry for entry in self.gradients if entry[0] not in read]
+        #: Those whose former gradients a run reads: which it may find in the places of its own, and must find elsewhere.
+        own = {*trace.renewed.values()}
+        self.renewed = [entry for entry in self.gradients if entry[0] in own]
+        self.read = [entry for entry in self.gradients if entry[0] in read - own]
+        #: Those whose former gradients a run reads and frees, and by instruction those which it frees ahead of it.
+        self.freed = [self.by_leaf[trace.slots[b]] for b in trace.dropped]
+        self.freed_ahead: dict[int, list[Left]] = {}
+        for b, at in trace.dropped.items():
+            self.freed_ahead.setdefault(at, []).append(self.by_leaf[trace.slots[b]])
+        #: Requested and allocated bytes of all that is freed, and of what is never found in the places of its own.
+        self.freed_bytes = self._bytes_of(trace.dropped)
+        self.freed_elsewhere = self._bytes_of(b for b in trace.dropped if trace.slots[b] not in own)
+        #: Do all ranges that stay alive count as allocated?
+        self.is_open = False
         left = {x.buffer for _, x in trace.left if x is not None}
         self.waiting = waiting_in(trace)
         self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in left])
         for b, holders in self.waiting.items():
             self.part(b).range.keepers = [node for node, _ in holders]
 
+    def _bytes_of(self, buffers: Iterable[int]) -> tuple[int, int]:
+        """The requested and the allocated bytes of buffers."""
+        sizes = [self.program.buffers[b].nbytes for b in buffers]
+        return sum(sizes), sum(map(round_up, sizes))
+
     def leave(self, buffers: list[int]) -> None:
         """Set the buffers that stay alive after a run: gradients, or what a later part reads."""
         self.lasting: list[Range] = [self.part(b).range for b in buffers]
         #: Requested and allocated bytes.
         self.lasting_bytes = sum(b.requested for b in self.lasting), sum(b.size for b in self.lasting)
+
+    def leave_to_holder(self, entry: Left) -> None:
+        """Leave a gradient to who holds it, so that it is freed with its holder; another stands for its place from now on."""
+        old: Part = entry[1].storage
+        x = next(x for leaf, x in self.trace.left if leaf is entry[0])
+        if x is None or self._parts.get(x.buffer) is not old:
+            return
+        del self._parts[x.buffer]
+        entry[1] = self.shown(x)
+        entry[2] = entry[1].array
+        entry[1].storage.replay, old.replay = old.replay, None
+        self.lasting[self.lasting.index(old.range)] = entry[1].storage.range
+        self.left_to_holders = [part for part in self.left_to_holders if part() is not None] + [ref(old)]
+        self.is_open = False
+
+    def open(self, serials: Sequence[int] = ()) -> None:
+        """Count the ranges that stay alive as allocated: under new serials, or those that the log has already."""
+        open_ranges(self.device.ledger, self.lasting, serials)
+        self.is_open = True
+
+    def close(self, ranges: Iterable[Range] | None = None) -> None:
+        """Stop counting the ranges that stay alive, or these of them."""
+        close_ranges(self.device.ledger, self.lasting if ranges is None else ranges)
+        self.is_open = False
 
     def _steps(self) -> list[list[KernelCall]]:
         """The calls of each instruction."""

@@ -22,9 +22,10 @@ from gradcore.devices.precision import rounded
 from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
+from gradcore.memory.resource import Block
 from gradcore.program.arena import shift
 from gradcore.program.arguments import ALIGNED
-from gradcore.program.binding import Binding
+from gradcore.program.binding import Binding, Place
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number
 from gradcore.program.recorder import Trace
@@ -56,6 +57,14 @@ class CapturedReplay(Replay):
         self.reason = "" if self.device.graphs is not None else "the device has no graphs"
         self._captured: dict[int, Captured] = {}
         self._unused = 0
+        if self.device.graphs is not None:
+            # A launch of gradcore's own copy kernel would cost the host several times as much.
+            self._clone = self.device.graphs.copy_array
+        #: The memory of the captured tensors that the calls are bound to.
+        self._held_blocks: list[Block] = []
+        #: The places that take arrays of a run if nothing is captured, and those of numbers: see :class:`Binding`.
+        self._brought: dict[int, list[Place]] = {}
+        self._plain: list[list[tuple[Any, Any, int]]] = []
         #: Memory that the program owns: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None
         self._table: Numbers | None = None
@@ -77,8 +86,6 @@ class CapturedReplay(Replay):
         bound = super()._bind()
         if self.device.graphs is None:
             return bound
-        # A launch of gradcore's own copy kernel would cost the host several times as much.
-        self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
         if self.reason:
             return bound
@@ -92,7 +99,6 @@ class CapturedReplay(Replay):
 
     def _settle(self, bound: Binding) -> None:
         """Give everything that changes from run to run a fixed address."""
-        #: The places that take arrays of a run if nothing is captured: see :class:`Binding`.
         self._brought = {x.buffer: bound.patches.pop(x.buffer) for x in (*self.program.inputs, *self.program.cotangents)
                          if x.buffer in bound.patches}
         self._plain = bound.numbers

@@ -178,6 +178,7 @@ class Compiled:
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         self.traces.append(self._reason(key))
         self._before = key
+        self._forget_lost()
         self._retraces += 1
         if self._retraces > self._most:
             self._give_up()
@@ -218,7 +219,8 @@ class Compiled:
                                 + f"; and {more} more such reasons" * (more > 0))
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
-            replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
+            replay = (replay_of if trace.second is None else Differentiable)(
+                trace, plan(trace.program, trace.renewed), self._capture)
             offsets = [t.spec.offset for t in tensors] if local.state.placed else None
             self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets))
         return rebuilt(shape, outputs, tensors)
@@ -234,6 +236,15 @@ class Compiled:
             self._entries[oldest].pop()
             if not self._entries[oldest]:
                 del self._entries[oldest]
+
+    def _forget_lost(self) -> None:
+        """Drop the programs that can never be valid again, and with them the memory that only they still hold."""
+        for key, entries in list(self._entries.items()):
+            kept = [entry for entry in entries if not entry.is_lost()]
+            if not kept:
+                del self._entries[key]
+            elif len(kept) < len(entries):
+                self._entries[key] = kept
 
     def _reason(self, key: Any) -> str:
         if entries := self._entries.get(key):

@@ -19,6 +19,7 @@ from gradcore.engine.value import Edge, make_value
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
 from gradcore.memory.arena import Range
+from gradcore.nn.hooks import CALLS_HOOKS
 from gradcore.program.capture import replay_of
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand, Program
@@ -29,6 +30,8 @@ from gradcore.spec import TensorSpec
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
           "function, or pass use_reentrant=False")
+#: The name of the nodes of compiled calls.
+COMPILED = "Compiled"
 
 
 class Entered:
@@ -123,6 +126,8 @@ def hooked(outputs: list[Any], first: int) -> bool:
         met.add(node)
         if node.hooks is not None and (node.hooks.tensor or node.hooks.before or node.hooks.after):
             return True
+        if node.call.op.name == CALLS_HOOKS:
+            return True
         waiting += [edge[0] for edge in node.edges if edge is not None]
     return False
 
@@ -159,7 +164,7 @@ class Differentiable:
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
         call = _Call(self, replay)
         differentiable = [results[k] for k in second.roots]
-        node = custom_node("Compiled", edges, differentiable, [*(inputs[k] for k in self._read), *self._read_later()],
+        node = custom_node(COMPILED, edges, differentiable, [*(inputs[k] for k in self._read), *self._read_later()],
                            call.rule)
         for k, result in enumerate(differentiable):
             result.edge = (node, k)

@@ -16,11 +16,9 @@ import numpy as np
 from gradcore.errors import ProgramError
 from gradcore.events import ROLES, Network, Site, Tag
 from gradcore.reading import layer_in
-from gradcore.spec import TensorSpec, bfloat16
+from gradcore.spec import DTYPES, TensorSpec, dtype_named
+from gradcore.utils.safetensors import unique
 
-#: The dtypes of tensors by name, without bfloat16, which needs a package.
-DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
-                                            "float16", "float32", "float64")}
 #: Sizes, strides and offsets, in elements or bytes, must be below this.
 LARGEST = 1 << 48
 #: The most dimensions of a spec.
@@ -39,16 +37,9 @@ def fail(where: str, expected: str, given: Any) -> ProgramError:
 def parsed(text: str) -> Any:
     """The value of a JSON text. Raises :class:`ProgramError` for a repeated name, NaN, and nesting that is too deep."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ProgramError(f"the program is not valid JSON: {error}") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError(f"a name is repeated among {sorted(k for k, _ in pairs)[:10]}")
-    return found
 
 
 def _no_constant(name: str) -> Any:
@@ -154,14 +145,13 @@ def decode_spec(x: Any, where: str) -> TensorSpec:
 
 
 def decode_dtype(x: Any, where: str) -> np.dtype[Any]:
-    if x == "bfloat16":
-        try:
-            return bfloat16()
-        except ImportError as error:
-            raise ProgramError(f"{where}: {error}") from None
-    if type(x) is not str or x not in DTYPES:
+    try:
+        found = dtype_named(x)
+    except ImportError as error:
+        raise ProgramError(f"{where}: {error}") from None
+    if found is None:
         raise fail(where, f"one of the dtypes bfloat16, {', '.join(DTYPES)}", x)
-    return DTYPES[x]
+    return found
 
 
 # -- tags --------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+from itertools import pairwise
 from typing import Any
 
+from gradcore.devices.storage import Storage
+from gradcore.engine.value import Value
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.guard_terms import all_hold
+from gradcore.program.program import Operand
 from gradcore.program.replay import Replay
 from gradcore.program.shared_results import View
+
+
+def _copied_apart(replay: Replay | Differentiable) -> frozenset[int] | None:
+    """The ids of the captured storages that no argument may lie in, or None: where inputs are copied before a run, a copy would
+    miss what the run writes to the captured tensor, or the tensor what it writes to the copy."""
+    trace = replay.trace
+    if not any(storage.device.graphs is not None for storage in trace.storages.values()):
+        return None
+    instructions, inputs = trace.program.instructions, {x.buffer for x in trace.program.inputs}
+    written = {x.buffer for i in instructions for k in i.writes for x in (i.operands[k],) if isinstance(x, Operand)}
+    return frozenset(id(storage) for b, storage in trace.storages.items() if b in written or written & inputs)
 
 
 class Entry:
@@ -24,11 +40,25 @@ class Entry:
         self.views = views
         #: Where in their storages the arguments must begin, if the function looked at that; otherwise anywhere.
         self.offsets = offsets
+        self._apart = _copied_apart(replay)
         self.holds = all_hold(guards, replay.trace.presence)
 
     def fits(self, tensors: list[Any]) -> bool:
         """Does a call with these arguments, whose key is the entry's, do what was traced?"""
-        return self.holds() and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
+        return (self.holds() and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
+                and (self._apart is None or self._apart.isdisjoint([id(t.storage) for t in tensors])))
+
+    def is_lost(self) -> bool:
+        """Has memory that the program is bound to been replaced, and does no tensor show it any more? Then no call will fit."""
+        replaced = [storage for guard in self.guards for storage in guard.replaced()]
+        # A leaf among the arguments is held with the storage that it had.
+        replaced += [storage for t, storage in pairwise(self.kept) if isinstance(t, Value) and isinstance(storage, Storage)
+                     and t.storage is not storage]
+        if not replaced:
+            return False
+        guarded = {id(t) for guard in self.guards for t in guard.values()}
+        shown = {id(t.storage) for t in gc.get_referrers(*replaced) if isinstance(t, Value) and id(t) not in guarded}
+        return any(id(storage) not in shown for storage in replaced)
 
     def why_not(self) -> str:
         for guard in self.guards:
@@ -38,4 +68,7 @@ class Entry:
             if (leaf.grad is not None) is not wanted:
                 return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
                         + ("None and was a tensor" if wanted else "a tensor and was None"))
+        if self._apart:
+            return ("an argument begins elsewhere in its memory, or lies in the memory of another tensor that the function "
+                    "refers to")
         return "arguments begin elsewhere in their memory, which the function looks at"

@@ -20,7 +20,6 @@ from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
 from gradcore.events import MARK
 from gradcore.functional import diagonals
-from gradcore.memory.arena import close_ranges
 from gradcore.program.arena import Arena
 from gradcore.program.arguments import mapped, rebuilt, template_of
 from gradcore.program.binding import Binding
@@ -28,7 +27,7 @@ from gradcore.program.capture import CapturedReplay
 from gradcore.program.followed import Followed, NotingLog
 from gradcore.program.joined import joined_trace, part_of
 from gradcore.program.plan import Plan, plan
-from gradcore.program.program import Program
+from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Recorder, Trace, busy
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
@@ -62,13 +61,12 @@ class Graph:
     @property
     def program(self) -> Program:
         """This graph's part of the chain's program. Once it has been read, nothing can be chained to it."""
-        return self._chain.stages()[self._part].program
+        return self._chain.ready().stages[self._part].program
 
     @property
     def plan(self) -> Plan:
         """The plan of the whole chain."""
-        self._chain.stages()
-        return self._chain.plan
+        return self._chain.ready().plan
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
         """The plan of this part within the arena of its chain, drawn as by :meth:`Compiled.draw`."""
@@ -99,6 +97,7 @@ class _Part:
     results: Any
     examples: list[Any]
     shared: list[int]  # for each input: the index of the first input whose example had the same memory, usually itself
+    backward: bool
 
 
 class _Stage(CapturedReplay):
@@ -120,7 +119,21 @@ class _Stage(CapturedReplay):
     def close(self) -> None:
         """Release what it left in the arena for the next part."""
         if self._bound is not None:
-            close_ranges(self.device.ledger, self._bound.lasting)
+            self._bound.close()
+
+
+@dataclass
+class _Ready:
+    """The parts of a chain, planned and ready to run in one arena, which is allocated when the first of them runs."""
+
+    plan: Plan
+    arena: Callable[[], Arena]
+    followed: Followed
+    stages: list[_Stage]
+    #: For each part: the captured buffers that it reads.
+    reads: list[set[int]]
+    #: The captured storages, by buffer.
+    storages: dict[int, Any]
 
 
 class _Chain:
@@ -129,18 +142,21 @@ class _Chain:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.parts: list[_Part] = []
-        self._stages: list[_Stage] = []
+        self._ready: _Ready | None = None
         #: The part that was executed last, the inputs of it and of the parts before it, and their versions.
         self._last = -1
         self._given: list[Any] = []
         self._versions: list[int] = []
+        #: By captured buffer: its version after the last part; and those that were written to after a part had read them.
+        self._held: dict[int, int] = {}
+        self._stale: set[int] = set()
 
     def name(self, part: int) -> str:
         return f"<graph of {self.parts[part].name}, part {part + 1} of {len(self.parts)}>"
 
     def examples(self, part: int) -> list[Any]:
         """The tensors that the traced run of a part returned. Raises TraceError once the chain has been executed."""
-        if self._stages:
+        if self._ready is not None:
             raise TraceError(f"{self.name(part)} has been executed: chain and take gradients before the first execute()")
         return self.parts[part].examples
 
@@ -148,12 +164,8 @@ class _Chain:
         """Trace one more part. Raises TraceError for one that runs backward, unless ``backward`` allows it."""
         recorder = Recorder(self.device, NotingLog())
         default_generator(self.device)
-        busy.depth += 1
-        try:
-            with recorder, as_forward():
-                result = run()
-        finally:
-            busy.depth -= 1
+        with busy, recorder, as_forward():
+            result = run()
         if not recorder.log.launches:
             raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")
         if recorder.updates() or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):
@@ -162,59 +174,65 @@ class _Chain:
         examples: list[Any] = []
         results = template_of(result, inputs, examples)
         own = [t.storage for t in inputs]
-        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples, list(map(own.index, own))))
+        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples, list(map(own.index, own)),
+                                backward))
         return Graph(self, len(self.parts) - 1)
 
-    def stages(self) -> list[_Stage]:
+    def ready(self) -> _Ready:
         """The parts, ready to run. The first call plans the chain and frees the tensors of the traced runs."""
-        if not self._stages:
+        if self._ready is None:
             parts = self.parts
             counts = [len(p.recorder.log.launches) for p in parts]
-            whole = joined_trace(self.device, [p.recorder for p in parts], [p.inputs for p in parts],
-                                 [p.examples for p in parts])
+            whole, scripts = joined_trace(self.device, [p.recorder for p in parts], [p.inputs for p in parts],
+                                          [p.examples for p in parts])
             if whole.obstacles:
                 raise TraceError("the graphs cannot be executed: " + "; ".join(whole.obstacles))
-            self.plan = plan(whole.program)
-            # Allocated when the first part runs.
-            self._arena = functools.cache(partial(Arena.of, self.device, self.plan.nbytes, whole.program))
-            self._followed = Followed(whole, [p.recorder.log for p in parts])
+            found = plan(whole.program)
+            ready = _Ready(found, functools.cache(partial(Arena.of, self.device, found.nbytes, whole.program)),
+                           Followed(whole, [p.recorder.log for p in parts]), [], [], whole.storages)
             start = given = made = 0
-            for count, p in zip(counts, parts, strict=True):
+            for count, p, script in zip(counts, parts, scripts, strict=True):
                 given += len(p.inputs)
-                part = part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)))
-                self._stages.append(_Stage(part, self.plan, self._arena))
+                part = part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)), script)
+                ready.stages.append(_Stage(part, found, ready.arena))
+                ready.reads.append({x.buffer for i in part.program.instructions for x in i.operands
+                                    if isinstance(x, Operand) and x.buffer in whole.storages})
                 start, made = start + count, made + len(p.examples)
             for p in parts:
                 p.examples, p.inputs = [], []
                 p.recorder.log.clear()
-        return self._stages
+            self._ready = ready
+        return self._ready
 
     def execute(self, part: int, inputs: list[Any], keep: Sequence[Symbol] | None) -> Any:
         for s in keep or ():
-            if not isinstance(s, Symbol):
-                raise TypeError(f"keep expects outputs of this graph, such as graph.outputs, but got {type(s).__name__}")
-        stages = self.stages()
-        self._check(part, inputs)
+            if not isinstance(s, Symbol) or s.chain is not self or s.part != part:
+                got = repr(s) if isinstance(s, Symbol) else type(s).__name__
+                raise TypeError(f"keep expects outputs of {self.name(part)}, such as graph.outputs, but got {got}")
+        ready = self.ready()
+        stages = ready.stages
+        self._check(part, inputs, ready)
         if self._last >= 0:
             stages[self._last].close()
         if part == 0:
             self._given, self._versions = [], []
-            if self._followed.follow(self.name(0)):
+            if ready.followed.follow(self.name(0)):
                 # The old stages are bound to the memory of before.
-                stages[:] = [_Stage(stage.trace, self.plan, self._arena) for stage in stages]
+                stages[:] = [_Stage(stage.trace, ready.plan, ready.arena) for stage in stages]
         self._last = -1
         results = stages[part].run(self._given + inputs)
         self._last = part
         self._given += inputs
         self._versions = [t.storage.version for t in self._given]
+        self._held = {b: storage.version for b, storage in ready.storages.items()}
         if part == len(stages) - 1:
             self._given, self._versions = [], []
         if keep is not None:
-            wanted = {s.index for s in keep if s.part == part}
+            wanted = {s.index for s in keep}
             results = [t if k in wanted else None for k, t in enumerate(results)]
         return rebuilt(self.parts[part].results, results, inputs)
 
-    def _check(self, part: int, inputs: list[Any]) -> None:
+    def _check(self, part: int, inputs: list[Any], ready: _Ready) -> None:
         """Raise unless a part may run now, and on these inputs."""
         name, specs = self.name(part), self.parts[part].specs
         if len(inputs) != len(specs):
@@ -231,7 +249,7 @@ class _Chain:
                                  "trace it again")
         if part and self._last != part - 1:
             raise TraceError(f"{name} reads results of {self.name(part - 1)}: execute that first, once for each execution")
-        moved = self._followed.moved() if part else []
+        moved = ready.followed.moved() if part else []
         if moved:
             raise TraceError(f"the memory of {moved[0]}, which the graphs read, was replaced (p.data = other) after "
                              f"{self.name(0)} was executed, so {name} would mix old and new values: execute again from the "
@@ -240,6 +258,18 @@ class _Chain:
             if tensor.storage.version != version:
                 raise ModifiedInPlace("one of the inputs has been modified by an inplace operation since its graph was "
                                       f"executed, and {name} may read it: {tensor.spec}")
+        self._check_captured(part, ready)
+
+    def _check_captured(self, part: int, ready: _Ready) -> None:
+        """Raise if gradients would read what was written to since an earlier part read it, for which eager mode raises."""
+        if not part:
+            self._stale = set()
+            return
+        earlier = set().union(*ready.reads[:part])
+        self._stale |= {b for b in earlier if ready.storages[b].version != self._held[b]}
+        if self.parts[part].backward and (found := self._stale & ready.reads[part]):
+            raise ModifiedInPlace(f"{ready.followed.name(min(found))}, which {self.name(part)} reads, has been modified by an "
+                                  "inplace operation since the graphs before it read it: execute again from the first graph on")
 
 
 def trace(function: Any, example_inputs: Any = None) -> Any:
@@ -286,10 +316,11 @@ def gradients(graph: Graph, wrt: Any) -> Graph:
     Executing it takes no inputs and returns a tuple of tensors, one for each of ``wrt``. What it reads of earlier graphs
     stays in the arena until it has run. Raises RuntimeError as :func:`gradcore.autograd.grad` does.
     """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"gradients expected a graph, as gradcore.trace returns it, but got {type(graph).__name__}")
     targets = list(wrt) if isinstance(wrt, (list, tuple)) else [wrt]
     symbols: list[Symbol] = []
     tensors = [_concrete(t, symbols, []) for t in targets]
     chain, part = graph._chain, graph._part
     roots = [t for t in chain.examples(part) if t.edge is not None]
-    return chain.record(f"the gradients of {chain.parts[part].name}", [], lambda: grad(roots, tensors),
-                                backward=True)
+    return chain.record(f"the gradients of {chain.parts[part].name}", [], lambda: grad(roots, tensors), backward=True)

@@ -42,6 +42,10 @@ class Followed:
         """Descriptions of those that have other memory than in the trace."""
         return [_named(tensor) for tensor, b, _ in self._there() if tensor.storage is not self._trace.storages[b]]
 
+    def name(self, buffer: int) -> str:
+        """A description of the tensor that a captured buffer was traced as."""
+        return next((_named(tensor) for tensor, b, _ in self._there() if b == buffer), "a tensor")
+
     def follow(self, name: str) -> bool:
         """Let the trace use the memory that the tensors have now, and return whether any of it is new.
 

@@ -51,6 +51,10 @@ class Guard:
         """The tensor that is guarded, if it is one."""
         return [self.seen[0]] if self.same is same_bytes else []
 
+    def replaced(self) -> list[Any]:
+        """The storage that the guarded tensor had, if it has another one now."""
+        return [self.seen[1]] if self.same is same_bytes and self.seen[0].storage is not self.seen[1] else []
+
     def why_not(self) -> str:
         """A sentence that says what has changed."""
         try:
@@ -180,6 +184,16 @@ def same_bytes(now: Any, seen: Any) -> bool:
 def same_array(now: Any, seen: Any) -> bool:
     return (isinstance(now, np.ndarray) and now.dtype == seen.dtype and now.shape == seen.shape
             and now.tobytes() == seen.tobytes())
+
+
+def buffer_of(x: Any) -> tuple[str, bytes]:
+    """The format and the bytes of a bytearray or an array."""
+    view = memoryview(x)
+    return view.format, view.tobytes()
+
+
+def same_buffer(now: Any, seen: Any) -> bool:
+    return bool(buffer_of(now) == seen)
 
 
 def same_items(now: Any, seen: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.devices.device import Device
 from gradcore.engine.node import Leaf
-from gradcore.events import LAUNCH, Raw
+from gradcore.events import Raw
 from gradcore.program.recorder import Builder, Recorder, Trace
 
 
@@ -47,14 +47,20 @@ class _ChainBuilder(Builder):
         return []
 
 
-def joined_trace(device: Device, recorders: list[Recorder], inputs: list[list[Any]], examples: list[list[Any]]) -> Trace:
-    """The trace of consecutive recordings, with the input tensors and the returned tensors of each."""
+#: The records of one graph of a chain, as in :attr:`Trace.script`.
+Script = list[tuple[Any, ...]]
+
+
+def joined_trace(device: Device, recorders: list[Recorder], inputs: list[list[Any]],
+                 examples: list[list[Any]]) -> tuple[Trace, list[Script]]:
+    """The trace of consecutive recordings, with the input tensors and the returned tensors of each; and the script of each."""
     joined: Any = _Joined(device, recorders)
     builder = _ChainBuilder(joined, [t for own in inputs for t in own], [t for own in examples for t in own], None)
-    return builder.trace(tuple(len(r.log.launches) for r in recorders), list(map(len, examples)))
+    whole = builder.trace(tuple(len(r.log.launches) for r in recorders), list(map(len, examples)))
+    return whole, [builder.script(r.records()) for r in recorders]
 
 
-def part_of(trace: Trace, span: slice, given: int, made: slice) -> Trace:
+def part_of(trace: Trace, span: slice, given: int, made: slice, script: Script) -> Trace:
     """The instructions in ``span`` as a trace of their own, with lifetimes relative to the first of them.
 
     Its inputs are the first ``given`` inputs of the whole, its outputs those in ``made``.
@@ -64,8 +70,4 @@ def part_of(trace: Trace, span: slice, given: int, made: slice) -> Trace:
                     for b in program.buffers)
     part = replace(program, buffers=buffers, instructions=program.instructions[span], inputs=program.inputs[:given],
                    outputs=program.outputs[made])
-    launches = [k for k, entry in enumerate(trace.script) if entry[0] == LAUNCH]
-    first = launches[span.start] if span.start else 0
-    last = launches[span.stop] if span.stop < len(launches) else len(trace.script)
-    return replace(trace, program=part, kernels=trace.kernels[span], invocations=trace.invocations[span],
-                   script=trace.script[first:last])
+    return replace(trace, program=part, kernels=trace.kernels[span], invocations=trace.invocations[span], script=script)

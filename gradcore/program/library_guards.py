@@ -12,7 +12,6 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
-from gradcore.program.arena import Part
 from gradcore.program.guards import Namer
 
 
@@ -24,18 +23,10 @@ class GradientGuard:
 
     __slots__ = ("leaf", "spec", "held")
 
-    def __init__(self, leaf: Any, spec: Any) -> None:
+    def __init__(self, leaf: Any, spec: Any, held: bool = False) -> None:
         self.leaf = leaf
         self.spec = spec
-        self.held = self._held()
-
-    def _held(self) -> bool:
-        grad = self.leaf.grad
-        if grad is None:
-            return False
-        # The replay that made it also holds a reference.
-        more = type(grad.storage) is Part
-        return sys.getrefcount(self.leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
+        self.held = held
 
     def holds(self) -> bool:
         grad = self.leaf.grad
@@ -43,12 +34,15 @@ class GradientGuard:
             return grad is None and self.spec is None
         same = grad.spec is self.spec
         del grad
-        return same and self._held() is self.held
+        return same and is_gradient_held(self.leaf) is self.held
 
     def terms(self, name: Namer) -> Iterator[str]:
         yield f"{name(self)}.holds()"
 
     def values(self) -> list[Any]:
+        return []
+
+    def replaced(self) -> list[Any]:
         return []
 
     def why_not(self) -> str:
@@ -60,17 +54,27 @@ class GradientGuard:
         return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
 
 
+def is_gradient_held(leaf: Leaf) -> bool:
+    """Does anything but the leaf, and the replay that made it, refer to a leaf's gradient or to its bytes?"""
+    grad = leaf.grad
+    if grad is None:
+        return False
+    # The replay that made it also holds a reference.
+    more = grad.storage.lender is not None
+    return sys.getrefcount(leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
+
+
 class OptimizerGuard:
     """An optimizer has the same groups with the same options and keeps the same tensors.
 
     What is only an operand of its updates, such as the learning rate, may change; with ``rates`` it may not, as the function
-    may read it.
+    may read it. With ``only_clears`` the function does nothing but clear gradients, and the state may change too.
     """
 
     __slots__ = ("optimizer", "state", "groups", "free", "rates", "hooks", "kept", "places",
                  "tensors")
 
-    def __init__(self, optimizer: Optimizer, rates: bool) -> None:
+    def __init__(self, optimizer: Optimizer, rates: bool, only_clears: bool = False) -> None:
         self.optimizer = optimizer
         self.rates = rates
         self.state = optimizer.state
@@ -80,7 +84,7 @@ class OptimizerGuard:
                      for group in optimizer.param_groups]
         self.hooks = step_hooks(optimizer)
         #: Parameters that have state, and the dicts with it.
-        self.kept = [p for p, state in optimizer.state.items() if state]
+        self.kept = [p for p, state in optimizer.state.items() if state and not only_clears]
         self.places = [optimizer.state[p] for p in self.kept]
         #: The tensors in the state: the dict, the name, and the tensor.
         self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
@@ -127,9 +131,15 @@ class OptimizerGuard:
     def values(self) -> list[Any]:
         return [*(x for _, _, x in self.tensors), *(x for free in self.free for x in free.values() if x is not None)]
 
+    def replaced(self) -> list[Any]:
+        """The storages of tensors that are no longer in the state."""
+        kept = {id(x) for state in self.optimizer.state.values() for x in state.values()}
+        return [x.storage for _, _, x in self.tensors if id(x) not in kept]
+
     def why_not(self) -> str:
-        what = "state" if self.optimizer.state is not self.state else "options or parameters"
-        return f"the {what} of the optimizer {type(self.optimizer).__name__} changed"
+        state = self.optimizer.state
+        same = state is self.state and all(map(is_, map(state.get, self.kept), self.places)) and not self.replaced()
+        return f"the {'options or parameters' if same else 'state'} of the optimizer {type(self.optimizer).__name__} changed"
 
 
 class CountsGuard:
@@ -149,6 +159,9 @@ class CountsGuard:
         yield f"{name(self)}.holds()"
 
     def values(self) -> list[Any]:
+        return []
+
+    def replaced(self) -> list[Any]:
         return []
 
     def why_not(self) -> str:
@@ -181,6 +194,10 @@ class ModuleGuard:
 
     def values(self) -> list[Any]:
         return [tensor for _, tensor, _, _ in self.tensors]
+
+    def replaced(self) -> list[Any]:
+        """The storages of parameters and buffers that have other ones now."""
+        return [storage for _, tensor, storage, _ in self.tensors if tensor.storage is not storage]
 
     def terms(self, name: Namer) -> Iterator[str]:
         own = name(self.module.__dict__)

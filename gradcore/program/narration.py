@@ -6,8 +6,9 @@ takes an operand's place, the operand is freed just before the result is allocat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK, TAGS
@@ -60,9 +61,10 @@ class Narration:
         #: By buffer: the nodes that keep it, with the names they use. For ``carried`` these are in the log already.
         self._kept = {b: list(self._waiting[b]) for b in carried}
 
-    def write(self, start: int, stop: int) -> list[int]:
+    def write(self, start: int, stop: int, drop: Callable[[int], None]) -> list[int]:
         """Write the records of the instructions from ``start`` to before ``stop``, which are a part of the program.
 
+        Before each, ``drop`` is called with its index, to free the gradients of before the run that it drops there.
         Buffers that are live when the part begins, and not carried, are allocated at its start. At its end all are freed,
         except those that the first of two parts leaves waiting, whose serials are returned.
         """
@@ -81,6 +83,7 @@ class Narration:
                 if lasting and k == stop:
                     break
                 if start <= k < stop:
+                    drop(k)
                     self._launch(k, born.get(k, ()))
             elif kind == MARK:
                 # The second part runs inside its caller's backward, which has marks of its own.
@@ -157,15 +160,19 @@ def _by_moment(program: Program, shared: dict[int, int]) -> tuple[dict[int, list
     return born, dying
 
 
-def most_live(program: Program, shared: dict[int, int], start: int, stop: int) -> tuple[int, int]:
+def most_live(program: Program, shared: dict[int, int], start: int, stop: int,
+              dropped: Mapping[int, int] = MappingProxyType({})) -> tuple[int, int]:
     """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
 
-    Of two buffers that share a place, the first is no longer live at the instruction that makes the second.
+    Of two buffers that share a place, the first is no longer live at the instruction that makes the second. Buffers of before
+    the run that it drops count until the instruction that ``dropped`` names.
     """
     most_requested = most_allocated = 0
     born, dying = _by_moment(program, shared)
     # In a part of a longer program some buffers were made before it.
-    older = [b for b in program.made() if b.first < 0 <= b.last]
+    older = [*(b for b in program.made() if b.first < 0 <= b.last), *(program.buffers[b] for b in dropped)]
+    for buffer, at in dropped.items():
+        dying.setdefault(at - 1, []).append(buffer)
     requested, allocated = sum(b.nbytes for b in older), sum(round_up(b.nbytes) for b in older)
     for k in range(stop):
         for buffer in born.get(k, ()):

@@ -8,8 +8,8 @@ largest first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -172,18 +172,22 @@ def _top(slots: Sequence[Slot], offsets: Sequence[int]) -> int:
     return max((o + s.size for o, s in zip(offsets, slots, strict=True)), default=0)
 
 
-def plan(program: Program) -> Plan:
-    """The plan of a program, with results in the place of operands where possible, unless that makes the arena larger."""
-    found = planned(program, shared_places(program))
+def plan(program: Program, renewed: Container[int] = ()) -> Plan:
+    """The plan of a program, with results in the place of operands where possible, unless that makes the arena larger.
+
+    Places of ``renewed`` buffers are free for no other from the beginning on: what the last run left there is read first.
+    """
+    found = planned(program, {b: over for b, over in shared_places(program).items() if b not in renewed}, renewed)
     # Buffers that share a place must be placed together, which can need a larger arena.
-    return found if found.nbytes <= found.apart else min(found, planned(program, {}), key=lambda p: p.nbytes)
+    return found if found.nbytes <= found.apart else min(found, planned(program, {}, renewed), key=lambda p: p.nbytes)
 
 
-def planned(program: Program, shared: dict[int, int]) -> Plan:
+def planned(program: Program, shared: dict[int, int], renewed: Container[int] = ()) -> Plan:
     """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes."""
+    made = [replace(b, first=0) if b.index in renewed else b for b in program.made()]
     homes: dict[int, int] = {}
     spans: dict[int, list[int]] = {}
-    for b in program.made():
+    for b in made:
         home = b.index
         while home in shared:
             home = shared[home]
@@ -193,5 +197,5 @@ def planned(program: Program, shared: dict[int, int]) -> Plan:
     slots = [Slot(*span) for span in spans.values()]
     offsets, nbytes, order = lay_out(slots)
     at = dict(zip(spans, offsets, strict=True))
-    apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in program.made()])
+    apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
     return Plan({index: at[home] for index, home in homes.items()}, nbytes, lower_bound(slots), order, dict(shared), apart)

@@ -6,8 +6,10 @@ import dis
 import functools
 import io
 import sys
+from array import array
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import resolve_name
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from weakref import ref
 
 import numpy as np
 
-from gradcore.engine.state import is_inside
+from gradcore.engine.sites import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
@@ -26,11 +28,13 @@ from gradcore.program.guards import (
     Draws,
     Guard,
     Options,
+    buffer_of,
     copied,
     equal,
     identical,
     is_plain,
     same_array,
+    same_buffer,
     same_bytes,
     same_entries,
     same_items,
@@ -89,7 +93,9 @@ class Names(NamedTuple):
 def names_of(code: CodeType) -> Names:
     """The attributes that a code object names."""
     read, called = set(), set()
-    asked = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()} if _BY_NAME & {*code.co_names} else set()
+    texts = [x for x in code.co_consts if isinstance(x, str)] if _BY_NAME & {*code.co_names} else []
+    # attrgetter("config.scale") names two.
+    asked = {part for text in texts for part in text.split(".") if part.isidentifier()}
     read |= asked
     # A user's that catches the error goes on without the attribute.
     catches = bool({"AttributeError", "Exception"} & {*code.co_names}) and not is_inside(code)
@@ -98,6 +104,10 @@ def names_of(code: CodeType) -> Names:
             called.add(str(i.argval))
         elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
             read.add(str(i.argval))
+        elif i.opname == "MATCH_CLASS":
+            # `case Config(1, scale=2)` names attributes by a constant, and by the tuple __match_args__ of the class.
+            read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
+                                               and all(isinstance(name, str) for name in x)])
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked))
 
 
@@ -107,6 +117,20 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
     found = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL]
     if "globals" in code.co_names:
         found += [x for x in code.co_consts if isinstance(x, str)]
+    return tuple(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_of(code: CodeType) -> tuple[str, ...]:
+    """The modules that a code object imports itself, with a dot in front for each level of a relative import."""
+    found, constants = [], [""]
+    for i in dis.get_instructions(code):
+        if i.opname == "IMPORT_NAME":
+            # The level and the names to import are loaded before.
+            level = constants[-2] if isinstance(constants[-2], int) else 0
+            found += ["." * level + i.argval] if level else [i.argval, i.argval.partition(".")[0]]
+        elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            constants.append(i.argval)
     return tuple(dict.fromkeys(found))
 
 
@@ -130,6 +154,13 @@ class Reach:
             elif "globals" in code.co_names:
                 yield (Guard(f"whether there is a global {name}", lambda n=name: n in variables,  # type: ignore[misc]
                              False, identical), ("absent", id(variables), name))
+        for name in imports_of(code):
+            if name.startswith("."):
+                package = variables.get("__package__") or str(variables.get("__name__")).rpartition(".")[0]
+                name = resolve_name(name, package) if package else ""
+            if name in sys.modules and not _of_library(name):
+                yield from self.of_value(f"the module {name}", lambda n=name: sys.modules[n],  # type: ignore[misc]
+                                         sys.modules[name], ("import", name))
         if function is None:
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -155,6 +186,11 @@ class Reach:
         elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
             # An iterator does not show its state; code that refers to one is taken to draw from it.
             yield Draws(name, object, None, identical), key
+        elif isinstance(value, (bytearray, array)) and len(value) <= MOST:
+            yield Guard(name, look, buffer_of(value), same_buffer), key
+        elif isinstance(value, ref) and isinstance(value(), Value):
+            # A guard would keep the tensor alive.
+            yield Draws(name, object, None, identical), key
         elif isinstance(value, (MethodType, slice, range, np.dtype)):
             yield Guard(name, look, value, same_method), key
         elif isinstance(value, (list, tuple, deque)) and len(value) <= MOST:
@@ -173,6 +209,8 @@ class Reach:
         else:
             yield self._identity(name, look, value), key
             yield from self.of_object(value)
+            if isinstance(value, ref) and value() is not None:
+                yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
             if is_optimizer(value) and "param_groups" in self._names.read:
                 yield OptimizerGuard(value, True), (*key, "options")
                 yield Options(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
@@ -182,6 +220,8 @@ class Reach:
         if not self._enters(owner):
             return
         names = self._names.union(*[self._own[i] for i in (id(owner),) if i in self._own])
+        if "__match_args__" in names.read:
+            names = names.union(Names(frozenset(getattr(type(owner), "__match_args__", ()))))
         if isinstance(owner, FunctionType):
             for name in names.among(vars(owner)):
                 yield from self._attribute(owner, name, vars(owner)[name])

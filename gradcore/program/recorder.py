@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from gradcore.devices.device import Device
@@ -18,7 +19,7 @@ from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.plans import Call
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
+from gradcore.events import ALLOC, BORROW, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
@@ -26,10 +27,16 @@ from gradcore.program.trace_log import TraceLog
 
 
 class _Busy(threading.local):
-    """How many traces and recordings are open in this thread."""
+    """A context that traces and recordings run in. ``depth`` says how many are open in this thread."""
 
     def __init__(self) -> None:
         self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self.depth -= 1
 
 
 busy = _Busy()
@@ -97,18 +104,31 @@ class Trace:
     leaves: dict[Leaf, int] = field(default_factory=dict)
     #: The modules that the run put into a mode, each with the last one.
     modes: list[tuple[Any, bool]] = field(default_factory=list)
+    #: By gradient slot whose gradient the run dropped, so that it was freed: how many launches came before that.
+    dropped: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def renewed(self) -> dict[int, Leaf]:
+        """Made buffers that become the gradient of a leaf when that of before is freed already: they may lie in its place."""
+        freed = {self.slots[b]: at for b, at in self.dropped.items()}
+        found = {x.buffer: leaf for leaf, x in self.left if x is not None and leaf in freed}
+        return {b.index: found[b.index] for b in self.program.made()
+                if b.index in found and b.first >= freed[found[b.index]]}
 
 
 class Recorder:
     """A context manager that records a run on one device; :meth:`finish` makes the trace."""
 
-    def __init__(self, device: Device, log: TraceLog | None = None) -> None:
+    def __init__(self, device: Device, log: TraceLog | None = None, fresh: Container[int] = ()) -> None:
         self.device = device
         self.log = TraceLog() if log is None else log
         #: Of each leaf that exists when the run begins: the serial of its gradient, or 0.
         self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
         self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
+        #: The number of records with which the log opens.
+        self._opening = 0
+        self._fresh = fresh
 
     def __enter__(self) -> Recorder:
         self._opening = len(self.device.ledger.begin_log(self.log))
@@ -120,6 +140,9 @@ class Recorder:
         self.device.ledger.end_log()
 
     def _watch(self, optimizer: Any, group: dict[str, Any], params: list[Any], numbers: dict[str, Any]) -> None:
+        if id(optimizer) in self._fresh:
+            # One that each run makes anew counts from the same numbers each time.
+            return
         kept = {name: optimizer.state[params[0]][name] for name in numbers}
         self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
 
@@ -203,13 +226,23 @@ class Builder:
             survivors = set()
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
                      [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
-                     [call.invocation for call, _ in recorder.log.launches], self._script(),
-                     {leaf: self._index[serial] for leaf, serial in recorder.log.leaves.items() if serial in self._index})
+                     [call.invocation for call, _ in recorder.log.launches], self.script(self._records),
+                     {leaf: self._index[serial] for leaf, serial in recorder.log.leaves.items() if serial in self._index},
+                     dropped={} if second is not None else self._dropped({leaf for leaf, _ in left}))
 
-    def _script(self) -> list[tuple[Any, ...]]:
+    def _dropped(self, leaves: set[Leaf]) -> dict[int, int]:
+        """The gradients of before that these leaves lost, as far as they were freed: see :attr:`Trace.dropped`."""
+        found, launches = {}, 0
+        for r in self._records:
+            launches += r[0] == LAUNCH and id(r) not in self._recorder.log.foreign
+            if r[0] == FREE and r[1] in self._index and self._slots.get(self._index[r[1]]) in leaves:
+                found[self._index[r[1]]] = launches
+        return found
+
+    def script(self, records: list[Raw]) -> list[tuple[Any, ...]]:
         """The records beyond launches and lifetimes: marks, and what is kept for backward; with launches as mere positions."""
         found: list[tuple[Any, ...]] = []
-        for r in self._records:
+        for r in records:
             if r[0] == LAUNCH:
                 found.append((LAUNCH,))
             elif r[0] == MARK and r[2] != "step":
@@ -236,8 +269,8 @@ class Builder:
                 # If there were a gradient, the run would have added to it.
                 presence[leaf] = False
         for r in self._records:
-            # What was allocated under another tag, and became a gradient later.
-            if r[0] == RETAG and r[1] in self._index and TAGS[r[2]].role == "gradient":
+            # What was allocated under another tag, and became a gradient, or a parameter of a module made inside, later.
+            if r[0] == RETAG and r[1] in self._index and self._buffers[self._index[r[1]]].kind == "made":
                 self._buffers[self._index[r[1]]] = replace(self._buffers[self._index[r[1]]], tag=TAGS[r[2]])
         return left, presence
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
+from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import make_value
 from gradcore.events import TAGS
 from gradcore.forking import long
-from gradcore.memory.arena import Range, close_ranges, give_up_ranges, open_ranges
+from gradcore.memory.arena import Range, give_up_ranges
 from gradcore.program.arena import Arena, Part, moved, shift
-from gradcore.program.binding import Binding
+from gradcore.program.binding import Binding, Left
 from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand
@@ -37,18 +39,17 @@ class Replay:
         self.plan = plan
         self.device: Device = get_device(self.program.device)
         self._lock = long()
+        self._clone = self.device.kernel("clone")
         whose = [(id(optimizer), id(params[0])) for optimizer, _, params in trace.updates]
         #: By update: the last earlier update of the same parameters by the same optimizer in the same run, whose counts it
         #: continues from; or None.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if whose[j] == own), None) for k, own in enumerate(whose)]
-        #: Leaves whose gradients a run reads. If one still lies in the arena, this run would overwrite it.
-        self._read = set(trace.slots.values())
         written = self.program.written()
         #: What a run writes to outside its arena, each with the tag of the last write: captured storages, then buffers
         #: of inputs and slots.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
-        self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
-        self._most = [most_live(self.program, plan.shared, *span) for span in self.program.spans]
+        self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in {*trace.storages, *trace.dropped}]
+        self._most = [most_live(self.program, plan.shared, *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
@@ -65,9 +66,8 @@ class Replay:
         """Allocate an arena, and bind the calls to it."""
         # Frees the ranges of the old arena that nothing holds, so that the new one may be the same memory.
         self._bound = None
-        self._clone = self.device.kernel("clone")
         self._bound = Binding(self.trace, self.plan, self.device, self._take_arena())
-        for _, g in self._bound.gradients:
+        for _, g, _ in self._bound.gradients:
             if g is not None and type(g.storage) is Part:
                 g.storage.replay = ref(self)
         return self._bound
@@ -82,17 +82,7 @@ class Replay:
         with self._lock:
             bound = self._bind() if self._bound is None or self._held(self._bound) else self._bound
             self._bring(bound, inputs)
-            others = set()
-            for leaf, g in bound.replaced:
-                if leaf.grad is not g:
-                    # As in the traced run, where the function replaced the gradient that it found.
-                    if leaf.grad is not None and type(leaf.grad.storage) is Part and leaf.grad.storage.replay is not None:
-                        others.add(leaf.grad.storage.replay)
-                    leaf.grad = None
-            for found in others:
-                other = found()
-                if other is not None and other is not self:
-                    other.let_go()
+            self._drop(bound.replaced)
             updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
             for places, before, (optimizer, group, params) in zip(bound.numbers, self._updated_before, self.trace.updates,
                                                                   strict=True):
@@ -107,7 +97,7 @@ class Replay:
                 self._play(bound, 0, inputs)
             except BaseException:
                 # Other buffers may have overwritten them by now, and the function had dropped them.
-                for leaf, g in bound.gradients:
+                for leaf, g, _ in bound.gradients:
                     leaf.grad = None if leaf.grad is g else leaf.grad
                 raise
             finally:
@@ -118,21 +108,43 @@ class Replay:
                     for p in params:
                         optimizer.state[p].update(numbers)
             results = self._results(bound, inputs)
-            for leaf, g in bound.gradients:
+            self._drop(bound.read)
+            for leaf, g, _ in bound.gradients:
                 leaf.grad = g
             return results
 
-    def let_go(self) -> None:
-        """Stop counting the gradients that the last run left, if nothing refers to them any more."""
+    def _drop(self, entries: list[Left]) -> None:
+        """Drop the gradients that this run replaces, as the traced function did. Replays that had left them let them go."""
+        lenders = set()
+        for leaf, g, _ in entries:
+            if leaf.grad is not g:
+                if leaf.grad is not None:
+                    lenders.add(leaf.grad.storage.lender)
+                leaf.grad = None
+        for lender in lenders:
+            if lender is not None and lender is not self:
+                lender.let_go()
+
+    def let_go(self, leaf: Leaf | None = None) -> None:
+        """Stop counting the gradients that the last run left, or that of one leaf: at once, or when their holders go."""
         if self.program.split is not None or not self._lock.acquire(False):
             return
         try:
             bound = self._bound
-            if bound is not None and not any(leaf.grad is g for leaf, g in bound.gradients if g is not None) and (
-                    not self._held(bound)):
-                close_ranges(self.device.ledger, bound.lasting)
+            if bound is not None:
+                # The user may have given the gradient to another leaf.
+                entries = bound.gradients if leaf is None else [bound.by_leaf[leaf]] if leaf in bound.by_leaf else []
+                gone = [e for e in entries if e[1] is not None and e[0].grad is not e[1] and type(e[1].storage) is Part]
+                bound.close([e[1].storage.range for e in gone if not is_any_held([e])])
+                for e in gone:
+                    if is_any_held([e]):
+                        bound.leave_to_holder(e)
         finally:
             self._lock.release()
+
+    def lends(self, part: Part) -> bool:
+        """Will the next run leave a gradient in this part of the arena?"""
+        return self._bound is not None and self._bound.arena is part.arena
 
     def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
         """Run the calls of ``part`` 0, the first or only one, or 1, and account for the bytes live during them.
@@ -140,27 +152,41 @@ class Replay:
         Ranges that the last run left open are closed first.
         """
         ledger, calls = self.device.ledger, bound.calls[part]
-        if ledger.log is None and (not bound.lasting or (bound.lasting[0].serial and self.program.split is None)):
+        (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
+        # Gradients of before the run that lie in the arena count until the run frees them.
+        found_here = {g.storage.range for leaf, g, _ in bound.renewed if leaf.grad is g}
+        if ledger.log is None and (not bound.lasting or (bound.is_open and self.program.split is None
+                                                         and len(found_here) == len(bound.renewed))):
             # The same ranges would close and open again, and no log would show it.
             local.state.launch(self._run_calls, calls, part)
-            asked, taken = bound.lasting_bytes
-            ledger.passed(self._most[part][0] - asked, self._most[part][1] - taken)
+            asked, taken = bound.freed_elsewhere
+            ledger.passed(most_asked - asked - bound.lasting_bytes[0], most_taken - taken - bound.lasting_bytes[1])
+            self._drop(bound.freed)
             return
         carried = part == 1 and ledger.log is not None
         if not carried:
-            close_ranges(ledger, bound.lasting)
+            bound.close([x for x in bound.lasting if x not in found_here])
         try:
             local.state.launch(self._run_calls, calls, part)
         except BaseException:
-            close_ranges(ledger, bound.lasting)
+            bound.close()
             raise
+        found = dict(zip(bound.waiting, give_up_ranges(ledger, bound.lasting), strict=True)) if carried else {}
+        ledger.passed(most_asked - asked, most_taken - taken)
         serials: list[int] = []
         if ledger.log is not None:
-            found = dict(zip(bound.waiting, give_up_ranges(ledger, bound.lasting), strict=True)) if carried else {}
-            serials = Narration(bound, self._serials(inputs), found).write(*self.program.spans[part])
-        ledger.passed(*self._most[part])
+            serials = Narration(bound, self._serials(inputs), found).write(
+                *self.program.spans[part], partial(self._free_ahead_of, bound))
+        self._drop(bound.freed)
         if part == 0:
-            open_ranges(ledger, bound.lasting, serials)
+            bound.close(found_here)
+            bound.open(serials)
+
+    def _free_ahead_of(self, bound: Binding, k: int) -> None:
+        """Free the gradients of before the run that it frees ahead of instruction ``k``, and record that."""
+        if entries := bound.freed_ahead.get(k):
+            self._drop(entries)
+            bound.close([g.storage.range for leaf, g, _ in entries if g is not None and leaf.grad is g])
 
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
         run_calls(calls)
@@ -178,16 +204,9 @@ class Replay:
         return found
 
     def _held(self, bound: Binding) -> bool:
-        """Does anything but its leaf hold a gradient of the last run, or will this run read one that lies in the arena?"""
-        getrefcount = sys.getrefcount
-        for pair in bound.gradients:
-            if pair[1] is not None and pair[0].grad is pair[1] and pair[0] in self._read:
-                return True
-            # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
-            if pair[1] is not None and (getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
-                                        or getrefcount(pair[1].storage) > 3):
-                return True
-        return False
+        """Does anything but its leaf hold a gradient that a run left, or will this run read one that lies in the arena?"""
+        return (any(g is not None and leaf.grad is g for leaf, g, _ in bound.read) or is_any_held(bound.gradients)
+                or any(part() is not None for part in bound.left_to_holders))
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls.
@@ -227,13 +246,13 @@ class Replay:
         self._inputs = [t if x.buffer in self._read_later else t.storage.serial
                         for x, t in zip(self.program.inputs, inputs, strict=True)]
         # The first part computes no gradients, but may drop some.
-        for leaf, _ in bound.replaced:
+        for leaf, _, _ in bound.replaced:
             leaf.grad = None
         try:
             self._play(bound, 0, inputs)
         finally:
             self._note_writes(inputs)
-        for leaf, _ in bound.gradients:
+        for leaf, _, _ in bound.gradients:
             leaf.grad = None
         return self._results(bound, inputs)
 
@@ -309,6 +328,18 @@ class Replay:
             copy = copies[x.buffer] = self.device.allocate(spec.nbytes, tag)
             local.state.launch(self._clone, source, self.device.array(copy.block, spec))
         return make_value(copy, x.spec, self.device.array(copy.block, x.spec), None)
+
+
+def is_any_held(entries: list[Left]) -> bool:
+    """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
+    getrefcount = sys.getrefcount
+    for entry in entries:
+        # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
+        if entry[1] is not None and (getrefcount(entry[1]) > 2 + (entry[0].grad is entry[1])
+                                     or entry[1].array is not entry[2] or entry[1].edge is not None
+                                     or getrefcount(entry[1].storage) > 3):
+            return True
+    return False
 
 
 def run_calls(calls: list[KernelCall]) -> None:

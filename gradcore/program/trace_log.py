@@ -13,7 +13,8 @@ from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.state import SITES, here, local
+from gradcore.engine.sites import SITES, here
+from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
-from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on
+from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -36,34 +35,27 @@ class Tracing:
         self._hooked = False
         #: The guards of the trace, set when it is finished.
         self.guards: list[Any] = []
-        self._recorders = [Recorder(device) for device in devices()]
+        recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
+        #: The leaves whose gradients something else refers to when the run begins.
+        self._held = {leaf for r in recorders for leaf in r.specs if is_gradient_held(leaf)}
+        self._open = ExitStack()
 
     def __enter__(self) -> Tracing:
         for recorder in self._recorders:
             # The first random op would create the generator from host data, which a trace refuses.
             default_generator(recorder.device)
-        busy.depth += 1
-        for recorder in self._recorders:
-            recorder.__enter__()
-        self._phase = as_forward()
-        self._phase.__enter__()
-        try:
-            self._watcher.__enter__()
-        except BaseException:
+        with ExitStack() as contexts:
+            contexts.enter_context(busy)
+            for recorder in self._recorders:
+                contexts.enter_context(recorder)
+            contexts.enter_context(as_forward())
             # It looks at objects of the user's, whose code may raise.
-            self._leave(*sys.exc_info())
-            raise
+            contexts.enter_context(self._watcher)
+            self._open = contexts.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._watcher.__exit__()
-        self._leave(*exc)
-
-    def _leave(self, *exc: object) -> None:
-        self._phase.__exit__(None, None, None)
-        busy.depth -= 1
-        for recorder in self._recorders:
-            recorder.__exit__(*exc)
+        self._open.close()
 
     def ran_backward(self) -> bool:
         """Did a backward run?"""
@@ -97,11 +89,6 @@ class Tracing:
         """Was the graph of a tensor built before the run?"""
         return any(tensor.edge[0].id < r.log.first for r in self._recorders if r.device is tensor.storage.device.compute)
 
-    def _is_written(self, tensor: Any) -> bool:
-        """Did a tensor of before the run, or its base, get a graph in it?"""
-        edges = [t.edge for t in (tensor, tensor.base) if t is not None and t.edge is not None]
-        return any(type(node) is not Leaf and node.id >= self._ran.log.first for node, _ in edges)
-
     def made(self) -> frozenset[int]:
         """The serials of the storages that were allocated in the run."""
         return frozenset(r[1] for recorder in self._recorders for r in recorder.records() if r[0] == ALLOC)
@@ -123,10 +110,9 @@ class Tracing:
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
                                 for o, _, _ in trace.updates for name in o._numbers if name in self._watcher.constants()][:1]
-        self._ran = ran[0]
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
-        self.guards = self._all_guards(trace)
+        self.guards = self._all_guards(trace, ran[0])
         shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
         known = {id(t) for guard in self.guards for t in guard.values()}
         read = {t.storage.serial for t in inputs} | {t.storage.serial for guard in self.guards for t in guard.values()}
@@ -134,21 +120,22 @@ class Tracing:
             trace.obstacles.append("a gradient that it reads lies in the memory of an argument, or of another tensor")
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
             trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard checks: detach it")
-        if any(self._is_written(t) for guard in self.guards for t in guard.values()):
+        if any(_has_graph_since(ran[0].log.first, t) for guard in self.guards for t in guard.values()):
             trace.obstacles.append("it writes what has a graph to a tensor that it refers to: write it detached, or return it")
         if shared:
             trace.obstacles.append("the function also refers to an argument in another way")
         return trace
 
-    def _all_guards(self, trace: Trace) -> list[Any]:
+    def _all_guards(self, trace: Trace, ran: Recorder) -> list[Any]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         found = self._watcher.guards()
         updated = {id(o) for o, _, _ in trace.updates}
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
         rates = "param_groups" in self._watcher.names().read
-        found += [OptimizerGuard(o, rates or self._watcher.is_extended(o) or
-                                 (i not in updated and not self._watcher.only_clears(o))) for i, o in seen.items()]
+        clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
+        found += [OptimizerGuard(o, rates or self._watcher.is_extended(o) or (i not in updated and not clears[i]), clears[i])
+                  for i, o in seen.items()]
         for guard in found:
             if isinstance(guard, ModuleGuard):
                 # The mode in which the run began.
@@ -160,15 +147,21 @@ class Tracing:
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         known = {leaf for guard in found if isinstance(guard, ModuleGuard) for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.name or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
-                  for leaf in self._ran.before if leaf in self._ran.log.leaves and leaf not in known]
+                  for leaf in ran.before if leaf in ran.log.leaves and leaf not in known]
         slots = dict.fromkeys(trace.slots.values())
-        found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
+        found += [GradientGuard(leaf, ran.specs[leaf], leaf in self._held) for leaf in slots]
         # An update skips parameters without a gradient, and code that asks for a gradient may depend on whether there is one.
         params = [p for o in seen.values() for group in o.param_groups for p in group["params"]]
         leaves = dict.fromkeys(p.edge[0] for p in params if p.edge is not None and type(p.edge[0]) is Leaf)
         found += [GradientGuard(leaf, None) for leaf in {**leaves, **self._watcher.without}
-                  if leaf.grad is None and not self._ran.before.get(leaf, 0) and leaf not in trace.presence]
+                  if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence]
         # A parameter that requires no gradient can be given one too.
         frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
         return found + [Guard(f"the gradient of a parameter, {p.spec}, that needs none", partial(getattr, p, "grad"), None,
                               identical) for p in frozen.values()]
+
+
+def _has_graph_since(first: int, tensor: Any) -> bool:
+    """Have a tensor or its base a graph whose newest node has number ``first`` or a later one?"""
+    edges = [t.edge for t in (tensor, tensor.base) if t is not None and t.edge is not None]
+    return any(type(node) is not Leaf and node.id >= first for node, _ in edges)

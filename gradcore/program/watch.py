@@ -12,13 +12,16 @@ import random
 import sys
 from types import CodeType, FrameType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
 
 from gradcore._gradients import Gradients
+from gradcore._random import Generator, initial_seed
+from gradcore._tensor import Tensor
 from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.node import Leaf
-from gradcore.engine.state import is_inside
+from gradcore.engine.sites import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
@@ -27,12 +30,22 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Options, is_plain
 from gradcore.program.library_guards import is_optimizer
+from gradcore.program.passed import is_default, is_new, passed
 from gradcore.program.reach import Found, Names, Reach, is_library, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
+#: By code: what it answers about a tensor or a generator, which neither the key of a call nor a guard tells.
+_ASKS: dict[CodeType, str] = {
+    Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
+    Tensor._version.fget.__code__: "a tensor's _version",  # type: ignore[attr-defined]
+    Tensor.retains_grad.fget.__code__: "retains_grad",  # type: ignore[attr-defined]
+    Tensor.data_ptr.__code__: "the address of a tensor",
+    Generator.initial_seed.__code__: "a generator's seed",
+    initial_seed.__code__: "a generator's seed",
+}
 #: What NumPy and ``secrets`` call for a new seed.
 _TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
 
@@ -47,12 +60,16 @@ class Watcher:
         self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
         #: By id of an object: the object, and the code objects that ran with it as an argument.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
+        #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, with the argument's name.
+        self.passed: dict[int, tuple[str, Any]] = {}
         #: By key of a place: a guard with the plain data there when the code that can reach it was first entered.
         self.began: dict[tuple[Any, ...], Guard] = {}
         #: By id of an optimizer and of a parameter: the plain data in the state when one of its methods first ran.
         self.counted: dict[int, dict[int, dict[str, Any]]] = {}
-        #: Ids of objects whose ``__init__`` ran: they are new, so what the function does to them needs no guard.
+        #: Ids of objects whose ``__init__`` ran, or that are copies: they are new, so what the function does to them needs no
+        #: guard. Optimizers among them must be gone when the run has ended.
         self.fresh: set[int] = set()
+        self.made: list[ref[Optimizer]] = []
         self.drawn: list[str] = []
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
@@ -61,15 +78,17 @@ class Watcher:
         #: Instructions that set the gradient of a tensor to None, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
         #: Leaves whose ``grad`` was read and was None; those of which user code read a gradient, with its serial; and by id the
-        #: parameters that require none.
-        self.without: dict[Leaf, None] = {}
-        self.found: dict[Leaf, int] = {}
-        self.frozen_without: dict[int, Parameter] = {}
+        #: parameters that require none. Weakly: those that the function makes are to be freed.
+        self.without: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
+        self.found: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
+        self.frozen_without: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
         #: The modules whose mode ``train()`` or ``eval()`` set, each with the mode of before.
         self.modes: dict[Module, bool] = {}
+        #: The profiler that it takes the place of.
+        self._before: Any = None
 
     def __enter__(self) -> Watcher:
-        # What is in the collector's young generation from now on is new: see _is_new.
+        # What is in the collector's young generation from now on is new: see is_new.
         gc.collect(0)
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
@@ -110,15 +129,20 @@ class Watcher:
             self._saw_gradient_read(first, None)
         if code is _GETS_GRADIENT and first is not None:
             self._saw_gradient_read(first, frame.f_back)
+        if code in _ASKS and frame.f_back is not None and _is_users(frame.f_back.f_code):
+            self.drawn.append(f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno} asks for {_ASKS[code]}, which may "
+                              "differ in a later call")
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
                     self.modes.setdefault(module, module.training)
-        if code.co_name == "__init__" and not isinstance(first, (Optimizer, FunctionCtx)):
+        if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
+            if isinstance(first, Optimizer) and id(first) not in self.fresh:
+                self.made.append(ref(first))
             self.fresh.add(id(first))
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
-        if is_optimizer(first):
+        if is_optimizer(first) and id(first) not in self.fresh:
             self.counted.setdefault(id(first), _numbers_of(first))
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
@@ -134,20 +158,29 @@ class Watcher:
             self.frozen_without[id(tensor)] = tensor
         elif type(leaf) is Leaf and leaf.grad is None:
             self.without[leaf] = None
+        elif type(leaf) is not Leaf and asker is not None and _is_users(asker.f_code):
+            # The key of a call does not say whether such a tensor has one.
+            self.drawn.append(f"{asker.f_code.co_filename}:{asker.f_lineno} asks for the gradient of a tensor that is no leaf "
+                              "that requires one")
         elif type(leaf) is Leaf and asker is not None and not is_inside(asker.f_code):
             self.found.setdefault(leaf, leaf.grad.storage.serial)
 
     def _saw_arguments(self, frame: FrameType) -> None:
         """Record objects and random generators among the arguments of a function of the user's."""
         code = frame.f_code
-        for name in code.co_varnames[:code.co_argcount]:
-            x = frame.f_locals.get(name)
-            if not isinstance(x, (Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
-                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not _is_new(x):
-                self._enters(x, code, False)
+        for name, x in passed(frame):
+            if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and not is_new(x):
+                if isinstance(x, (Module, Optimizer, LRScheduler)):
+                    self.passed[id(x)] = name, x
+                else:
+                    self._enters(x, code, False)
             if isinstance(x, GENERATORS):
                 self._note(Reach(Names()).of_value(f"the argument {name}",
                                                    lambda x=x: x, x, ("draws", id(x))))  # type: ignore[misc]
+
+    def _knows(self, owner: Any, code: CodeType) -> bool:
+        return id(owner) in self.passed or (id(owner) in self.methods and code in self.methods[id(owner)][1])
 
     def _saw_variables(self, frame: FrameType) -> None:
         """Record the globals and closure variables of a function of the user's that runs for the first time."""
@@ -156,7 +189,7 @@ class Watcher:
         reach = Reach(names_of(code))
         self._note(reach.of_code(code, frame.f_globals))
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
-            if isinstance(x := seen.get(n), (list, dict, set)) and _is_default(x, code):
+            if isinstance(x := seen.get(n), (list, dict, set)) and is_default(x, code):
                 self._note(reach.of_value(f"the default of {n} of {code.co_name}", lambda x=x: x,  # type: ignore[misc]
                                           x, ("default", id(x))))
         for n in code.co_freevars:
@@ -217,6 +250,11 @@ class Watcher:
             if not isinstance(owner, LRScheduler) and not is_optimizer(owner):
                 for guard, key in reach.of_object(owner):
                     add(key, guard)
+        for i, (name, x) in self.passed.items():
+            for guard, key in reach.of_value(f"the argument {name}", lambda x=x: x, x, ("argument", i)):  # type: ignore[misc]
+                # That it is the same object says the key of the call, or the place where the function has it from.
+                if key != ("argument", i):
+                    add(key, guard)
         for code, (variables, free) in self.codes.items():
             for guard, key in reach.of_code(code, variables, _function_of(code, free, functions)):
                 add(key, guard)
@@ -258,6 +296,8 @@ class Watcher:
                  for a in assigned(code, self._containers(code), code in self.keeping)
                  if (code, a.at) not in self.dropped and self._steps.may_have_run(code, a)]
         found += self.drawn
+        found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
+                  for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
                                for name, x in self._containers(code).items() if id(x) in self.changed)
         found += [f"{type(owner).__name__}.step() changes the learning rate: call it after the function"
@@ -277,20 +317,15 @@ class Watcher:
                 for name, now in state.items() if name not in o._numbers and before.get(name, now) != now][:1]
 
 
+def _is_users(code: CodeType) -> bool:
+    return not is_inside(code) and not is_library(code.co_filename)
+
+
+#: Methods that run first with a new object, or with a copy.
+_BEGINS = frozenset(("__init__", "__setstate__"))
 #: Methods that change a list, a dict or a set.
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
                        "setdefault", "sort", "reverse"))
-
-
-def _is_default(x: Any, code: CodeType) -> bool:
-    """Is the object a default of a function that has this code?"""
-    return any(x is default for f in gc.get_referrers(code) if isinstance(f, FunctionType)
-               for default in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()))
-
-
-def _is_new(x: Any) -> bool:
-    """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
-    return any(other is x for other in gc.get_objects(generation=0))
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from gradcore.report.step import DriverFigures, LibraryBytes
@@ -37,7 +38,7 @@ class Nvml:
             self.why = f"NVML: {error}"
 
     def _find(self, index: int, cuda: Any) -> Any:
-        """The NVML handle, by PCI bus id since CUDA numbers only visible devices; in MIG mode by the slice's UUID."""
+        """The NVML handle, by PCI bus id since CUDA numbers only visible devices; in MIG mode the slice by its UUID."""
         handle = self._nvml.nvmlDeviceGetHandleByPciBusId(cuda.deviceGetPCIBusId(index))
         try:
             sliced = self._nvml.nvmlDeviceGetMigMode(handle)[0] == 1
@@ -46,9 +47,17 @@ class Nvml:
         if not sliced:
             return handle
         name = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-        if not name.startswith("MIG-"):
-            raise RuntimeError("the GPU is partitioned by MIG, and CUDA_VISIBLE_DEVICES does not name an instance (MIG-...)")
-        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+        if name.startswith("MIG-"):
+            return self._nvml.nvmlDeviceGetHandleByUUID(name)
+        # A container that was given an instance sees no other.
+        instances = []
+        for k in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with suppress(Exception):  # there is none of this number, or it is not ours
+                instances.append(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, k))
+        if len(instances) != 1:
+            raise RuntimeError(f"the GPU is partitioned by MIG, {len(instances)} instances are visible, and "
+                               "CUDA_VISIBLE_DEVICES names none (MIG-...)")
+        return instances[0]
 
     def of_process(self) -> int | None:
         """Bytes used by this process, 0 before it has a context."""

@@ -145,7 +145,8 @@ def export(recording: Recording, path: str | os.PathLike[str], format: str) -> N
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, but got {format!r}")
     if not recording.records:
-        raise ValueError("the recording has no records: a step report alone cannot be exported")
+        raise ValueError("the recording has no records, and cannot be exported: it is a step report alone, or of a step at the "
+                         "level 'counts' (record it at 'events')")
     data = FORMATS[format](recording)
     with replacing(Path(path)) as file:
         file.write(data)

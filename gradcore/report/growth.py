@@ -9,7 +9,7 @@ from statistics import median_low
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, Tag
 
-#: Roles of results of ops, which should not accumulate; parameters, optimizer state and inputs may live on.
+#: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
 #: The most kinds of alternating steps that are recognized.
 TURNS = 4
@@ -17,7 +17,7 @@ TURNS = 4
 
 @dataclass(frozen=True)
 class Grown:
-    """Live buffers that one line allocated, in this step and before. ``allocated`` is in bytes.
+    """Live buffers that one line allocated, in this step or before. ``allocated`` is in bytes.
 
     ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
     """
@@ -76,7 +76,7 @@ def growth_of(ends: Sequence[int]) -> Growth | None:
 
 def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:
     """The growth with its causes, from the log of the last step, which begins at position ``start``."""
-    grown = _grown(records)
+    grown = _grown(records, start)
     # A state that goes from step to step without its graph is no cause.
     linked = any(g.held_by == "graph" for g in grown)
     return replace(growth, grown=grown, carried=_carried(records, start) if linked else ())
@@ -92,16 +92,18 @@ def held_by(holder: folds.Holder) -> str:
     return "graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else "you"
 
 
-def _grown(records: Sequence[Record]) -> tuple[Grown, ...]:
+def _grown(records: Sequence[Record], start: int) -> tuple[Grown, ...]:
     runs = {r.node: r for r in records if isinstance(r, Launch) and r.node}
+    new = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     alive: dict[tuple[str, str, Site, str], list[folds.Holder]] = {}
     for holder in folds.live_at(records, len(records) - 1):
-        if holder.role in MADE:
-            tag = holder.tag
-            alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder)), []).append(holder)
+        tag = holder.tag
+        alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder)), []).append(holder)
     found = []
     for (op, layer, _, who), holders in alive.items():
-        if len(holders) > 1:
+        # Other roles count where the step has added to what a line had allocated before, as batches that are never dropped do.
+        added = len({h.serial in new for h in holders}) == 2
+        if len(holders) > 1 and (added or all(h.role in MADE for h in holders)):
             keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
             found.append(Grown(op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders),
                                who, f"{keeper.op}, {line_of(keeper)}" if keeper else ""))

@@ -7,7 +7,6 @@ docs/report-schema.md describes the format. Files are not trusted: damaged data 
 from __future__ import annotations
 
 import math
-import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 
 from gradcore import events
 from gradcore.events import Export, Invocation, Record, Site, Table, Tag
-from gradcore.spec import TensorSpec, bfloat16
+from gradcore.spec import TensorSpec, dtype_named
 
 #: Version of the packed form.
 LOG_VERSION = 1
@@ -32,7 +31,6 @@ _INDEXED = {"tag": "tags", "invocation": "invocations", "name": "strings", "reas
             "label": "strings"}
 _LISTS = ("inputs", "outputs")
 
-_DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 _TYPES: dict[str, type] = {t.__name__: t for t in (bool, int, float, type(None))}
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _LIMIT = 1 << 63
@@ -236,12 +234,10 @@ def _value(x: Any, specs: list[TensorSpec]) -> Any:
 
 
 def _dtype(x: Any) -> np.dtype[Any]:
-    if x == "bfloat16":
-        return bfloat16()
-    # NumPy takes names such as "V1000000000" too.
-    if not isinstance(x, str) or not _DTYPE.fullmatch(x):
+    found = dtype_named(x)
+    if found is None:
         raise ValueError(f"unknown dtype {reprlib.repr(x)}")
-    return np.dtype(x)
+    return found
 
 
 _VALUES: dict[str, Callable[[Any, list[TensorSpec]], Any]] = {

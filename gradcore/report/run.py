@@ -53,7 +53,7 @@ class StepFigures:
 
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"loss {self.loss:7.4f}  "
-        kept = "" if self.kept is None else f"  kept {self.kept:,} released {self.returned:,}"
+        kept = "" if self.kept is None else f"  kept {self.kept:,} freed {self.returned:,}"
         return (f"step {self.step:4}  {loss}peak requested {self.requested:,} allocated {self.allocated:,} reserved "
                 f"{self.reserved:,}{kept}")
 

@@ -15,10 +15,19 @@ _WHO = {"graph": "kept by the graph", "outside": "held by another library's arra
 _CALLERS = 6
 
 
+def working_directory() -> str | None:
+    """The path of the working directory; None if it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
 def short_path(line: str) -> str:
     """A line of source, with its path relative to the working directory if it is below that."""
     path, colon, rest = line.partition(":")
-    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    here = working_directory()
+    relative = path if here is None or not os.path.isabs(path) else os.path.relpath(path, here)
     return (relative if not relative.startswith("..") else path) + colon + rest
 
 
@@ -63,7 +72,7 @@ def render(report: StepReport) -> str:
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
     lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
-    lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; released by backward: "
+    lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]
     return "\n".join([*lines, *_left(report), *_exported(report), *_growth(report.growth), *_tail(report)])
 
@@ -96,7 +105,7 @@ def _tail(report: StepReport) -> Iterable[str]:
 def _left(report: StepReport) -> Iterable[str]:
     if report.left:
         yield ""
-        yield "Allocated in this step and live at its end:"
+        yield "Results made in this step and live at its end:"
         for x in report.left[:8]:
             who = _WHO[x.held_by]
             yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"

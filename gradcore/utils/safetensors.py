@@ -67,7 +67,7 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
         raise SafetensorsError(f"{name}: not a safetensors file: the header's length would be {length} bytes, but the file has "
                                f"{size} (the limit is {LONGEST_HEADER})")
     try:
-        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise SafetensorsError(f"{name}: the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
@@ -87,7 +87,8 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
     return found, metadata
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of a JSON object. Raises ValueError for a name that is repeated."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(f"a name is repeated among {sorted(k for k, _ in pairs)[:10]}")

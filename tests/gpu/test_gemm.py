@@ -120,12 +120,13 @@ def test_a_product_can_be_captured_with_a_workspace_of_ours(gemm):
     import cupy
 
     from gradcore.devices.gpu_linalg import product
+    from gradcore.devices.gpu_workspaces import launched_on
 
     a, b = (cupy.asarray(RNG.normal(size=(64, 64)).astype(np.float32)) for _ in range(2))
     out = cupy.zeros_like(a)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.runtime.deviceSynchronize()
-    with stream:
+    with launched_on(stream):
         product(a, b, out)
         stream.synchronize()
         out.fill(0)

@@ -88,6 +88,19 @@ def test_streams_are_in_order():
     np.testing.assert_array_equal(cupy.asnumpy(shown), VALUES * 3)
 
 
+def test_a_stream_of_cupys_moves_none_of_our_work():
+    x = gradcore.tensor(VALUES, device="cuda")
+    side = cupy.cuda.Stream(non_blocking=True)
+    # From the third time on, launches are repeated from a record.
+    for _ in range(4):
+        with side:
+            doubled, product, lower = x * 2, x @ x.T, x.tril()
+            assert cupy.cuda.get_current_stream() is side
+        for ours, theirs in ((doubled, VALUES * 2), (product, VALUES @ VALUES.T), (lower, np.tril(VALUES))):
+            np.testing.assert_allclose(ours.cpu().numpy(), theirs, rtol=1e-6)
+        del doubled, product, lower, ours
+
+
 def test_the_name_of_a_device_is_the_driver_s():
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     assert name and {gradcore.cuda.get_device_name(of) for of in (None, 0, "cuda", gradcore.device("cuda:0"))} == {name}

@@ -18,10 +18,25 @@ NAP = 20_000_000
 @pytest.fixture
 def device():
     """A separate device, whose segments are unexplained in the account of the device that the other tests use."""
-    made = poisoned("cuda")
-    yield made
-    made.driver.synchronize()
-    made.ledger.flush(), made.bridge.ledger.flush()
+    with poisoned("cuda") as made:
+        yield made
+
+
+def test_a_separate_device_leaves_nothing_behind():
+    from gradcore.devices import gpu_loaded, gpu_workspaces
+
+    def registered():
+        return [dict(each) for each in (gpu_workspaces.RESERVES, gpu_workspaces.SHARED, gpu_loaded.HELD)]
+
+    device = gradcore.device("cuda")
+    gradcore.ones(1 << 20, device=device).sum().item()
+    before, remainder = registered(), device.driver_figures().remainder
+    with poisoned("cuda") as other:
+        assert gradcore.ones(1 << 20, device=other).sum().item() == 1 << 20
+        assert other.bridge.ledger.allocated > 0, "its own memory for what blocks share"
+    assert registered() == before
+    # A driver may take more for itself meanwhile, the tests' card does not.
+    assert "GRADCORE_ON_CARD" not in os.environ or device.driver_figures().remainder == remainder
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -103,6 +118,23 @@ def test_uploads_from_pinned_memory():
     batches.clear()
     gradcore.full((1 << 20,), -1.0).pin_memory()
     assert [float(x.mean().item()) for x in sent] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [7, 1 << 16, 1 << 22])
+def test_what_was_uploaded_from_pageable_memory_may_change_at_once(size):
+    """A copy of any size is staged when the call returns, though the work before it is not done."""
+    device = gradcore.device("cuda")
+    array, tensor = np.full(size, 3.0, np.float32), gradcore.full((size,), 5.0)
+    # Its elements are not adjacent, so NumPy makes an array of them, which is gone after the call.
+    strided = gradcore.full((size, 2), 7.0).pin_memory()[:, 0]
+    sleep(device, NAP)
+    device.order(device.current, device.copies)
+    sent = [gradcore.tensor(array, device=device), tensor.to(device), strided.to(device, non_blocking=True)]
+    array.fill(-1)
+    tensor.fill_(-1)
+    reused = [np.full(size, -1, np.float32) for _ in range(4)]
+    assert [(x.min().item(), x.max().item()) for x in sent] == [(3, 3), (5, 5), (7, 7)]
+    del reused
 
 
 def test_residuals_in_pinned_memory():

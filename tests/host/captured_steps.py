@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 import gradcore
 from gradcore import nn
 from gradcore.devices import gpu_launch
-from tests.host.graph_bed import bits
+from tests.host.graph_bed import Bed, bits
 from tests.host.test_compile import step_of
+from tests.logs import normalized
 
 F = nn.functional
 on: dict[str, Any] = {"device": "cuda"}
@@ -51,6 +53,48 @@ class Stepping:
 
     def state(self) -> list[bytes]:
         return [bits(t) for p in self.model.parameters() for t in (p, p.grad)] + [bits(b) for b in self.model.buffers()]
+
+
+def same_steps(eager: Stepping, captured: Stepping, batch_of: Callable[[int], tuple[Any, Any]]) -> None:
+    """Five steps of two have the same bits, and leave the same state."""
+    for k in range(5):
+        assert bits(eager.run(*batch_of(k))) == bits(captured.run(*batch_of(k))), k
+        assert eager.state() == captured.state(), k
+
+
+def same_function(bed: Bed, function: Any, theirs: Any, inputs: list[Any]) -> tuple[Any, list[str]]:
+    """A captured function has the bits of the eager one. Returns its program, and the nodes of its graph."""
+    step = gradcore.compile(function)
+    with gradcore.no_grad():
+        for x in inputs:
+            found, expected = step(x), theirs(x)
+            for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
+                assert bits(a) == bits(b)
+        bed.take()
+        step(inputs[-1])
+        return program_of(step), list(bed.card.nodes.values())[-1]
+
+
+def nan_stays(function: Any) -> None:
+    """A row of NaN gives a row of NaN, and nothing else, in a captured function."""
+    step, values = gradcore.compile(function), np.ones((5, 6), np.float32)
+    with gradcore.no_grad():
+        for _ in range(3):
+            step(gradcore.tensor(values, device="cuda"))
+        values[1] = np.nan
+        found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
+    assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
+    assert "are captured in one graph" in step.explain()
+
+
+def logged(bed: Bed, training: Stepping, batch: tuple[Any, Any], left_out: int) -> tuple[list[Any], int]:
+    """The log of four steps, the last two of them captured but for so many calls, and its peak."""
+    with gradcore.step(device=bed.device) as step:
+        for _ in range(4):
+            training.run(*batch)
+    calls = len(program_of(training.run).instructions) - left_out
+    assert f"{calls} kernel calls are captured in one graph" in training.run.explain()
+    return normalized(step.raw_log), step.report.peak.allocated
 
 
 def program_of(compiled: Any) -> Any:

@@ -187,6 +187,7 @@ class Emulator:
             patch.setattr(gpu_launch, "clear", self.clear)
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: 7)
+            patch.setattr(gpu_gemm, "on_stream", contextlib.nullcontext)
             patch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
             patch.setattr(gpu_gemm, "runtime", SimpleNamespace(
                 streamSynchronize=lambda stream: None,

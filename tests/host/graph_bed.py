@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,7 @@ class Bed:
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setitem(gpu_gemm.LIBRARIES, 0, self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: self.card.current)
+            patch.setattr(gpu_gemm, "on_stream", nullcontext)
             patch.setattr(gpu_gemm, "runtime", self.card)
             patch.setattr(gpu_workspaces, "current_stream", lambda: self.card.current)
             patch.setattr(gpu_workspaces, "runtime", self.card)

@@ -243,7 +243,8 @@ def test_calls_by_keyword_are_pytorchs(call: Callable[..., Any], torch: Any) -> 
     (lambda x: nn.functional.mse_loss(x, x, size_average=True), "use reduction='mean' or 'sum'"),
     (lambda x: nn.functional.embedding(x.long(), x, max_norm=1.0), "PyTorch's argument 'max_norm'"),
     (lambda x: nn.functional.interpolate(x[None, None], scale_factor=2, antialias=True), "avg_pool2d"),
-    (lambda x: x.view(dtype=gradcore.int32), "convert with x.to(dtype)")])
+    (lambda x: x.view(dtype=gradcore.int32), "convert the values with x.to(dtype)"),
+    (lambda x: x.view(gradcore.int32), "x.detach().numpy().view(dtype)")])
 def test_what_is_not_covered_is_refused_by_name(call: Callable[..., Any], text: str) -> None:
     with raises(NotImplementedError, text):
         call(gradcore.ones(2, 2))

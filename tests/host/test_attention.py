@@ -13,10 +13,10 @@ from gradcore import nn
 from gradcore.errors import SpecError
 from gradcore.events import Alloc
 from gradcore.nn import functional as F
-from gradcore.reading import normalized
 from gradcore.spec import round_up
 from tests.conftest import raises, torch_or_skip
 from tests.host.test_images import compare
+from tests.logs import normalized
 
 
 @pytest.mark.oracle

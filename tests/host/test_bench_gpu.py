@@ -18,7 +18,7 @@ import pytest
 
 from bench.gpu.__main__ import PARTS
 from bench.gpu.page import page
-from bench.gpu.part import Outcome, Part, Setting, find, run_limited, run_part
+from bench.gpu.part import Outcome, Part, Setting, find, run_part
 
 ROOT = Path(__file__).resolve().parents[2]
 CUPY = importlib.util.find_spec("cupy") is not None
@@ -54,6 +54,46 @@ def test_the_parts_fit_into_nine_minutes():
         assert part.question.endswith("?")
 
 
+def test_a_part_may_use_what_the_parts_before_it_left(tmp_path, monkeypatch):
+    from bench.gpu import __main__ as command
+
+    given, taken = [], iter((2.5, 14.0, 1.0))
+
+    def run(part, setting, spare):
+        given.append(part.seconds + int(spare))
+        return Outcome(seconds=next(taken))
+
+    monkeypatch.setattr(command, "PARTS", tuple(Part(name, "?", "", 10) for name in "abc"))
+    monkeypatch.setattr(command, "run_part", run)
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    # 10 of its own, 7.5 left by the first, 3.5 by the first two.
+    assert given == [10, 17, 13] and not ended.value.code
+
+
+def test_the_file_is_json_for_any_reader_if_a_figure_is_none(tmp_path, monkeypatch):
+    from bench.gpu import __main__ as command
+
+    outcome = Outcome(figures={"losses": [1.5, float("nan")], "ratio": float("-inf")})
+    monkeypatch.setattr(command, "PARTS", (Part("a", "?", "", 10),))
+    monkeypatch.setattr(command, "run_part", lambda *what: outcome)
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        command.main()
+
+    def refuse(name):
+        raise ValueError(name)
+
+    found = json.loads((tmp_path / "gpu.json").read_text(), parse_constant=refuse)
+    assert found["parts"]["a"]["figures"] == {"losses": [1.5, "nan"], "ratio": "-inf"}
+
+
+def test_a_part_is_stopped_when_its_own_and_spare_seconds_are_over(tmp_path):
+    part = Part("planted", "Does it fail?", "tests.host.test_bench_gpu:tells_its_seconds", 5)
+    assert run_part(part, Setting("cpu", False, tmp_path), 7.9).figures == {"seconds": 8.0}
+
+
 # -- parts that fail ------------------------------------------------------------------------------------------------------
 
 
@@ -73,6 +113,10 @@ def raises(setting):
 
 def finds(setting):
     return Outcome("found something", ["it is wrong"], [["a | b"], ["1"]], {"device": setting.device})
+
+
+def tells_its_seconds(setting):
+    return Outcome(figures={"seconds": setting.seconds})
 
 
 def hangs_later(setting):
@@ -108,13 +152,6 @@ def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     written = page([(part, outcome)], rehearsal=False)
     assert "## Problems" in written
     assert text in written
-
-
-def test_what_a_part_starts_ends_with_it():
-    code, output = run_limited([sys.executable, "-c", "import subprocess, sys; print('begun', flush=True); "
-                                "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"], 2)
-    assert code is None
-    assert output == "begun\n"
 
 
 def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
@@ -181,17 +218,18 @@ def test_logs_that_part_say_where():
 def test_the_stress_of_streams_counts_what_is_wrong():
     from bench.gpu.streams import Stress, poisoned
 
-    stress = Stress(poisoned("cpu"), 0)
-    stress.run(200)
-    while not stress.live:
-        stress.make()
-    tensor, stamp, last = stress.live[0]
-    tensor[:7] = -1
-    stress.live = [(tensor, stamp, last)]
-    stress.use()
-    del tensor
-    assert stress.found() == 7
-    assert stress.device.ledger.allocated == 8 * 512, "its counts"
+    with poisoned("cpu") as device:
+        stress = Stress(device, 0)
+        stress.run(200)
+        while not stress.live:
+            stress.make()
+        tensor, stamp, last = stress.live[0]
+        tensor[:7] = -1
+        stress.live = [(tensor, stamp, last)]
+        stress.use()
+        del tensor
+        assert stress.found() == 7
+        assert stress.device.ledger.allocated == 8 * 512, "its counts"
 
 
 # -- what is asked of CuPy --------------------------------------------------------------------------------------------------

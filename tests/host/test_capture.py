@@ -46,6 +46,29 @@ def test_a_caller_whose_gradient_is_read_in_part(bed):
 # -- what would be baked ---------------------------------------------------------------------------------------------------
 
 
+def test_gradients_of_the_step_before_are_read_in_the_places_of_the_new_ones(bed):
+    def training():
+        w = gradcore.nn.Parameter(full(2))
+        optimizer = gradcore.optim.SGD([w], lr=0.5)
+
+        def step(x):
+            optimizer.step()
+            optimizer.zero_grad()
+            (w * x).tanh().sum().backward()
+
+        return w, step
+
+    (w, step), (expected, eager) = training(), training()
+    f = gradcore.compile(step)
+    for k in range(8):
+        f(full(k / 8))
+        eager(full(k / 8))
+        assert bits(w) == bits(expected) and bits(w.grad) == bits(expected.grad)
+    # Over the gradients of the traced run, and over the program's own.
+    assert "are captured in one graph" in f.explain() and bed.card.calls["streamBeginCapture"] <= 3
+    f._entries.clear()
+
+
 def test_a_rate_that_a_kernel_asks_for_cannot_be_captured(bed):
     sgd = bed.device.kernels["sgd_"]
     bed.device.kernels["sgd_"] = lambda *args, **attrs: sgd(*args[:3], float(args[3]), *args[4:], **attrs)

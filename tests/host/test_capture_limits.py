@@ -164,3 +164,28 @@ def test_a_layer_that_is_compiled_names_where_it_cannot_be_captured(bed):
     for k in range(3):
         f(full(k))
     assert "tanh in layer 0, forward, " in f.explain()
+
+
+def test_an_argument_in_the_memory_of_a_tensor_that_is_written_is_not_copied_apart(bed):
+    w, other = full(1), full(5)
+
+    def adds(x):
+        w.add_(1)
+        return x * 2
+
+    def writes(x):
+        x.add_(1)
+        return other * 2
+
+    def reads(x):
+        return x * other
+
+    adding, writing, reading = map(gradcore.compile, (adds, writes, reads))
+    for k in range(3):
+        assert adding(full(k)).tolist() == [2 * k] * 4 and writing(full(k)).tolist() == [10] * 4
+        assert reading(full(k)).tolist() == [5 * k] * 4
+    assert adding(w).tolist() == [10] * 4 and adding(w[:]).tolist() == [12] * 4
+    assert writing(other).tolist() == [12] * 4 and writing(other).tolist() == [14] * 4
+    assert "lies in the memory of another tensor" in adding.traces[1] and "lies in the memory of another" in writing.traces[1]
+    # What is only read may be shared.
+    assert reading(other[:]).tolist() == [49] * 4 and len(reading.traces) == 1

@@ -32,11 +32,11 @@ def test_train_reaches_the_accuracy_and_writes_a_run(capsys, tmp_path):
     assert accuracy is not None
     assert float(accuracy[1]) >= 97
     lines = re.findall(r"^step +\d+  loss .* peak requested ([\d,]+) allocated ([\d,]+) reserved ([\d,]+)  kept ([\d,]+) "
-                       r"released ([\d,]+)$", out, re.MULTILINE)
+                       r"freed ([\d,]+)$", out, re.MULTILINE)
     assert len(lines) == 440
     assert all(kept == back for *_, kept, back in lines)
     assert "Device memory of one step on cpu, batch 64" in out
-    assert "models/mlp.py" in out and "cli/train.py" in out, "the model's and the loop's own lines are named"
+    assert "models/mlp.py" in out and "cli/steps.py" in out, "the model's and the loop's own lines are named"
     path, = tmp_path.glob("*.jsonl")
     written = load_run(path)
     assert len(written.steps) == 440 and written.result["accuracy"] >= 0.97
@@ -121,6 +121,14 @@ def test_meta_answers_for_a_batch_that_fits_no_machine(capsys):
     assert row["peak"]["phase"] == "backward"
 
 
+def test_meta_answers_for_any_size_that_can_be_counted(capsys):
+    status, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", 10**15, "--device", "meta", "--json")
+    assert status == 0 and json.loads(out)["rows"][0]["allocated"] > 10**18
+    for batch, said in ((10**16, "out of memory.* a segment has less than"), (10**22, "is too large, with more bytes than")):
+        status, _, error = run(capsys, "measure", "mlp", "--batch-sizes", batch, "--device", "meta")
+        assert status == 1 and re.search(said, error) and "Traceback" not in error
+
+
 def test_measure_takes_a_model_of_ones_own(capsys, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("""
@@ -135,7 +143,7 @@ def build(batch_size):
     status, out, _ = run(capsys, "measure", f"{path}:build", "--batch-sizes", "4,8")
     assert status == 0
     assert re.search(r"^ +4 ", out, re.MULTILINE) and re.search(r"^ +8 ", out, re.MULTILINE)
-    assert "mine.py" in out or "cli/train.py" in out
+    assert "mine.py" in out or "cli/steps.py" in out
 
 
 @pytest.mark.parametrize(("argv", "words"), [

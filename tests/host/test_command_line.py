@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore.cli import steps, train
+from gradcore.cli.common import OPTIMIZERS, make_optimizer
 from gradcore.cli.main import main
 
 MODEL = """import numpy as np
@@ -115,6 +117,38 @@ def test_a_reader_that_leaves_is_no_growth(tmp_path: Path, command: str) -> None
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_a_batch_that_the_host_cannot_hold_is_one_line(capsys: Any) -> None:
+    assert main(["measure", "mlp", "--batch-sizes", str(10**14), "--device", "cpu"]) == 1
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("gradcore: ") and "allocate" in said and len(said.splitlines()) == 1
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    code = ("import os, sys\nfrom gradcore.cli.main import main\nos.rmdir(os.getcwd())\n"
+            f"sys.exit(main(['measure', {str(tmp_path / 'mine.py')!r}, '--device', 'meta', '--batch-sizes', '4']))")
+    (tmp_path / "mine.py").write_text(MODEL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "gone", capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"PYTHONPATH": str(Path(gradcore.__file__).parents[1])})
+    assert done.returncode == 0 and "the peak is reached by" in done.stdout, done.stderr
+
+
+def test_a_loss_that_is_nan_before_any_step_is_not_the_rate_s(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL + """
+def nan(b):
+    return *build(b), lambda module, x, y: module(x[:, :4]).sum() * float("nan")
+""")
+    assert main(["train", "--model", f"{tmp_path}/mine.py:nan", "--device", "cpu", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "the loss became nan at step 1" in said and "look at the data and at the model" in said and "--lr" not in said
+
+
+def test_a_run_that_does_not_exist(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report"]) == 1
+    assert capsys.readouterr().err.startswith("gradcore: runs not found: gradcore train writes a run to the folder runs")
+
+
 def test_the_folder_for_runs_is_no_file(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     assert main(["train", "--steps", "1", "--device", "cpu", "--out", str(tmp_path / "runs")]) == 1
@@ -176,3 +210,44 @@ def test_bytes_that_other_libraries_hold_have_a_column(capsys: Any, tmp_path: Pa
     row, = json.loads(capsys.readouterr().out)["rows"]
     KEPT.clear()
     assert row["by_role"]["held outside"] > 0 and sum(row["by_role"].values()) == row["allocated"]
+
+
+def test_optimizers_are_those_of_their_names() -> None:
+    layer = gradcore.nn.Linear(1, 1)
+    made = {name: make_optimizer(name, layer.parameters()) for name in OPTIMIZERS}
+    assert [type(o).__name__ for o in made.values()] == ["SGD", "Adam", "AdamW"]
+    assert made["sgd"].param_groups[0]["momentum"] == 0.9
+    assert [o.param_groups[0]["lr"] for o in made.values()] == [0.1, 1e-3, 1e-3]
+    assert make_optimizer("adam", layer.parameters(), 0.5).param_groups[0]["lr"] == 0.5
+
+
+def test_a_seed_makes_a_run(capsys: Any, tmp_path: Path) -> None:
+    losses = []
+    for seed in ("1", "1", "2"):
+        assert main(["train", "--steps", "3", "--seed", seed, "--device", "cpu", "--json", "--out", str(tmp_path)]) == 0
+        losses.append([step["loss"] for step in json.loads(capsys.readouterr().out)["steps"]])
+    assert losses[0] == losses[1] and all(a != b for a, b in zip(losses[0], losses[2], strict=True))
+
+
+def test_the_rate_decays_to_zero_over_the_run(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, step = [], train.train_step
+
+    def noted(workload: Any, optimizer: Any, *rest: Any) -> Any:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(workload, optimizer, *rest)
+
+    monkeypatch.setattr(train, "train_step", noted)
+    assert main(["train", "--steps", "4", "--lr", "0.8", "--device", "cpu", "--quiet", "--out", str(tmp_path)]) == 0
+    assert rates == pytest.approx([0.8, 0.6, 0.4, 0.2])
+
+
+def test_measure_takes_as_many_steps_as_it_is_told(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, step = [], steps.train_step
+
+    def noted(*given: Any, **options: Any) -> Any:
+        seeds.append(gradcore.initial_seed())
+        return step(*given, **options)
+
+    monkeypatch.setattr(steps, "train_step", noted)
+    assert main(["measure", "mlp", "--batch-sizes", "4", "--device", "meta", "--steps", "5", "--seed", "7"]) == 0
+    assert seeds == [7] * 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -60,3 +62,153 @@ def test_a_gradient_that_is_held_is_not_let_go() -> None:
     held.clear()
     step(gradcore.ones(1, 300)), step(gradcore.ones(2, 300)), step(gradcore.ones(3, 300))
     assert gradcore.memory_allocated() < before
+
+
+Wrap = Callable[[Any], Any]
+
+
+def linear(seed: int = 0) -> tuple[Any, Any]:
+    gradcore.manual_seed(seed)
+    model = nn.Linear(40, 40)
+    return model, gradcore.optim.SGD(model.parameters(), lr=0.1)
+
+
+def backward_of(model: Any, clear: bool) -> Any:
+    def run(x: Any) -> None:
+        if clear:
+            model.zero_grad()
+        model(x).square().mean().backward()
+
+    return run
+
+
+def live_in_steps(wrap: Wrap, recorded: bool, clear: Callable[[Any], None]) -> list[Any]:
+    """What is live, and the gradient, after the backward and after ``clear``, which runs outside of the compiled function."""
+    model, optimizer = linear()
+    run, found, before = wrap(backward_of(model, False)), [], gradcore.memory_allocated()
+    for k in range(5):
+        with gradcore.step() if recorded else nullcontext():
+            run(gradcore.full((3, 40), k + 1.0))
+            found.append((gradcore.memory_allocated() - before, model.weight.grad.sum().item()))
+            optimizer.step()
+            clear(model)
+            found.append((gradcore.memory_allocated() - before, None))
+    model.zero_grad()
+    return found
+
+
+def clear_one(model: Any) -> None:
+    model.weight.grad = None
+    model.bias.grad.zero_()
+
+
+def replace(model: Any) -> None:
+    model.weight.grad = gradcore.ones(40, 40)
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("clear", [lambda model: model.zero_grad(), clear_one, replace])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_gradient_that_the_caller_drops_is_not_live(clear: Callable[[Any], None], recorded: bool) -> None:
+    assert live_in_steps(gradcore.compile, recorded, clear) == live_in_steps(lambda f: f, recorded, clear)
+
+
+def test_a_compiled_update_that_clears_gradients_of_another_program_lets_them_go() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        model, optimizer = linear()
+        run = wrap(backward_of(model, False))
+
+        @wrap
+        def update(model: Any = model, optimizer: Any = optimizer) -> None:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        before, live = gradcore.memory_allocated(), []
+        for k in range(6):
+            run(gradcore.full((3, 40), k + 1.0)), run(gradcore.ones(3, 40))
+            live.append(gradcore.memory_allocated() - before)
+            update()
+            live.append(gradcore.memory_allocated() - before)
+        found.append((live, model.weight.tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("wrap_second", [lambda f: f, gradcore.compile])
+def test_a_later_backward_adds_to_a_replayed_gradient_in_place(wrap_second: Wrap) -> None:
+    """The replay's own references do not make it a held gradient: a second copy would stay live beside it."""
+    found = []
+    for wrap, then in ((lambda f: f, lambda f: f), (gradcore.compile, wrap_second)):
+        model, _ = linear()
+        first, second = wrap(backward_of(model, True)), then(backward_of(model, False))
+        before, rows = gradcore.memory_allocated(), []
+        for k in range(6):
+            first(gradcore.full((3, 40), k + 1.0))
+            gradcore.reset_peak_memory_stats()
+            second(gradcore.ones(3, 40))
+            rows.append((gradcore.memory_allocated() - before, model.weight.grad.sum().item()))
+            assert gradcore.max_memory_allocated() - before <= 28160
+        found.append(rows)
+        model.zero_grad()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("later", [lambda f: f, gradcore.compile])
+def test_a_replayed_gradient_that_is_held_is_not_added_to_in_place(later: Wrap) -> None:
+    model, _ = linear()
+    first, second = gradcore.compile(backward_of(model, True)), later(backward_of(model, False))
+    first(gradcore.ones(3, 40)), second(gradcore.ones(3, 40)), first(gradcore.ones(3, 40)), second(gradcore.ones(3, 40))
+    for _ in range(3):
+        first(gradcore.ones(3, 40))
+        held, values = model.weight.grad, model.weight.grad.tolist()
+        second(gradcore.ones(3, 40))
+        assert held.tolist() == values and model.weight.grad.tolist() != values
+        del held
+    # When its program is gone, the gradient is the parameter's alone.
+    first(gradcore.ones(3, 40))
+    del first
+    held, values = model.weight.grad, model.weight.grad.tolist()
+    second(gradcore.ones(3, 40))
+    assert held.tolist() == values
+    del held
+    model.zero_grad()
+
+
+def test_a_gradient_that_is_given_other_memory() -> None:
+    """``p.grad.data = ...``: the next replay leaves its own gradient, not the tensor that now shows something else."""
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        model, optimizer = linear()
+        run, rows = wrap(backward_of(model, True)), []
+        for k in range(5):
+            run(gradcore.full((3, 40), k + 1.0))
+            for p in model.parameters():
+                p.grad.data = p.grad.data * 0.5 if k % 2 else p.grad.data.flip(0)
+            optimizer.step()
+            rows.append((model.weight.grad.tolist(), model.weight.tolist()))
+        found.append(rows)
+        model.zero_grad()
+    assert found[0] == found[1]
+
+
+def test_a_gradient_that_is_made_to_require_one() -> None:
+    model, _ = linear()
+    run = gradcore.compile(backward_of(model, True))
+    for _ in range(4):
+        run(gradcore.ones(3, 40))
+        assert not model.weight.grad.requires_grad
+        model.weight.grad.requires_grad_()
+    model.zero_grad()
+
+
+def test_a_gradient_that_is_given_to_another_parameter() -> None:
+    model, other = linear()[0], nn.Linear(40, 40)
+    run = gradcore.compile(backward_of(model, True))
+    for _ in range(3):
+        run(gradcore.ones(3, 40))
+        other.weight.grad = model.weight.grad
+        model.zero_grad()
+        assert other.weight.grad.sum().item() != 0
+        other.zero_grad()
+    model.zero_grad()

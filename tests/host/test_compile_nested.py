@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import gradcore
 from gradcore import nn
 from gradcore.errors import TraceError
+from gradcore.program import again
 from tests.conftest import raises
 from tests.host.test_compile import data, net, same, same_state, step_of
 
@@ -88,3 +91,17 @@ def test_a_compiled_function_with_a_program_is_recorded_op_by_op() -> None:
     x.copy_(gradcore.tensor([5.0, 7.0]))
     y.forward().backward()
     assert y.item() == 31 and w.grad.tolist() == [5.0, 7.0]
+
+
+def test_a_recording_that_cannot_begin_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(device: Any) -> None:
+        raise gradcore.OutOfMemory("out of memory", asked=16)
+
+    double = gradcore.compile(lambda x: x * 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(again, "default_generator", full)
+        with pytest.raises(gradcore.OutOfMemory), gradcore.record():
+            pass
+    double(gradcore.ones(3))
+    assert len(double.programs) == 1
+    del double

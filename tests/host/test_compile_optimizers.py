@@ -151,3 +151,40 @@ def test_a_schedule_beside_a_function_that_only_clears_gradients_costs_no_trace(
         optimizer.step()
         schedule.step()
     assert len(run.traces) == 2 and len(run.programs) == 2
+
+
+def test_an_optimizer_that_replaces_its_state_beside_a_function_that_only_clears_gradients() -> None:
+    """LBFGS keeps new tensors after each step; ``zero_grad()`` in its closure reads none of them."""
+    def train(wrap: Wrap) -> Any:
+        gradcore.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
+
+        @wrap
+        def closure(model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = (model(gradcore.ones(*X)) - 1).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        losses = [optimizer.step(closure).item() for _ in range(5)]
+        if wrap is gradcore.compile:
+            assert len(closure.traces) == 2 and len(closure.programs) == 2
+        return losses
+
+    eager, compiled = both(train)
+    assert eager == compiled
+
+
+def test_a_reason_says_whether_the_state_or_the_options_changed() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = gradcore.compile(step_of(model, optimizer))
+    step(gradcore.ones(*X)), step(gradcore.ones(*X))
+    for state in optimizer.state.values():
+        state["momentum_buffer"] = state["momentum_buffer"].clone()
+    step(gradcore.ones(*X))
+    assert step.traces[-1] == "the state of the optimizer SGD changed"
+    optimizer.param_groups[0]["dampening"] = 0.5
+    step(gradcore.ones(*X))
+    assert step.traces[-1] == "the options or parameters of the optimizer SGD changed"

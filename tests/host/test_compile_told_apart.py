@@ -207,8 +207,16 @@ def test_reasons_name_the_class_and_the_order() -> None:
 
 def test_what_is_kept_must_be_an_output() -> None:
     graph = gradcore.trace(lambda x: x * 2, (ones(2),))
-    with pytest.raises(TypeError, match=r"keep expects outputs of this graph, such as graph\.outputs, but got int"):
-        graph.execute(ones(2), keep=[0])
+    later, other = gradcore.trace(lambda x: x + 1, graph.outputs), gradcore.trace(lambda x: x - 1, (ones(2),))
+    for wrong, got in ((0, "int"), (other.outputs, "<output 0 of <graph of <lambda>, part 1 of 1>"),
+                       (later.outputs, "<output 0 of <graph of <lambda>, part 2 of 2>")):
+        with pytest.raises(TypeError, match=rf"keep expects outputs of .*, such as graph\.outputs, but got {got}"):
+            graph.execute(ones(2), keep=[wrong])
+
+
+def test_gradients_are_those_of_a_graph() -> None:
+    with pytest.raises(TypeError, match=r"gradients expected a graph, as gradcore\.trace returns it, but got Tensor"):
+        gradcore.gradients(ones(2).sum(), wrt=[])
 
 
 def test_the_librarys_own_code_asks_for_no_attributes() -> None:

@@ -30,6 +30,14 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "logsumexp of both": lambda t: t.zeros(3, 0).logsumexp((0, 1)),
     "max of a number": lambda t: t.tensor(3.0).max(0), "min of a number": lambda t: t.tensor(3.0).min(-1, keepdim=True),
     "argmax of a number": lambda t: t.tensor(3.0).argmax(0), "argmin of a number": lambda t: t.tensor(3).argmin(-1, True),
+    **{f"{name} of a number outside": lambda t, f=f: f(t.tensor(3.0)) for name, f in {
+        "flip": lambda x: x.flip(1), "flatten": lambda x: x.flatten(0, 1), "transpose": lambda x: x.transpose(0, -2),
+        "swapaxes": lambda x: x.swapaxes(2, 0), "quantile": lambda x: x.quantile(0.5, 1)}.items()},
+    **{f"{name} of a number": lambda t, f=f: f(t.tensor(3.0)) for name, f in {
+        "flip": lambda x: x.flip(0), "flatten": lambda x: x.flatten(-1, 0), "transpose": lambda x: x.transpose(0, -1),
+        "quantile": lambda x: x.quantile(0.5, -1, True)}.items()},
+    **{f"{name} of nothing": lambda t, f=f: f(t.zeros(2, 0)) for name, f in {
+        "median": lambda x: x.median(1), "kthvalue": lambda x: x.kthvalue(1), "nanmedian": lambda x: x.nanmedian(1)}.items()},
     "max outside": lambda t: t.tensor(3.0).max(1), "argmax outside": lambda t: t.tensor(3.0).argmax(1),
     "gradient of a number's max": lambda t: slope(t, t.tensor(3.0), lambda x: x.max(0)[0] * 2),
     "gradient of a number's empty window": lambda t: slope(t, t.tensor(3.0), lambda x: x.unfold(0, 0, 1).sum()),
@@ -131,6 +139,35 @@ CALLS: dict[str, Callable[[Any], Any]] = {
            ((0, 4, 5), (4, 2, 1), 2), ((0, 4, 5), (4, 2, 3), 2), ((0, 4, 5, 5), (4, 2, 1, 1), 2),
            ((0, 4, 3, 3, 3), (4, 2, 1, 1, 1), 2), ((2, 4, 5), (0, 4, 3), 1), ((2, 4, 5), (4, 4, 0), 1))},
     "batch_norm of halves, single statistics": lambda t: halved(t),
+    **{f"{name} of {own} by {other}": lambda t, n=name, own=own, o=other: overwritten(t, n, getattr(t, own), getattr(t, o))
+       for name in ("mul_", "div_")
+       for own, other in (("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"))},
+    **{f"linear of {list(shape)}": lambda t, s=shape: multiplied(t, s) for shape in ((0, 3, 0), (2, 3, 0), (0, 2, 2), (2, 0))},
+    "second gradient of layer_norm of nothing": lambda t: curvature(
+        t, t.ones(4, 0, 2), lambda x: t.nn.functional.layer_norm(x, (0, 2))),
+    **{f"norm {order} of {list(shape)} over {dim}": lambda t, o=order, s=shape, d=dim: t.linalg.vector_norm(t.zeros(*s), o, d)
+       for order in (np.inf, -np.inf, -1, 2) for shape, dim in (((0,), None), ((3, 0), 1), ((0, 3), 1), ((0,), ()))},
+    **{f"conv_transpose{len(shape) - 2}d of {list(shape)}, too small": lambda t, s=shape, p=padding: getattr(
+        t.nn.functional, f"conv_transpose{len(s) - 2}d")(t.ones(*s), t.ones(1, 1, *(2,) * (len(s) - 2)), padding=p)
+       for shape, padding in (((1, 1, 1), 2), ((1, 1, 3, 1), 2), ((1, 1, 1, 3, 3), 2), ((1, 1, 3, 3, 1), 2))},
+    **{f"addmm_ of integers, beta {beta}, alpha {alpha}": lambda t, b=beta, a=alpha: square(t).addmm_(
+        square(t), square(t), beta=b, alpha=a) for beta, alpha in ((0, 0.5), (0.5, 1), (1.5, 2.5))},
+    "addr of bools": lambda t: t.addr(*[t.tensor([True, False])] * 3, alpha=-1),
+    "nan_to_num to None": lambda t: t.tensor([np.nan, np.inf]).nan_to_num(None, 1.0),
+    "nan_to_num_ to None": lambda t: t.tensor([np.nan, 2.0], dtype=t.float16).nan_to_num_(None),
+    **{f"{name} of halves, weights of floats": lambda t, n=name, a=args: getattr(t.nn.functional, n)(
+        t.tensor([[[1.0, 3.0], [2.0, 6.0]]], dtype=t.bfloat16), *a, weight=t.tensor([2.0, 3.0]), bias=t.ones(2))
+       for name, args in (("instance_norm", ()), ("group_norm", (1,)))},
+    **{f"gradient of {name} at the margin": lambda t, n=name, y=target: slope(
+        t, t.tensor([1.0, 0.0, 0.5]), lambda x: getattr(t.nn.functional, n)(x, t.tensor(y)))
+       for name, target in (("multi_margin_loss", 0), ("multilabel_margin_loss", [0, -1, -1]))},
+    "cross_entropy with no probabilities": lambda t: t.nn.functional.cross_entropy(t.zeros(0, 3), t.zeros(0, 3)),
+    "gradient of remainder next to a multiple": lambda t: slope(
+        t, t.tensor([0.1, -0.1, 0.1], dtype=t.float64), lambda y: (t.tensor([1.0, 1.0, 0.3], dtype=t.float64) % y).sum()),
+    **{f"clamp of {dtype} between {low} and {high}": lambda t, d=dtype, low=low, high=high: t.tensor(
+        [3, 0], dtype=getattr(t, d)).clamp(low, high)
+       for dtype in ("uint8", "int8") for low, high in ((-200, 2.0), (0.5, 300))},
+    "unique_consecutive of a number": lambda t: t.unique_consecutive(t.tensor(3), return_inverse=True, return_counts=True),
     "weights of probabilities with a gradient": lambda t: slope(
         t, t.ones(3), lambda w: t.nn.functional.cross_entropy(t.zeros(2, 3), t.ones(2, 3), w)),
 }
@@ -169,6 +206,28 @@ def slope(t: Any, x: Any, f: Callable[[Any], Any]) -> Any:
     x.requires_grad_()
     f(x).backward()
     return x.grad
+
+
+def overwritten(t: Any, name: str, own: Any, other: Any) -> Any:
+    """The gradients of what is overwritten, and of an operand of a wider dtype."""
+    x, y = t.tensor([1.0, 2.0], dtype=own, requires_grad=True), t.tensor([2.0, 4.0], dtype=other, requires_grad=True)
+    return t.autograd.grad(getattr(x.clone(), name)(y).sum(), [x, y])
+
+
+def multiplied(t: Any, shape: tuple[int, ...]) -> Any:
+    """The result of a linear layer, its gradients, and theirs."""
+    x, w = t.ones(*shape, requires_grad=True), t.ones(2, shape[-1], requires_grad=True)
+    y = t.nn.functional.linear(x, w, t.ones(2))
+    dx, dw = t.autograd.grad((y * y).sum(), [x, w], create_graph=True)
+    return (y.detach(), dx.detach(), dw.detach(), *t.autograd.grad(dx.sum() + dw.sum(), [x, w]))
+
+
+def curvature(t: Any, x: Any, f: Callable[[Any], Any]) -> Any:
+    """The gradient of the sum of the gradient."""
+    x.requires_grad_()
+    y = f(x)
+    first, = t.autograd.grad((y * y).sum(), x, create_graph=True)
+    return t.autograd.grad(first.sum(), x)
 
 
 def classified(t: Any, name: str, labels: list[int], weight: Any, **options: Any) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import shutil
+import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate, views
 from tests.host.emulator import Copy
 from tests.host.fake_cublas import narrowed, widened
+from tests.rows import Operand
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               # The first test compiles every kernel.
@@ -51,6 +54,47 @@ def test_inputs_may_lie_anywhere(emulated, name):
     for row in views():
         if row.op == name:
             both.run(row, np.float32, max(row.tolerance / 1e-5, 1))
+
+
+#: Ops whose kernels treat NaN and infinity as NumPy's do not, and why.
+NOT_NUMPYS = {
+    **dict.fromkeys(("chance", "sampling_weights", "bce"), "the CPU refuses probabilities that are none"),
+    **dict.fromkeys(("slogdet", "det", "inv", "solve", "cholesky"), "the CPU refuses some matrices, and has other pivots"),
+    **dict.fromkeys(("conv2d_input_grad", "conv2d_weight_grad"), "0 times infinity where a window reaches over an edge"),
+    **dict.fromkeys(("attention", "attention_grad"), "what is masked is not read, or counts as -inf"),
+    "group_norm_grad": "a row of two is padded with its mean, and no row with an infinite mean has an rstd that is not NaN",
+    "recurrence": "the factors of several elements are multiplied first"}
+
+
+@pytest.mark.parametrize("name", sorted(OWN.keys() - NOT_NUMPYS))
+def test_nan_and_infinity_come_out_where_numpys_do(emulated, monkeypatch, name):
+    usual, both = Operand.values, Both(emulated, orders=(False,))
+
+    def values(self, rng, dtype):
+        array = usual(self, rng, dtype)
+        if self.kind == "float" and array.size > 8:
+            some = np.random.default_rng(array.size).random(array.shape) < 0.15
+            array[some] = np.resize((np.nan, np.inf, -np.inf, -0.0, 0.0), some.sum())
+        return array
+
+    monkeypatch.setattr(Operand, "values", values)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for row in views():
+            if row.op == name:
+                both.run(row, np.float32, max(row.tolerance / 1e-5, 10))
+
+
+def test_an_update_without_decay_keeps_infinite_parameters(both):
+    """0 times an infinite parameter would be NaN, in the gradient and in what the optimizer keeps."""
+    for name, optimizer in (("sgd_", partial(gradcore.optim.SGD, momentum=0.9)), ("adam_", gradcore.optim.Adam),
+                            ("rmsprop_", gradcore.optim.RMSprop), ("radam_", gradcore.optim.RAdam)):
+        p = gradcore.tensor([math.inf, -math.inf, 1.0], device=both.device, requires_grad=True)
+        p.grad = gradcore.tensor([1.0, 1.0, -1.0], device=both.device)
+        both.compared = []
+        optimizer([p], lr=0.1).step()
+        assert both.compared[-1] == name
+        assert p.tolist()[:2] == [math.inf, -math.inf]
 
 
 def test_every_declared_input_gives_its_place_to_a_result(emulated):
@@ -134,7 +178,7 @@ def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
     zeros, numbers = np.zeros_like(X), (np.zeros(37, np.float32) for _ in range(2))
     ones = narrowed(np.ones(40))
     out = launch(emulated, "norm", "layer_norm<bfloat, true, 8>", 5, a, ones, narrowed(zeros[0]), np.zeros_like(a), *numbers,
-                 np.int64(37), np.int64(40), np.float64(0), None, None, np.int32(32))[3]
+                 np.int64(37), np.int64(40), np.float64(0), None, None, np.int64(0), np.int64(0), np.int32(32))[3]
     x = widened(a)
     np.testing.assert_allclose(widened(out), (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=2**-7, atol=1e-5)
 

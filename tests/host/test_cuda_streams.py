@@ -13,8 +13,8 @@ from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
-from gradcore.reading import normalized
 from tests.conftest import raises
+from tests.logs import normalized
 from tests.meta.simulated_cuda import Card
 
 

@@ -120,9 +120,27 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(5, dtype=np.uint8)))
     with raises(IdxError, "holds 6 images", "5 labels"):
         data.load(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(np.array([0, 1, -3, 2, 3, 4], np.int8), 9))
+    with raises(IdxError, "train-labels-idx1-ubyte: labels must be at least 0, but label 2 is -3"):
+        data.load(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte").unlink()
     with raises(FileNotFoundError, "has neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz"):
         data.load(tmp_path)
+
+
+@pytest.mark.parametrize(("part", "shape"), [("train", (0, 2, 3)), ("t10k", (0, 2, 3)), ("train", (2, 0, 3))])
+def test_a_folder_without_an_element(tmp_path: Path, part: str, shape: tuple[int, ...]) -> None:
+    folder(tmp_path)
+    (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(np.zeros(shape, np.uint8)))
+    (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.zeros(shape[0], np.uint8)))
+    with raises(IdxError, f"{part}-images-idx3-ubyte", "at least one image", str(list(shape))):
+        data.load(tmp_path)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_bytes(b"\x89PNG")
+    with raises(ValueError, str(tmp_path / "image.png"), "no text file in UTF-8", "0x89"):
+        data.load(tmp_path / "image.png")
 
 
 def test_fashion_mnist_is_found_or_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

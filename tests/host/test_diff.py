@@ -207,6 +207,9 @@ def test_errors_are_status_two(capsys: Any, files: Path, tmp_path: Path, bad: st
     (tmp_path / "empty").mkdir()
     status, out, err = command(capsys, files / "a.json", tmp_path / bad)
     assert status == 2 and out == "" and bad in err and len(err.strip().splitlines()) == 1
+    # A step without events is one of a file that is named.
+    status, _, err = command(capsys, files / "a.json", files / "run", "--step", "2")
+    assert status == 2 and "a.json: the file has no events of step 2, only of 1" in err
     with pytest.raises(SystemExit) as told:
         main(["diff", str(files / "a.json"), str(files / "a.json"), "--fail-above", "some"])
     assert told.value.code == 2 and "a share such as '1%'" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.events import Alloc, Drop, Keep, typed
 from gradcore.nn import functional as F
-from gradcore.reading import normalized
+from tests.logs import normalized
 from tests.rows import ROWS, Row, parts
 
 
@@ -173,8 +173,8 @@ def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, torch: An
 
 
 ALONE = [next(r for r in ROWS if r.op == name) for name in (
-    "attention", "attention_grad", "batch_norm", "batch_norm_grad", "layer_norm", "layer_norm_apply", "layer_norm_grad", "rnn",
-    "rnn_grad", "lstm", "lstm_grad", "gru", "gru_grad")]
+    "attention", "attention_grad", "batch_norm", "batch_norm_grad", "group_norm", "group_norm_grad", "layer_norm",
+    "layer_norm_apply", "layer_norm_grad", "rnn", "rnn_grad", "lstm", "lstm_grad", "gru", "gru_grad")]
 
 
 @pytest.mark.parametrize("row", ALONE, ids=str)
@@ -189,6 +189,7 @@ def test_each_operand_may_be_the_only_one_that_wants_a_gradient(row: Row) -> Non
 LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "batch_norm": (lambda d: nn.BatchNorm2d(6, device=d), (4, 6, 3, 2)),
     "layer_norm": (lambda d: nn.LayerNorm(8, device=d), (4, 8)),
+    "group_norm": (lambda d: nn.GroupNorm(2, 6, device=d), (4, 6, 3)),
     "attention": (lambda d: nn.TransformerEncoderLayer(8, 2, 12, 0.2, device=d), (5, 3, 8)),
     "lstm": (lambda d: nn.LSTM(4, 5, 2, bidirectional=True, device=d), (6, 3, 4)),
     "gru": (lambda d: nn.GRU(4, 5, device=d), (6, 3, 4)),
@@ -261,6 +262,20 @@ def test_a_node_that_is_watched_shows_what_it_returns() -> None:
     np.testing.assert_array_equal(plain.numpy(), watched.numpy())
     assert seen == [([False, False, True, False, False], [False, True, True])] * 2
     node = None
+
+
+@pytest.mark.parametrize("given", [[1000.0, -1000.0, 3.0], [1.0, -np.inf, 2.0], [-np.inf, 1.0, 2.0]])
+def test_the_second_gradient_of_sums_of_exponentials_far_apart_is_finite(given: list[float]) -> None:
+    """It is that of logsumexp of each first part; PyTorch's logaddexp gives NaN here."""
+    weights = gradcore.tensor([1.0, -2.0, 0.5], dtype=gradcore.float64)
+    found = []
+    for sums in (lambda x: gradcore.logcumsumexp(x, 0),
+                 lambda x: gradcore.stack([x[:k].logsumexp(0) if k > 1 else x[0] for k in (1, 2, 3)])):
+        x = gradcore.tensor(given, dtype=gradcore.float64, requires_grad=True)
+        slope, = grad((sums(x) * weights).sum(), x, create_graph=True)
+        found.append(grad((slope * weights).sum(), x)[0].numpy())
+    np.testing.assert_allclose(*found, rtol=1e-12, atol=1e-12)
+    assert np.isfinite(found[0]).all()
 
 
 def test_a_gradient_that_does_not_depend_on_what_it_should_is_found() -> None:

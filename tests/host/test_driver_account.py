@@ -27,6 +27,8 @@ class Machine:
         #: What processes NVML lists: of this process "pid", with its bytes "unknown", another number, or none.
         self.lists = settings.get("lists", "pid")
         self.mig = settings.get("mig", False)
+        #: The numbers of the MIG instances that this process may see.
+        self.instances = settings.get("instances", (0, 2))
         self.card = settings.get("card", True)
         self.nvml = settings.get("nvml", True)
         self.memory_info = settings.get("memory_info", True)
@@ -64,6 +66,14 @@ class Machine:
 
     def nvmlDeviceGetHandleByUUID(self, name):
         return name
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, k):
+        if k not in self.instances:
+            raise RuntimeError("Not Found")
+        return f"{handle}, instance {k}"
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
         self.handles.append(handle)
@@ -116,7 +126,9 @@ def test_in_a_container_the_cards_own_change_counts(lists, why):
 @pytest.mark.parametrize(("settings", "why"), [
     ({"nvml": False}, "NVML: NVML Shared Library Not Found"),
     ({"lists": "none", "card": False}, "NVML: Insufficient Permissions"),
-    ({"mig": True}, "NVML: the GPU is partitioned by MIG, and CUDA_VISIBLE_DEVICES does not name an instance (MIG-...)")])
+    ({"mig": True}, "NVML: the GPU is partitioned by MIG, 2 instances are visible, and CUDA_VISIBLE_DEVICES names none "
+                    "(MIG-...)"),
+    ({"mig": True, "instances": ()}, "0 instances are visible, and CUDA_VISIBLE_DEVICES names none (MIG-...)")])
 def test_without_nvml_the_runtimes_free_bytes_change(settings, why, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = account(Machine(others=7 * MiB, **settings))
@@ -131,6 +143,16 @@ def test_a_slice_of_mig_is_found_by_its_name(monkeypatch):
     machine = Machine(mig=True)
     assert account(machine).source == "NVML, this process"
     assert set(machine.handles) == {"MIG-0123"}
+
+
+@pytest.mark.parametrize("visible", [None, "0"])
+def test_a_container_with_one_slice_of_mig_needs_no_name(visible, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine = Machine(mig=True, instances=(3,))
+    assert account(machine).source == "NVML, this process"
+    assert set(machine.handles) == {"0000:01:00.0, instance 3"}
 
 
 def test_where_nothing_can_tell_it_says_so():

@@ -125,6 +125,41 @@ SAME: dict[str, Callable[[Any], Any]] = {
        for name in ("lt_", "eq_", "ge_")},
     **{f"{name} of ints and what none is": lambda t, n=name: getattr(t.tensor([1, 7], dtype=t.int32), n)(math.inf)
        for name in ("lt_", "eq_", "ge")},
+    **{f"bools and {kind.__name__}, added": lambda t, k=kind: t.add(t.tensor([True, False]), k(2))
+       for kind in (np.float32, np.float64, np.int64, np.uint8, int, float, bool)},
+    **{f"{name} with {kind.__name__}": lambda t, n=name, k=kind: getattr(t, n)(t.tensor([3, 5]), k(2))
+       for name in ("xlogy", "copysign") for kind in (np.float32, np.int16, float, int)},
+    **{f"soft margin of infinities, {d}": lambda t, d=d: t.nn.functional.soft_margin_loss(
+        t.tensor([math.inf, -math.inf, -math.inf], dtype=getattr(t, d)), t.tensor([1.0, 1.0, -1.0]), reduction="none")
+       for d in ("float32", "float16")},
+    **{f"unique of {dtype} with nan": lambda t, d=dtype: t.unique(
+        t.tensor([2.0, math.nan, 1.0, -math.inf, math.nan, 1.0, 0.0, math.nan, -3.0], dtype=getattr(t, d)),
+        return_inverse=True, return_counts=True)[::2] for dtype in ("float32", "float16")},
+    **{f"threshold of {dtype}": lambda t, d=dtype: t.nn.functional.threshold(
+        t.tensor([2**53 + 1, -6, -5, 5, 6], dtype=getattr(t, d)), -5.5, 7.9) for dtype in ("int64", "float64")},
+    **{f"{name} of {dtype}": lambda t, n=name, d=dtype: getattr(t, n)(-3.9, 10.9, 7, dtype=getattr(t, d))
+       for name in ("linspace", "logspace") for dtype in ("int64", "int32", "int8")},
+    "logspace of one int": lambda t: t.logspace(1.2, 3.4, 1, dtype=t.int64),
+    **{f"logaddexp2 of {a} and {b}": lambda t, a=a, b=b: t.logaddexp2(t.tensor([2, 2], dtype=getattr(t, a)), t.tensor(
+        [2, 2], dtype=getattr(t, b))) * 0 for a, b in (("int64", "float32"), ("float64", "int8"), ("bool", "float32"))},
+    **{f"slope of a matrix to the power of 0, {what}": lambda t, s=scale: slope(
+        t, lambda x: t.linalg.matrix_power(x.reshape(2, 2) * s, 0), 1.0, math.nan, math.inf, 0.0)
+       for what, scale in (("once", 1.0), ("scaled", 2.0))},
+    "matrix_power of ints to 0": lambda t: t.linalg.matrix_power(t.ones(2, 2, 2, dtype=t.int64), 0),
+    "cosine_similarity of bfloat16 and a 0-d float": lambda t: t.nn.functional.cosine_similarity(
+        t.tensor([2.0, 0.0], dtype=t.bfloat16), t.tensor(2.0), dim=0) * 0,
+    "cosine_similarity of a float and a 0-d double": lambda t: t.nn.functional.cosine_similarity(
+        t.tensor([2.0, 0.0]), t.tensor(2.0, dtype=t.float64), dim=0) * 0,
+    "softsign of ints": lambda t: t.nn.functional.softsign(t.tensor([3, 0, -1])),
+    "tanhshrink of ints": lambda t: t.nn.functional.tanhshrink(t.tensor([0, 0])),
+    **{f"{name} by bools": lambda t, n=name: getattr(t.nn.functional, n)(t.tensor([3.0, -1.0]), t.tensor([True, False]))
+       for name in ("mse_loss", "smooth_l1_loss", "huber_loss")},
+    **{f"{name} of {a} by {b}": lambda t, n=name, a=a, b=b: getattr(t.nn.functional, n)(
+        t.tensor([3.0, -1.0], dtype=getattr(t, a)), t.tensor([1.0, -1.0], dtype=getattr(t, b)), reduction="none") * 0
+       for name in ("huber_loss", "smooth_l1_loss", "soft_margin_loss", "mse_loss", "l1_loss")
+       for a, b in (("float32", "float64"), ("float16", "float32"))},
+    **{f"multilabel_soft_margin_loss by {b}": lambda t, b=b: t.nn.functional.multilabel_soft_margin_loss(
+        t.zeros(2, 3), t.tensor([[1, 0, 1], [0, 0, 1]], dtype=getattr(t, b))) * 0 for b in ("int64", "float64")},
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 
@@ -138,6 +173,28 @@ def test_the_answer_is_torchs(name: str, torch: Any) -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert f"torch.{a.dtype.name}" == str(b.dtype)
         np.testing.assert_array_equal(a.numpy(), b.numpy(), strict=True)
+
+
+def test_the_loss_of_a_sure_and_right_logit_has_digits() -> None:
+    for dtype, precision in ((np.float32, 1e-6), (np.float64, 1e-14)):
+        values = np.array([0.5, 5.0, 10.0, 15.0, 20.0, 30.0, 80.0], dtype)
+        x, ones = gradcore.tensor(values), gradcore.ones(7, dtype=dtype)
+        f = gradcore.nn.functional
+        for found in (f.binary_cross_entropy_with_logits(x, ones, reduction="none"),
+                      f.binary_cross_entropy_with_logits(-x, 1 - ones, reduction="none"),
+                      f.soft_margin_loss(x, ones, reduction="none"), f.soft_margin_loss(-x, -ones, reduction="none")):
+            np.testing.assert_allclose(found.numpy(), np.log1p(np.exp(-values.astype(np.float64))), precision)
+
+
+@pytest.mark.oracle
+def test_distinct_bfloat16_numbers_are_in_order(torch: Any) -> None:
+    # NumPy sorts a NaN of this dtype anywhere.
+    for values in ([2.0, math.nan, 1.0, -math.inf, math.nan, 1.0, 0.0], [[0.5, math.nan, 0.5], [1.0, 1.0, 0.5]]):
+        ours, theirs = (t.unique(t.tensor(values, dtype=t.bfloat16), return_inverse=True, return_counts=True)
+                        for t in (gradcore, torch))
+        assert ours[0].dtype == gradcore.bfloat16
+        np.testing.assert_array_equal(ours[0].float().numpy(), theirs[0].float().numpy())
+        np.testing.assert_array_equal(ours[2].numpy(), theirs[2].numpy())
 
 
 def test_the_slopes_of_sinc_near_0_have_digits() -> None:

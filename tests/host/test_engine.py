@@ -131,6 +131,9 @@ def test_a_gradient_has_its_leafs_shape_and_dtype() -> None:
     (x * y).sum().backward()
     assert (x.grad.dtype, tuple(x.grad.shape)) == (np.float16, (2, 1)) and x.grad.tolist() == [[3.0], [3.0]]
     assert (y.grad.dtype, tuple(y.grad.shape)) == (np.float64, (3,)) and y.grad.is_contiguous()
+    z = leaf(1.0, 2.0)
+    z.backward(gradcore.ones(2, dtype=np.float64))
+    assert z.grad.dtype == np.float32
 
 
 # -- graphs that run twice ---------------------------------------------------------------------------------------------

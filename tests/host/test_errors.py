@@ -70,6 +70,8 @@ SHAPES: list[Case] = [
     ("argmax of nothing", lambda: f(0).argmax(), (SpecError, IndexError), ("empty tensor",)),
     ("amax of nothing", lambda: f(0, 3).amax(0), (SpecError, IndexError), ("non-zero size", "[0, 3]")),
     ("max of nothing", lambda: f(2, 0).max(1), (SpecError, IndexError), ("non-zero size", "[2, 0]")),
+    ("a new dimension of -1", lambda: f(3).expand(-1, 3), SpecError, ("(-1) isn't allowed", "[3], but got [-1, 3]")),
+    ("a negative size on meta", lambda: gradcore.zeros(1, device="meta").expand(-2), SpecError, ("(-2) isn't allowed",)),
     ("one dimension twice", lambda: f(2, 3).sum((0, -2)), SpecError, ("appears multiple times",)),
 ]
 DIMS: list[Case] = [(name, call, DimError, ("Dimension out of range", "[-2, 1], but got 2")) for name, call in {
@@ -90,6 +92,13 @@ TYPES: list[Case] = [
     ("matmul dtypes", lambda: f(2, 2) @ f(2, 2, dtype=np.float64), SpecError, ("same dtype", "float32 != float64")),
     ("linear dtypes", lambda: F.linear(f(2, 2), f(2, 2, dtype=np.float64)), SpecError, ("float32", "float64")),
     ("int gradient", lambda: i(1, 2).requires_grad_(), RuntimeError, ("only Tensors of floating point dtype", "int64")),
+    ("objects to fill", lambda: gradcore.zeros(2, dtype=object), TypeError, ("dtype object", "float64 or bfloat16")),
+    ("complex zeros", lambda: gradcore.zeros(2, dtype="complex64"), TypeError, ("dtype complex64", "bool, uint8")),
+    ("strings of numbers", lambda: gradcore.tensor([1], dtype=str), TypeError, ("dtype <U0",)),
+    ("a cast to bytes", lambda: f(2).to("S3"), TypeError, ("dtype |S3",)),
+    ("another byte order", lambda: gradcore.zeros(2, dtype=np.dtype(np.float32).newbyteorder()), TypeError, ("float64",)),
+    ("bytes that are shared", lambda: gradcore.from_numpy(np.ones(2, np.dtype(np.int64).newbyteorder())), TypeError,
+     ("expected one of bool",)),
     ("int mean", lambda: i(1, 2).mean(), SpecError, ("mean", "floating", "int64")),
     ("int softmax", lambda: i(1, 2).softmax(0), SpecError, ("softmax", "floating", "int64")),
     ("int gelu", lambda: gradcore.nn.functional.gelu(i(1, 2)), SpecError, ("floating", "int64")),
@@ -117,6 +126,7 @@ TYPES: list[Case] = [
     ("ragged", lambda: gradcore.tensor([[1], [1, 2]]), ValueError, ("regular shape",)),
     ("strings", lambda: gradcore.tensor(["a"]), TypeError, ("numbers", "U1")),
     ("objects", lambda: gradcore.tensor([i]), TypeError, ("numbers", "object")),
+    ("an array of objects", lambda: gradcore.tensor(np.array([1, 2], dtype=object)), TypeError, ("numbers", "object")),
     ("None", lambda: gradcore.tensor([None]), RuntimeError, ("dtype of NoneType",)),
     ("complex data", lambda: gradcore.tensor([1j]), TypeError, ("numbers", "complex128")),
     ("from_numpy", lambda: gradcore.from_numpy([1]), TypeError, ("np.ndarray", "list")),
@@ -162,6 +172,8 @@ DEVICES: list[Case] = [
     ("a second cpu", lambda: gradcore.zeros(2, device="cpu:1"), DeviceError, ("cpu:1", "one 'cpu' device")),
     ("two devices", lambda: f(2) + gradcore.zeros(2, device="meta"), DeviceError,
      ("add: Expected all tensors to be on the same device", "cpu and meta")),
+    ("a gradient elsewhere", lambda: (f(2, requires_grad=True) * 2).backward(gradcore.ones(2, device="meta")), DeviceError,
+     ("the gradient is on meta and the output on cpu",)),
     ("an index elsewhere", lambda: f(2)[gradcore.zeros(1, dtype=np.int64, device="meta")], DeviceError, ("cpu and meta",)),
     ("a value on meta", lambda: gradcore.zeros(2, device="meta").tolist(), DataDependentShape, ("meta", "no values")),
     ("a branch on meta", lambda: bool(gradcore.zeros((), device="meta") > 0), DataDependentShape, ("meta",)),
@@ -192,6 +204,8 @@ MISTAKES: list[Case] = [
     ("an array for an activation", lambda: F.softmax(np.ones(3), 0), TypeError, ("softmax() expects tensors", "ndarray")),
     ("no super().__init__()", lambda: Careless()(f(2)), AttributeError, ("cannot call Careless", "super().__init__()")),
     ("a model for its parameters", lambda: optim.SGD(nn.Linear(1, 1)), TypeError, ("got Linear: pass its parameters()",)),
+    ("one beta", lambda: optim.Adam([f(1, requires_grad=True)], betas=(0.9,)), ValueError, ("two numbers, but got (0.9,)",)),  # type: ignore
+    ("no tuple of betas", lambda: optim.NAdam([f(1, requires_grad=True)], betas=0.9), ValueError, ("but got 0.9",)),  # type: ignore
     ("a model to clip", lambda: nn.utils.clip_grad_norm_(nn.Linear(1, 1), 1.0), TypeError, ("Linear: pass its parameters()",)),
     ("no optimizer's state", lambda: optim.SGD([f(1, requires_grad=True)]).load_state_dict({"w": 1}), KeyError,
      ("has 'state' and 'param_groups', but this one has ['w']",)),

@@ -14,7 +14,7 @@ from cupy.cuda.compiler import CompileException  # noqa: E402
 from cupy.cuda.runtime import CUDARuntimeError  # noqa: E402
 
 import gradcore  # noqa: E402
-from gradcore.devices import gpu, gpu_gemm, gpu_launch  # noqa: E402
+from gradcore.devices import availability, gpu, gpu_gemm, gpu_launch  # noqa: E402
 from gradcore.errors import DeviceError, DeviceFault, GradcoreError, KernelError  # noqa: E402
 from tests.host.fake_cublas import FakeLt  # noqa: E402
 from tests.host.test_availability import Refused  # noqa: E402
@@ -39,6 +39,9 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
     (CUDARuntimeError(3), DeviceFault, "CUDA error 3: CUDA cannot be used in a process that was forked from one "
                                        "that had used the device: start the process with "
                                        "multiprocessing.get_context('spawn')"),
+    (PermissionError(13, "Permission denied", "/root/.cupy"), KernelError,
+     "kernel relu<float> of elementwise.cu cannot be compiled: [Errno 13] Permission denied: '/root/.cupy'. CuPy keeps machine "
+     "code in ~/.cupy/kernel_cache: set CUPY_CACHE_DIR"),
     (ImportError("libnvrtc is missing"), DeviceError, "libnvrtc is missing. NVRTC comes with pip install 'gradcore[cuda13]'"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
 def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
@@ -180,3 +183,17 @@ def test_a_library_that_refuses_a_product_is_located(monkeypatch):
     with pytest.raises(KernelError, match=r"cuBLASLt could not launch a matrix product: CUBLAS_STATUS_EXECUTION_FAILED"
                                           r"\n  in op matmul, layer \(root\), phase setup, .*test_faults.py:\d+"):
         x @ x
+
+
+@pytest.mark.parametrize(("status", "words"), [
+    (2, "its memory is full, so that no context can be created"), (46, "it is busy"), (999, "the driver cannot create")])
+def test_a_device_on_which_no_context_can_be_created_says_why(status, words, monkeypatch):
+    def refuse(index):
+        raise CUDARuntimeError(status)
+
+    monkeypatch.setattr(gpu.runtime, "setDevice", refuse)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda index: {"major": 9, "minor": 0, "name": b"H200"})
+    monkeypatch.setattr(availability, "cuda_status", lambda: availability.CudaStatus((13, 0), 1, ""))
+    with pytest.raises(DeviceError, match=rf"cuda:0 cannot be used \(cudaError\w+: .*\): {words}") as found:
+        availability._make_cuda(0)
+    assert isinstance(found.value.__cause__, CUDARuntimeError)

@@ -9,7 +9,7 @@ import pytest
 import gradcore
 from gradcore.cli.find_batch import MOST, find
 from gradcore.cli.main import main
-from gradcore.cli.measure import measure
+from gradcore.cli.steps import measure
 from gradcore.errors import OutOfMemory
 from tests.conftest import raises
 

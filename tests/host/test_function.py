@@ -10,10 +10,10 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.errors import ModifiedInPlace, NoSecondDerivative, SpecError
+from gradcore.errors import DeviceError, ModifiedInPlace, NoSecondDerivative, SpecError
 from gradcore.events import Mark
-from gradcore.reading import normalized
 from tests.conftest import raises, torch_or_skip
+from tests.logs import normalized
 
 
 def functions(t: Any) -> dict[str, Any]:
@@ -69,6 +69,40 @@ def functions(t: Any) -> dict[str, Any]:
             assert h is None
             return g * 10
 
+    class Counted(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return len(x), x * 2, "doubled"
+
+        @staticmethod
+        def backward(ctx: Any, count: Any, g: Any, word: Any) -> Any:
+            assert count is None is word
+            return g * 10
+
+    class Named(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, scale: float = 2.0, other: Any = None) -> Any:
+            ctx.scale, ctx.needed = scale, ctx.needs_input_grad
+            return x * scale if other is None else x * scale + other
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            assert ctx.needed == ctx.needs_input_grad
+            return (g * ctx.scale, None, g * 5)[:len(ctx.needed)]
+
+    class Whole(Function):
+        @staticmethod
+        def forward(x: Any, scale: float = 3.0, shift: float = 1.0) -> Any:
+            return x * scale + shift
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            _, ctx.scale, ctx.shift = inputs
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * ctx.scale + ctx.shift, None, None
+
     def leaf() -> Any:
         return t.tensor([1.0, 2.0, -3.0], requires_grad=True)
 
@@ -104,11 +138,33 @@ def functions(t: Any) -> dict[str, Any]:
         Lazy.apply(x)[0].sum().backward()
         return [x.grad]
 
-    return {f.__name__: f for f in (cube, both, one_of_two, dirty, lazy)}
+    def counted() -> list[Any]:
+        x = leaf()
+        count, y, word = Counted.apply(x)
+        assert (count, word) == (3, "doubled")
+        y.sum().backward()
+        return [x.grad]
+
+    def named() -> list[Any]:
+        x, y = leaf(), leaf()
+        made = [Named.apply(x), Named.apply(x, scale=4.0), Named.apply(x, scale=4.0, other=y), Named.apply(x, 3.0, other=y)]
+        sum(m.sum() for m in made).backward()
+        return [*made, x.grad, y.grad]
+
+    def whole() -> list[Any]:
+        x = leaf()
+        made = [Whole.apply(x), Whole.apply(x, shift=2.0), Whole.apply(x=x, scale=5.0), Whole.apply(x, 7.0, 8.0)]
+        sum(m.sum() for m in made).backward()
+        for wrong in ({"factor": 1.0}, {"x": x}):
+            with raises(TypeError, next(iter(wrong))):
+                Whole.apply(x, **wrong)
+        return [*made, x.grad]
+
+    return {f.__name__: f for f in (cube, both, one_of_two, dirty, lazy, counted, named, whole)}
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", ["cube", "both", "one_of_two", "dirty", "lazy"])
+@pytest.mark.parametrize("name", ["cube", "both", "one_of_two", "dirty", "lazy", "counted", "named", "whole"])
 def test_functions_are_torchs(name: str) -> None:
     for a, b in zip(functions(gradcore)[name](), functions(torch_or_skip())[name](), strict=True):
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-6)
@@ -129,7 +185,8 @@ class Twice(gradcore.autograd.Function):
 @pytest.mark.parametrize(("result", "kind", "text"), [
     (lambda g: (g, g), RuntimeError, "returned an incorrect number of gradients (expected 1, got 2)"),
     (lambda g: 3, TypeError, "expected Variable or None (got int)"),
-    (lambda g: gradcore.ones(2), SpecError, "invalid gradient at index 0 - got [2] but expected shape compatible with [3]")])
+    (lambda g: gradcore.ones(2), SpecError, "invalid gradient at index 0 - got [2] but expected shape compatible with [3]"),
+    (lambda g: g.to("meta"), DeviceError, "invalid gradient at index 0 - expected device cpu but got meta")])
 def test_what_backward_may_return(result: Any, kind: type[Exception], text: str) -> None:
     Twice.result = staticmethod(result)
     x = gradcore.ones(3, requires_grad=True)

@@ -16,9 +16,9 @@ import gradcore
 from gradcore import nn
 from gradcore.devices import gpu_fused
 from gradcore.program.fusion import groups
-from gradcore.reading import normalized
 from tests.host.captured_steps import program_of
 from tests.host.graph_bed import Bed, bits, emulator_of
+from tests.logs import normalized
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]

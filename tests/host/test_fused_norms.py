@@ -13,8 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore import nn
 from gradcore.program.fusion import groups
-from gradcore.reading import normalized
-from tests.host.captured_steps import Stepping, program_of
+from tests.host.captured_steps import Stepping, logged, nan_stays, program_of, same_function, same_steps
 from tests.host.graph_bed import Bed, bits, emulator_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -178,9 +177,7 @@ def found_in(program: Any) -> list[Any]:
 def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, name: str) -> None:
     make, shape, expected, left_out = MODELS[name]
     eager, captured = Stepping(make()), Stepping(make(), gradcore.compile)
-    for k in range(5):
-        assert bits(eager.run(*data(k, shape))) == bits(captured.run(*data(k, shape))), k
-        assert eager.state() == captured.state(), k
+    same_steps(eager, captured, lambda k: data(k, shape))
     program = program_of(captured.run)
     assert sorted(group.kind for group in found_in(program)) == sorted(expected)
     assert f"{len(program.instructions) - left_out} kernel calls are captured in one graph" in captured.run.explain()
@@ -188,18 +185,8 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, name: str) -> N
 
 def check(bed: Bed, ours: Any, theirs: Any, count: int, joined: int) -> None:
     """A captured function has the bits of the eager one; so many groups, of which some are one launch each."""
-    step = gradcore.compile(ours)
-    with gradcore.no_grad():
-        for k in range(4):
-            x = data(k, (5, 6))[0]
-            found, expected = step(x), theirs(x)
-            for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
-                assert bits(a) == bits(b)
-        program = program_of(step)
-        assert len(found_in(program)) == count
-        bed.take()
-        step(x)
-        nodes = list(bed.card.nodes.values())[-1]
+    program, nodes = same_function(bed, ours, theirs, [data(k, (5, 6))[0] for k in range(4)])
+    assert len(found_in(program)) == count
     assert len(nodes) == len(program.instructions) - joined
 
 
@@ -225,32 +212,14 @@ def test_a_cotangent_that_is_broadcast_goes_by_relus_own_gradient(bed: Bed) -> N
 
 
 def test_nan_stays_in_a_captured_step(bed: Bed) -> None:
-    step, values = gradcore.compile(functions()["by given statistics"]), np.ones((5, 6), np.float32)
-    with gradcore.no_grad():
-        for _ in range(3):
-            step(gradcore.tensor(values, device="cuda"))
-        values[1] = np.nan
-        found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
-    assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
-    assert "are captured in one graph" in step.explain()
-
-
-def logged(bed: Bed, name: str, left_out: int) -> tuple[list[Any], int]:
-    """The log of four runs, the last two of them captured, and its peak."""
-    make, shape, *_ = MODELS[name]
-    training, batch = Stepping(make(), gradcore.compile), data(3, shape)
-    with gradcore.step(device=bed.device) as step:
-        for _ in range(4):
-            training.run(*batch)
-    calls = len(program_of(training.run).instructions) - left_out
-    assert f"{calls} kernel calls are captured in one graph" in training.run.explain()
-    return list(normalized(step.raw_log)), step.report.peak.allocated
+    nan_stays(functions()["by given statistics"])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    make, shape, _, left_out = MODELS[name]
     with Bed(kernels).in_place() as bed:
-        ours = logged(bed, name, MODELS[name][3])
+        ours = logged(bed, Stepping(make(), gradcore.compile), data(3, shape), left_out)
     with Bed(kernels).in_place() as bed:
         monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
-        assert logged(bed, name, 0) == ours
+        assert logged(bed, Stepping(make(), gradcore.compile), data(3, shape), 0) == ours

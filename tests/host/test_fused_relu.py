@@ -16,8 +16,7 @@ from gradcore.devices import gpu_fused, gpu_gemm, gpu_launch
 from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_linalg import linear, linear_relu
 from gradcore.program.fusion import groups
-from gradcore.reading import normalized
-from tests.host.captured_steps import Stepping, data, program_of
+from tests.host.captured_steps import Stepping, data, logged, nan_stays, program_of, same_function, same_steps
 from tests.host.emulator import Copy, Emulator
 from tests.host.fake_cublas import Epilogue
 from tests.host.graph_bed import Bed, bits, emulator_of
@@ -126,9 +125,7 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, how: str) -> No
     elif how == "without relu":
         bed.library._lt.without = {Epilogue.RELU_BIAS}
     eager, captured = Training(), Training(gradcore.compile)
-    for k in range(5):
-        assert bits(eager.run(*data(k))) == bits(captured.run(*data(k))), k
-        assert eager.state() == captured.state(), k
+    same_steps(eager, captured, data)
     program = program_of(captured.run)
     assert len(found_in(program)) == 2
     if how == "cuBLAS":
@@ -141,18 +138,8 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, how: str) -> No
 @pytest.mark.parametrize("name", JOINED)
 def test_only_results_without_other_readers_are_left_out(bed: Bed, name: str) -> None:
     f, count = functions()[name], JOINED[name]
-    step = gradcore.compile(f)
-    with gradcore.no_grad():
-        for k in range(4):
-            x = data(k)[0]
-            found, expected = step(x), f(x)
-            for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
-                assert bits(a) == bits(b)
-        program = program_of(step)
-        assert len(found_in(program)) == count
-        bed.take()
-        step(x)
-        nodes = list(bed.card.nodes.values())[-1]
+    program, nodes = same_function(bed, f, f, [data(k)[0] for k in range(4)])
+    assert len(found_in(program)) == count
     assert nodes.count("product") == sum(i.op == "linear" for i in program.instructions)
     assert len(nodes) == len(program.instructions) - count
 
@@ -183,35 +170,15 @@ def test_a_result_in_the_place_of_an_operand_is_made_by_two_launches() -> None:
 @pytest.mark.parametrize("larger", [np.maximum, np.fmax], ids=["NaN stays", "0 of NaN"])
 def test_nan_stays_in_a_captured_step(bed: Bed, larger: Any) -> None:
     bed.library._lt.larger = larger
-    step, values = gradcore.compile(functions()["joined"]), np.ones((5, 6), np.float32)
-    with gradcore.no_grad():
-        for _ in range(3):
-            step(gradcore.tensor(values, device="cuda"))
-        values[1] = np.nan
-        found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
-    assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
-    assert "are captured in one graph" in step.explain()
-
-
-def logged(bed: Bed, left_out: int) -> tuple[list[Any], int]:
-    """The log of the fourth step, and its peak."""
-    training = Training(gradcore.compile)
-    for k in range(3):
-        training.run(*data(k))
-    batch = data(3)
-    with gradcore.step(device=bed.device) as step:
-        training.run(*batch)
-    calls = len(program_of(training.run).instructions) - left_out
-    assert f"{calls} kernel calls are captured in one graph" in training.run.explain()
-    return list(normalized(step.raw_log)), step.report.peak.allocated
+    nan_stays(functions()["joined"])
 
 
 def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Bed(kernels).in_place() as bed:
-        ours = logged(bed, 4)
+        ours = logged(bed, Training(gradcore.compile), data(3), 4)
     with Bed(kernels).in_place() as bed:
         monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
-        assert logged(bed, 0) == ours
+        assert logged(bed, Training(gradcore.compile), data(3), 0) == ours
 
 
 # -- what the product's launch does ------------------------------------------------------------------------------------------

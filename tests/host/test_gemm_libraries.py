@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -82,6 +83,19 @@ def test_without_nvmath_cupys_calls_are_taken_and_the_reason_is_said(fake, monke
     broken = SimpleNamespace(create=lambda: (_ for _ in ()).throw(RuntimeError("libcublasLt.so.13 is missing")))
     monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublasLt=broken))
     assert "cannot use cuBLASLt (libcublasLt.so.13 is missing)" in gpu_gemm.make_library(0).unseen
+
+
+def test_warnings_of_an_import_choose_no_other_library(fake, monkeypatch):
+    class Bindings:
+        @property
+        def cublasLt(self):
+            warnings.warn("a package that nvmath-python imports will change", DeprecationWarning, stacklevel=1)
+            return fake
+
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", Bindings())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert isinstance(gpu_gemm.make_library(0), CublasLt)
 
 
 def test_a_workspace_lies_in_the_library_pool_beside_the_log(fake):

@@ -91,3 +91,18 @@ def test_what_connects_the_steps_of_a_log_by_hand() -> None:
     unkept = [alloc(1, exp), Keep(1, 0, "a"), alloc(2, exp), Keep(2, 3, "b"), launch(exp, 0, (), ())]
     (unknown,) = explained(Growth(3, 10), unkept, 0).grown
     assert unknown == Grown("exp", "", "train.py:7 in main", 2, 1024, "graph", "")
+
+
+def test_batches_and_gradients_that_are_never_dropped_are_named_but_not_what_lives_on() -> None:
+    data = [gradcore.tensor([float(k)] * 300) for k in range(2)]
+    w = gradcore.ones(1000, requires_grad=True)
+    kept: list[Any] = []
+    for _ in range(5):
+        with gradcore.step(device="cpu") as step:
+            batch = gradcore.tensor([1.0] * 1000)
+            w.grad = None
+            (w * batch * data[0].sum()).sum().backward()
+            kept += batch, w.grad
+    growth = step.report.growth
+    assert growth is not None and growth.requested == 8000
+    assert sorted((g.op, g.count, g.allocated) for g in growth.grown) == [("mul", 5, 5 * 4096), ("tensor", 5, 5 * 4096)]

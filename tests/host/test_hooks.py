@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.errors import SpecError
+from gradcore.errors import DeviceError, SpecError
 from tests.conftest import raises, torch_or_skip
 
 
@@ -170,9 +170,21 @@ def test_what_a_hook_may_return() -> None:
         y = x * 2
         y.register_hook(lambda g: gradcore.ones(2))
         y.sum().backward()
+    with raises(SpecError, "a hook on a leaf returned float64 for a gradient of float32"):
+        z = gradcore.ones(3, requires_grad=True)
+        z.register_hook(lambda g: g.double())
+        z.sum().backward()
+    with raises(DeviceError, "returned a tensor on meta for a gradient on cpu"):
+        y = x * 2
+        y.register_hook(lambda g: g.to("meta"))
+        y.sum().backward()
     with raises(TypeError, "a pre-hook of MulBackward0 must return 1 gradients, but returned 2"):
         y = x * x
         y.grad_fn.register_prehook(lambda gs: (gs[0], gs[0]))
+        y.sum().backward()
+    with raises(TypeError, "a hook of MulBackward0 must return 2 gradients, but returned 1"):
+        y = x * x
+        y.grad_fn.register_hook(lambda results, gs: results[0])
         y.sum().backward()
     del y
     with raises(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient"):
@@ -209,7 +221,7 @@ def test_a_hook_sees_its_own_lines() -> None:
     with gradcore.step() as s:
         (x * 2).sum().backward()
     from gradcore.events import Launch
-    from gradcore.reading import normalized
+    from tests.logs import normalized
     sites = {r.tag.site.function for r in normalized(s.raw_log) if isinstance(r, Launch) and r.invocation.op == "mul"}
     assert any("<lambda>" in name for name in sites), sites
     made.clear()

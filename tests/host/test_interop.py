@@ -40,6 +40,13 @@ def test_an_exported_tensor_is_shared_and_lives_as_long_as_the_array() -> None:
     assert set(ledger.live) == before
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_copy_has_the_machines_byte_order(dtype: str) -> None:
+    swapped = np.array([1, 2], np.dtype(dtype).newbyteorder())
+    for made in (gradcore.tensor(swapped), gradcore.as_tensor(swapped)):
+        assert made.dtype == np.dtype(dtype) and made.dtype.isnative and made.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64", "uint8", "bool"])
 def test_every_dtype_and_shape(dtype: str) -> None:
     for shape in ((), (0, 3), (2, 3)):

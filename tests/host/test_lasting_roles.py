@@ -11,6 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn, optim
 from gradcore.events import TAGS, Tag
+from tests.logs import normalized
 
 
 def tag_of(x: Any) -> Tag:
@@ -120,7 +121,7 @@ def test_marks_of_hooks_name_nodes_by_their_order_in_normalized_logs() -> None:
             x = gradcore.ones(3, requires_grad=True)
             (x * x).sum().backward()
             del x
-        labels = [r.label for r in gradcore.reading.normalized(s.raw_log) if isinstance(r, gradcore.events.Mark)]
+        labels = [r.label for r in normalized(s.raw_log) if isinstance(r, gradcore.events.Mark)]
         logs.append([label for label in labels if "node" in label])
     assert logs[0] == logs[1] and logs[0]
 

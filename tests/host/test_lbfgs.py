@@ -58,26 +58,38 @@ def test_steps_are_pytorchs(torch: Any, name: str, options: dict[str, Any]) -> N
 
 @pytest.mark.oracle
 def test_line_searches_in_hilly_country_are_pytorchs(torch: Any) -> None:
-    """Where most first steps go too far or not far enough, so that an interval is found and narrowed."""
+    """Where most first steps go too far or not far enough, so that an interval is found and narrowed.
+
+    In a few places a search takes another turn if the start differs in its last digits, as two machines' sines do: those do not
+    count.
+    """
     generator = np.random.default_rng(0)
+    steady = 0
     for _ in range(150):
-        start, scales, waves = generator.standard_normal((3, 3)) * [[2], [3], [1]]
-        lr, most = 10 ** generator.uniform(-3, 2), int(generator.integers(2, 12))
-        found = []
-        for library in (gradcore, torch):
-            p = library.tensor(start.tolist(), dtype=library.float64, requires_grad=True)
-            by, of = (library.tensor(x.tolist(), dtype=library.float64) for x in (scales, waves))
-            optimizer = library.optim.LBFGS([p], lr, 2, most, line_search_fn="strong_wolfe")
+        country = generator.standard_normal((3, 3)) * [[2], [3], [1]]
+        options = {"lr": 10 ** generator.uniform(-3, 2), "max_iter": 2, "max_eval": int(generator.integers(2, 12))}
+        theirs = [_searched(torch, country * [[nudge], [1], [1]], options)
+                  for nudge in (1, 1 + 1e-15, 1 - 1e-15, 1 + 1e-14, 1 - 1e-14)]
+        if np.ptp(theirs, axis=0).max() < 1e-9:
+            steady += 1
+            np.testing.assert_allclose(_searched(gradcore, country, options), theirs[0], rtol=1e-6, atol=1e-8)
+    assert steady > 130
 
-            def closure(p: Any = p, by: Any = by, of: Any = of, optimizer: Any = optimizer) -> Any:
-                optimizer.zero_grad()
-                loss = ((p * by).sin() * of).sum() + (p * p).sum() / 50 + (p[0] * p[1]).cos()
-                loss.backward()
-                return loss
 
-            optimizer.step(closure)
-            found.append([*p.tolist(), optimizer.state_dict()["state"][0]["func_evals"]])
-        np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
+def _searched(library: Any, country: Any, options: dict[str, Any]) -> list[float]:
+    """Where one step of LBFGS arrives, and after how many evaluations."""
+    start, by, of = (library.tensor(x, dtype=library.float64) for x in country.tolist())
+    p = start.requires_grad_()
+    optimizer = library.optim.LBFGS([p], line_search_fn="strong_wolfe", **options)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = ((p * by).sin() * of).sum() + (p * p).sum() / 50 + (p[0] * p[1]).cos()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return [*p.tolist(), optimizer.state_dict()["state"][0]["func_evals"]]
 
 
 @pytest.mark.oracle

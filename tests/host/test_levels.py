@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore._step import node_seconds
+from gradcore.engine.state import SETUP, local
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark
 from gradcore.report import load_report
 from gradcore.report.packed import pack, unpack
@@ -190,7 +192,7 @@ def test_the_environment_sets_the_level(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GRADCORE_RECORD", "counts")
     assert gradcore.step().level == "counts" and gradcore.step(level="events").level == "events"
     monkeypatch.setenv("GRADCORE_RECORD", "much")
-    with raises(ValueError, "but got 'much'"):
+    with raises(ValueError, "GRADCORE_RECORD must be one of off, counts, events, stacks, but got 'much'"):
         gradcore.step()
 
 
@@ -259,7 +261,7 @@ def test_what_is_kept_without_a_backward_is_what_is_kept_at_the_end() -> None:
     with gradcore.step() as s:
         y = x.exp().sin()
     assert (s.report.residual_bytes, s.report.residual_bytes_returned) == (4096, 0)
-    assert "Kept for backward: 4,096 bytes; released by backward: 0." in str(s.report)
+    assert "Kept for backward: 4,096 bytes; freed by the end of backward: 0." in str(s.report)
     del y
 
 
@@ -269,3 +271,19 @@ def test_of_several_backwards_the_one_that_began_with_most_counts() -> None:
         for n in (100, 1000, 10):
             x[:n].exp().sum().backward()
     assert (s.report.residual_bytes, s.report.residual_bytes_returned) == (4096, 4096)
+
+
+def test_threads_that_begin_in_a_step_work_in_its_phase() -> None:
+    def work() -> None:
+        made.append(gradcore.ones(10) * 2)
+
+    made: list[Any] = []
+    with gradcore.step(device="cpu") as s:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert {r.tag.phase for r in s.log if isinstance(r, Launch)} == {"forward"}
+    thread = threading.Thread(target=lambda: made.append(local.state.scope == SETUP))
+    thread.start()
+    thread.join()
+    assert made.pop() is True, "after the step"

@@ -10,11 +10,11 @@ import pytest
 
 import gradcore
 from gradcore.errors import DimError, SpecError
-from gradcore.reading import normalized
 from tests import forms_composed, forms_gathered, forms_networks
 from tests.conftest import raises
 from tests.forms import Form
 from tests.host.test_form_errors import Case, f, i, refused_by_both
+from tests.logs import normalized
 
 #: Functions that read values on the host, return no tensor, or draw random numbers.
 ELSEWHERE = ("unique_consecutive", "Tensor.unique_consecutive", "is_nonzero", "is_same_size", "is_signed", "is_complex")

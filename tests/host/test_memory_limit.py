@@ -33,3 +33,21 @@ def test_what_is_no_limit_is_one_clear_error(given: Any, monkeypatch: pytest.Mon
 def test_an_empty_limit_in_the_environment_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCORE_MEMORY_LIMIT", "")
     assert make_meta().stack.limit.limit is None
+
+
+def test_what_a_larger_step_left_cached_does_not_serve_past_a_lower_limit() -> None:
+    gradcore.empty_cache("meta")
+    live = gradcore.ones(1000, device="meta")
+    reserved = gradcore.memory_reserved("meta")
+    gradcore.ones(100 << 20, device="meta")
+    assert gradcore.memory_reserved("meta") > 400 << 20, "cached"
+    gradcore.set_memory_limit("64MiB", "meta")
+    try:
+        assert gradcore.memory_reserved("meta") == reserved
+        with pytest.raises(gradcore.OutOfMemory):
+            gradcore.ones(100 << 20, device="meta")
+        # One that what is reserved keeps to returns nothing.
+        gradcore.set_memory_limit(reserved, "meta")
+        assert gradcore.memory_reserved("meta") == reserved and live.numel() == 1000
+    finally:
+        gradcore.set_memory_limit(None, "meta")

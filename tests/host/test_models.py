@@ -15,8 +15,8 @@ from gradcore.devices.meta import make_meta
 from gradcore.events import MARK, TAGS, UPLOAD
 from gradcore.models import registry
 from gradcore.models.mlp import MLP
-from gradcore.reading import normalized
 from tests.conftest import raises
+from tests.logs import normalized
 
 
 def test_mlp_for_digits() -> None:

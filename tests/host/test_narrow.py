@@ -16,6 +16,7 @@ import gradcore
 from gradcore.devices.dtypes import MOVES
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
+from gradcore.errors import SpecError
 from gradcore.ops import all_ops
 from gradcore.report.recording import Recording
 from tests.conftest import raises
@@ -267,6 +268,53 @@ def test_small_rows_are_normalised_by_their_own_size(name: str, torch: Any) -> N
         return [library.nn.functional.rms_norm(x, (4,)).tolist(), layer(x).tolist()]
 
     np.testing.assert_allclose(normalised(gradcore), normalised(torch), rtol=2**-7)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("norm", [
+    lambda f, x, w: f.layer_norm(x, (4,), w, w), lambda f, x, w: f.group_norm(x, 2, w, w),
+    lambda f, x, w: f.instance_norm(x, weight=w, bias=w), lambda f, x, w: f.batch_norm(x, None, None, w, w, True)])
+def test_norms_of_16_bits_take_weights_of_float32(name: str, norm: Any, torch: Any) -> None:
+    """As networks in bfloat16 keep their norms. On a GPU no kernel may read such weights as 16-bit numbers."""
+    data = np.random.default_rng(3).normal(size=(3, 4, 4)).astype(np.float32)
+
+    def computed(library: Any) -> list[Any]:
+        x = library.tensor(data).to(getattr(library, name)).requires_grad_()
+        w = library.tensor([0.5, 2.0, -1.0, 3.0], requires_grad=True)
+        y = norm(library.nn.functional, x, w)
+        (y * y).sum().backward()
+        assert (y.dtype, x.grad.dtype, w.grad.dtype) == (x.dtype, x.dtype, library.float32)
+        return [v.detach().float().numpy() for v in (y, x.grad, w.grad)]
+
+    for found, expected in zip(computed(gradcore), computed(torch), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("norm", [lambda f, x, w: f.layer_norm(x, (4,), w), lambda f, x, w: f.group_norm(x, 2, w)])
+@pytest.mark.parametrize(("input", "weight"), [("float32", "float16"), ("float32", "float64"), ("float16", "bfloat16")])
+def test_other_mixtures_in_norms_are_refused(input: str, weight: str, norm: Any) -> None:
+    x, w = gradcore.ones(2, 4, dtype=getattr(gradcore, input)), gradcore.ones(4, dtype=getattr(gradcore, weight))
+    with raises(SpecError, input, weight):
+        norm(gradcore.nn.functional, x, w)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [1.0, 300.0])
+def test_the_gradients_of_an_rms_norm_are_rounded_once(name: str, size: float) -> None:
+    rng = np.random.default_rng(0)
+    dtype = getattr(gradcore, name)
+    values, scales, slopes = (gradcore.tensor(v.astype(np.float32)).to(dtype) for v in (
+        rng.normal(size=(8, 32)) * size, rng.uniform(0.5, 1.5, 32), rng.normal(size=(8, 32))))
+
+    def gradients(dtype: Any) -> list[Any]:
+        x, weight = (v.to(dtype).detach().requires_grad_() for v in (values, scales))
+        gradcore.nn.functional.rms_norm(x, (32,), weight, 1e-5).backward(slopes.to(dtype))
+        return [x.grad, weight.grad]
+
+    for found, exact in zip(gradients(dtype), gradients(gradcore.float32), strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.float().numpy(), exact.to(dtype).float().numpy())
 
 
 @pytest.mark.oracle

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 
 import pytest
 
@@ -30,8 +31,10 @@ pytestmark = pytest.mark.skipif(library_path() is None,
 
 
 def instances(family: str, target: str = TARGETS[2]) -> list[str]:
-    """The instances to compile: all, or each template and function once and each kind of operand once."""
-    found = sorted(noted().wanted.get(family, ()), key=lambda name: ("float" not in name, name))
+    """The instances to compile: all, or each template and function once and each kind of operand once, those with the largest
+    tiles and packs, which take the most registers."""
+    found = sorted(noted().wanted.get(family, ()), key=lambda name: ("float" in name, [
+        int(number) for number in re.findall(r"\b\d+\b", name)], name))
     if os.environ.get("GRADCORE_ALL_INSTANCES") == "1" or (target == TARGETS[2] and family != "elementwise"):
         return found
     once: dict[str, str] = {}
@@ -39,7 +42,7 @@ def instances(family: str, target: str = TARGETS[2]) -> list[str]:
         template, function = re.match(r"(\w+)(?:<([A-Z]\w+(?:<[^>]*>)?))?", name).groups()
         operands = set(re.findall(r"\w+<[\w ]+>|[\w ]+\*|half|bfloat", name)) if target == TARGETS[2] else ()
         for key in ((template if target == TARGETS[2] else "", function), (template, *sorted(operands))):
-            once.setdefault(str(key), name)
+            once[str(key)] = name
     return sorted(set(once.values()))
 
 
@@ -48,6 +51,13 @@ def table(tmp_path_factory):
     lines: list[str] = []
     yield lines
     (tmp_path_factory.mktemp("nvrtc") / "kernels.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_opens_with_what_it_computes_and_what_it_moves(family):
+    lines = takewhile(lambda line: line.startswith("//"), (source_folder() / f"{family}.cu").read_text().splitlines())
+    computes, *others = (line.removeprefix("//").strip() for line in lines)
+    assert computes and re.search(r"Traffic in bytes.* [n(LN]", " ".join(others))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ import gradcore
 from gradcore import folds, nn
 from gradcore.events import Alloc, Launch, Retag, View
 from gradcore.models import chargpt
-from gradcore.reading import normalized
+from tests.logs import normalized
 
 SIZES = {"digits": (64, 128, 128, 10), "large": (784, 1024, 1024, 1024, 10)}
 GOLDEN = Path(__file__).parent.parent / "golden"

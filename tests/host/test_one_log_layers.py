@@ -11,7 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn, optim
 from gradcore.nn import functional as F
-from gradcore.reading import normalized
+from tests.logs import normalized
 
 F32 = np.float32
 

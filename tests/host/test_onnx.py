@@ -106,6 +106,9 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "Conv1d": (lambda: nn.Conv1d(5, 6, 3, padding=1), (2, 5, 8)),
     "Conv2d": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1), IMAGE),
     "Conv2d in groups": (lambda: nn.Conv2d(4, 6, (3, 2), dilation=2, groups=2, bias=False), IMAGE),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1), IMAGE),
+    "ConvTranspose1d in groups": (lambda: nn.ConvTranspose1d(4, 6, 3, stride=3, dilation=2, groups=2, bias=False), (2, 4, 8)),
+    "ZeroPad2d": (lambda: nn.ZeroPad2d((1, 2, 0, 3)), IMAGE), "LocalResponseNorm": (lambda: nn.LocalResponseNorm(2), IMAGE),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(8), ROWS_OF), "BatchNorm2d": (lambda: nn.BatchNorm2d(4), IMAGE),
     "BatchNorm2d without scale": (lambda: nn.BatchNorm2d(4, affine=False), IMAGE),
     "LayerNorm": (lambda: nn.LayerNorm(8), SEQUENCE), "LayerNorm over two": (lambda: nn.LayerNorm((5, 8)), SEQUENCE),
@@ -120,8 +123,21 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "AdaptiveAvgPool2d to parts": (lambda: nn.AdaptiveAvgPool2d((4, 3)), IMAGE), "Flatten": (lambda: nn.Flatten(), IMAGE),
     "MultiheadAttention": (lambda: Attention(), SEQUENCE),
     "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), SEQUENCE),
+    "LSTM": (lambda: Recurrent(), SEQUENCE), "GRU": (lambda: nn.GRU(8, 3, bidirectional=True), SEQUENCE),
+    "GRU without bias": (lambda: nn.GRU(8, 3, bias=False), SEQUENCE),
+    "RNN": (lambda: nn.RNN(8, 3), SEQUENCE), "RNN of relu": (lambda: nn.RNN(8, 3, nonlinearity="relu"), SEQUENCE),
     "Unflatten": (lambda: nn.Unflatten(1, (2, 4)), ROWS_OF),
 }
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 3, 2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        out, (h, c) = self.lstm(x)
+        return out, h, c
 
 
 class Attention(nn.Module):
@@ -157,7 +173,8 @@ def test_statistics_of_half_a_batch_norm_stay_in_float32() -> None:
 # -- every op ----------------------------------------------------------------------------------------------------------
 
 #: Where onnxruntime differs, or results are unspecified, by op: sample calls with one of these words in their name.
-OTHERWISE = {"mean": ("nothing",), "amax": ("nan",), "amin": ("nan",), "ranked": ("special",), "mse_loss": ("empty mean",),
+OTHERWISE = {**dict.fromkeys(("lstm", "gru", "rnn"), ("no samples", "no steps")),
+             "mean": ("nothing",), "amax": ("nan",), "amin": ("nan",), "ranked": ("special",), "mse_loss": ("empty mean",),
              "cross_entropy": ("empty",), "empty": ("",), "attention": ("dropout",)}
 #: Ops that are in the table to raise an error with a reason.
 REFUSED = ("dropout", "advance", "uniform", "uniform_", "normal", "normal_", "batch_norm")
@@ -321,3 +338,8 @@ def test_training_mode_is_given_back_and_randomness_refused() -> None:
         gradcore.onnx.export(lambda x: None, gradcore.randn(3), None)
     with raises(TypeError, "expected a module"):
         gradcore.onnx.export(3, gradcore.randn(3), None)
+
+
+def test_recurrent_layers_without_samples_are_refused() -> None:
+    with raises(gradcore.ExportError, "crashes at a recurrent layer without steps or samples"):
+        gradcore.onnx.export(nn.GRU(4, 3), gradcore.zeros(5, 0, 4), None)

@@ -12,7 +12,7 @@ from gradcore.autograd import gradcheck, gradgradcheck
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.ops import all_ops
-from gradcore.reading import normalized
+from tests.logs import normalized
 from tests.rows import ROWS, Row, parts, tensors_of
 
 

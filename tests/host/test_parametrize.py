@@ -220,7 +220,7 @@ def test_volumes_that_do_not_fit_are_refused() -> None:
             (lambda: f.conv3d(x, w, padding="same", stride=2), RuntimeError, "not supported for strided convolutions"),
             (lambda: f.conv3d(x, w, padding="most"), ValueError, "Invalid padding string 'most'"),
             (lambda: f.conv3d(x, w, stride=(1, 2)), RuntimeError, "stride must be an int or three ints"),
-            (lambda: nn.Conv3d(4, 2, (3, 3)), RuntimeError, "kernel_size must be an int or 3 of them"),
+            (lambda: nn.Conv3d(4, 2, (3, 3)), RuntimeError, "kernel_size must be an int or three ints"),
             (lambda: f.adaptive_max_pool2d(x, 2), RuntimeError, "Expected 3D or 4D tensor"),
             (lambda: f.adaptive_max_pool1d(x, 2), RuntimeError, "Expected 2D or 3D tensor")):
         with raises(kind, text):

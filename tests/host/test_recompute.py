@@ -8,8 +8,8 @@ from gradcore.events import Keep, Launch
 from gradcore.nn import functional
 from gradcore.ops import activation
 from gradcore.ops.op import op
-from gradcore.reading import normalized
 from tests.conftest import raises
+from tests.logs import normalized
 
 
 def network(seed=0):

@@ -16,11 +16,9 @@ from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, ModifiedInPlace, OutOfMemory
 from gradcore.events import KEEP, Alloc, Drop, Free, Keep, Launch, typed
 from gradcore.memory.resource import Stream
-from gradcore.memory.sources import HostSource
-from gradcore.memory.stack import build
-from gradcore.memory.streams import NoDriver
 from tests.conftest import raises
 from tests.host.test_engine import cpu, leaf
+from tests.meta.memory_stacks import stack
 
 
 def test_residuals_go_back_as_soon_as_their_node_ran() -> None:
@@ -170,7 +168,8 @@ def test_a_script_can_go_on_after_running_out() -> None:
 
 @pytest.mark.parametrize("fail_at", range(1, 14))
 def test_an_allocation_that_fails_anywhere_in_a_step_leaves_nothing(fail_at: int) -> None:
-    device = HostDevice("cpu", build(HostSource(), NoDriver(), fail_at=(fail_at,)), Stream(0), host_table())
+    memory = stack("host", fail_at=(fail_at,))
+    device = HostDevice("cpu", memory, Stream(0), host_table())
 
     def step() -> list[float]:
         x = gradcore.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
@@ -183,10 +182,10 @@ def test_an_allocation_that_fails_anywhere_in_a_step_leaves_nothing(fail_at: int
         step()
     except OutOfMemory:
         failed = True
-    assert failed == (device.stack.fault.count >= fail_at)  # type: ignore[union-attr]
+    assert failed == (memory.top.count >= fail_at)
     assert device.ledger.live == {} and device.ledger.requested == 0
     assert (local.state.grad, local.state.scope, local.state.site, local.state.node) == modes
-    device.stack.fault.fail_at.clear()  # type: ignore[union-attr]
+    memory.top.fail_at.clear()
     again = step()
     assert again == step()
     assert device.ledger.live == {}

@@ -95,6 +95,16 @@ def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
         assert told["with_events"] == sorted(run.recordings) and told["steps"] == 5 and told["about"]["model"] == "mlp"
 
 
+def test_a_run_at_the_level_counts_has_no_events(capsys: Any, tmp_path: Path) -> None:
+    assert command(capsys, "train", "--steps", 2, "--quiet", "--device", "cpu", "--record", "counts", "--out", tmp_path)[0] == 0
+    status, out, _ = command(capsys, "report", tmp_path)
+    assert status == 0 and "the file has no events, as of a run at the level counts" in out
+    status, _, err = command(capsys, "export", tmp_path, "--format", "csv", "-o", tmp_path / "step.csv")
+    assert status == 1 and "of a step at the level 'counts' (record it at 'events')" in err
+    status, _, err = command(capsys, "report", tmp_path, "--beside", tmp_path)
+    assert status == 1 and "choose its file with --html" in err
+
+
 def test_report_of_a_step_report_alone(capsys: Any, tmp_path: Path, recording: Recording) -> None:
     path = tmp_path / "step.json"
     path.write_text(recording.report.to_json())

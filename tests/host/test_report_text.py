@@ -85,12 +85,12 @@ Live at the end of each phase:
   forward              2,048 bytes  after 1500.00 ms
   step                 1,536 bytes  after 4000.00 ms
 
-Kept for backward: 3,072 bytes; released by backward: 1,024.
+Kept for backward: 3,072 bytes; freed by the end of backward: 1,024.
   node 1: 'a', 1,024 bytes of mul in (root), kept at record 5, still kept
   node 1: 'b', 1,024 bytes of mul in head, kept at record 5, released at 7
   node 1: 'c', 1,024 bytes of mul in head, kept at record 5, released at 8, freed at 9
 
-Allocated in this step and live at its end:
+Results made in this step and live at its end:
             1,024 bytes of mul in (root), model.py:3 in f: kept by the graph
               512 bytes of exp in head, model.py:3 in f: referenced by your code
 

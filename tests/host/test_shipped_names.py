@@ -91,16 +91,26 @@ def test_a_gradient_that_was_there_before_comes_back_as_a_result(tmp_path: Path)
     assert loaded(gradcore.tensor([1.0, 2.0])).tolist() == [11.0, 22.0]
 
 
-def test_the_gradient_of_an_argument_cannot_be_saved(tmp_path: Path) -> None:
+def test_a_gradient_for_an_argument_is_saved_if_the_function_takes_it(tmp_path: Path) -> None:
     @gradcore.compile
     def f(x: Any) -> Any:
         leaf = x.detach().requires_grad_()
-        (leaf * 2).sum().backward()
+        (leaf * leaf).sum().backward()
         return leaf.grad
 
     for _ in range(2):
         assert f(gradcore.ones(2)).tolist() == [2.0, 2.0]
+    f.save(tmp_path / "f")
+    assert gradcore.load_program(tmp_path / "f")(gradcore.tensor([3.0, 4.0])).tolist() == [6.0, 8.0]
+
+    @gradcore.compile
+    def left_to_the_caller(x: Any) -> Any:
+        leaf = x.detach().requires_grad_()
+        return leaf * leaf
+
+    for _ in range(2):
+        assert left_to_the_caller(gradcore.ones(2)).tolist() == [1.0, 1.0]
     with raises(TraceError, "float32[2], is an argument of the traced function"):
-        f.save(tmp_path / "f")
+        left_to_the_caller.save(tmp_path / "left")
     with pytest.raises(FileNotFoundError):
-        gradcore.load_program(tmp_path / "f")
+        gradcore.load_program(tmp_path / "left")

@@ -152,6 +152,12 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "captured of another size": (lambda p: of_kind(p, "captured").__setitem__(1, 3), "expected 3 bytes"),
     "a checksum": (lambda p: p["captured"][0].__setitem__(2, 1), "its checksum does not match"),
     "leaf beside its buffer": (lambda p: p["leaves"][0][1]["at"][1].__setitem__(3, 100), "is not in a captured buffer"),
+    "leaf that is named twice": (lambda p: p["leaves"].append(p["leaves"][0]), "leaves: expected each name once"),
+    "leaf with another tensor's name": (
+        lambda p: p["leaves"][0].__setitem__(0, p["captured"][-1][1]), "has the name of another tensor"),
+    "a leaf that must have a gradient, and none": (
+        lambda p: p["presence"].extend([[0, True], [0, False]]), "presence: expected each once"),
+    "a leaf that must have something else": (lambda p: p.update(presence=[[0, 1]]), "presence: expected true or false"),
     "gradient for no leaf": (lambda p: p["left"][0].__setitem__(0, 99), "a leaf: expected an integer"),
     "gradient of another shape": (lambda p: p["left"][0].__setitem__(1, p["left"][1][1]), "lives from"),
     "unknown optimizer": (lambda p: p["optimizers"][0].__setitem__(0, "os.system"), "a class of gradcore.optim"),
@@ -166,6 +172,9 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda p: next(x for x in instruction(p, "adam_")[1] if "update" in x).update(update=[7, 0]), "expected an integer"),
     "a learning rate that is a text": (lambda p: p["optimizers"][0][1][0][0].__setitem__(1, "fast"), "a number is bool"),
     "a line that calls itself": (lambda p: p["sites"][0].__setitem__(3, [0]), "site 0"),
+    "a caller that has a caller": (
+        lambda p: p["sites"].extend([["a", 1, "f", above] for k in [len(p["sites"])] for above in ([], [k], [k + 1])]),
+        "a caller cannot have callers of its own"),
     "unknown role": (lambda p: p["tags"][0].__setitem__(3, "root"), "one of the roles"),
     "a launch too few": (lambda p: p["script"].remove(["launch"]), "a launch for each instruction"),
     "a record of another kind": (lambda p: p["script"].append(["free", 1]), "expected one of launch, keep, drop, mark"),

@@ -1,13 +1,14 @@
-"""Memory stacks for tests: slow, tiny or failing sources, and a driver that simulates streams."""
+"""Memory stacks for tests: slow, tiny or failing sources, failing allocations, and a driver that simulates streams."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
-from gradcore.errors import SourceExhausted
-from gradcore.memory.resource import Segment, Source, Stream
+from gradcore.errors import OutOfMemory, SourceExhausted
+from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Stream
 from gradcore.memory.sources import CountingSource, HostSource
 from gradcore.memory.stack import Stack, build
 from gradcore.memory.streams import NoDriver
@@ -48,6 +49,27 @@ class Failing:
         if self.went in self.deallocations:
             raise RuntimeError("the driver is gone")
         self._upstream.deallocate(segment)
+
+
+class Fault:
+    """A resource whose allocations with the given numbers (from 1) raise :class:`OutOfMemory`."""
+
+    def __init__(self, upstream: MemoryResource, fail_at: Collection[int]) -> None:
+        self._upstream = upstream
+        self.fail_at = set(fail_at)
+        self.count = 0
+
+    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+        self.count += 1
+        if self.count in self.fail_at:
+            raise OutOfMemory(f"out of memory: injected failure of allocation {self.count}, {nbytes} bytes", asked=nbytes)
+        return self._upstream.allocate(nbytes, stream, tag, node)
+
+    def deallocate(self, block: Block, serial: int) -> None:
+        self._upstream.deallocate(block, serial)
+
+    def release(self, block: Block) -> None:
+        self._upstream.release(block)
 
 
 class Events:
@@ -91,4 +113,5 @@ def stack(kind: str = "counting", *, limit: int | None = None, source: Source | 
           fail_at: Collection[int] | None = None, poison: Any = None) -> Stack:
     if source is None:
         source = HostSource() if kind == "host" else CountingSource()
-    return build(source, driver or NoDriver(), limit=limit, fail_at=fail_at, poison=poison)
+    made = build(source, driver or NoDriver(), limit=limit, poison=poison)
+    return made if fail_at is None else replace(made, top=Fault(made.top, fail_at))

@@ -42,8 +42,8 @@ from gradcore.events import (
     View,
     typed,
 )
-from gradcore.reading import normalized
 from gradcore.spec import TensorSpec
+from tests.logs import normalized
 
 SPEC = TensorSpec.of((2,), "float32")
 SITE = Site("/home/somebody/train.py", 7, "main")

@@ -159,6 +159,8 @@ KEEPS: dict[str, dict[str, str]] = {
     "bce_logits": {"x": "x target", "target": "x"},
     "layer_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
     "layer_norm_grad": dict.fromkeys(("dy", "x", "weight", "mean", "rstd"), "dy x weight mean rstd"),
+    "group_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
+    "group_norm_grad": dict.fromkeys(("dy", "x", "weight", "mean", "rstd"), "dy x weight mean rstd"),
     "dropout": {"x": "state p"},
     "layer_norm_apply": dict.fromkeys(("x", "weight", "bias", "mean", "rstd"), "x weight bias mean rstd"),
     "conv2d": {"x": "weight", "weight": "x", "bias": ""},

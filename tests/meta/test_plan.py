@@ -184,7 +184,7 @@ def test_a_shared_place_is_large_enough_for_the_largest_and_taken_for_as_long_as
     (1024, 512, 1024, 1024), (2048, 1536, 1024, 1536), (1536, 2048, 1024, 1536)])
 def test_a_sharing_that_costs_memory_is_given_up(shared: int, alone: int, apart: int, chosen: int, monkeypatch: Any) -> None:
     """Arenas with sharing and without; the second is looked for only if the first is above the bound without sharing."""
-    monkeypatch.setitem(plan.__globals__, "planned", lambda program, places: Plan(
+    monkeypatch.setitem(plan.__globals__, "planned", lambda program, places, renewed: Plan(
         {}, shared if places else alone, 0, "", places, apart))
     assert plan(chain([512] * 3)).nbytes == chosen
 

@@ -48,6 +48,20 @@ def test_small_blocks_never_lie_in_large_segments() -> None:
     assert pool.allocate(512, stream).segment is small.segment
 
 
+def test_segments_of_any_size_keep_their_blocks_apart() -> None:
+    # The meta device predicts batches that no machine could hold.
+    pool, stream = pool_over(CountingSource()), Stream(0)
+    sizes = [1 << 50, 512, 3 << 57, (1 << 59) - 2 * MiB, 11 * MiB]
+    blocks = [pool.allocate(size, stream) for size in sizes]
+    assert [b.size for b in blocks] == sizes
+    assert len({b.segment.index for b in blocks}) == 5 and all(b.offset == 0 for b in blocks)
+    give(pool, *blocks)
+    assert pool.flush() == sum(segment_size(b.size) for b in blocks)
+    with pytest.raises(OutOfMemory, match="a segment has less than 576,460,752,303,423,488 bytes on any device") as caught:
+        pool.allocate(1 << 59, stream)
+    assert caught.value.asked == 1 << 59 and not pool.reserved
+
+
 def test_but_they_do_before_memory_runs_out() -> None:
     made = stack(limit=24 * MiB)
     pool, stream, other = made.pool, Stream(0), Stream(1)

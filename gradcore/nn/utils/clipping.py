@@ -33,7 +33,7 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
     """
     tensors = _listed(tensors)
     if not tensors:
-        return functional.tensor(0.0)
+        return functional.zeros(())
     device, dtype = tensors[0].storage.device, tensors[0].spec.dtype
     p = float(norm_type)
     parts = [_power_sum(t, p).to(device=device, dtype=dtype) for t in tensors]

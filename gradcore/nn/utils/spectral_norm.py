@@ -17,9 +17,9 @@ Tensor = Any
 
 def default_dim(module: Any) -> int:
     """The output dimension of a module's weight."""
-    from gradcore.nn.sampling import ConvTranspose1d, ConvTranspose2d
+    from gradcore.nn.convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
-    return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d)) else 0
+    return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)) else 0
 
 
 def matrix_of(weight: Tensor, dim: int) -> Tensor:

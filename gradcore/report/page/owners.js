@@ -80,8 +80,8 @@ class Owners {
   row(owner) {
     const cells = OWNER_COLUMNS.map((column, i) => {
       const text = (column.text ?? column.value)(owner);
-      const inner = i ? text : element("button", { type: "button" }, text);
-      return element("td", { class: this.style(column) }, inner);
+      const inner = i ? breakable(text) : [element("button", { type: "button" }, text)];
+      return element("td", { class: this.style(column) }, ...inner);
     });
     const chosen = owner.key === this.chosen ? "chosen" : undefined;
     return element("tr", { class: chosen ?? "", "data-key": owner.key, on: { click: () => this.choose(owner) } }, ...cells);

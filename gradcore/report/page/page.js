@@ -32,7 +32,7 @@ function show(run, recording) {
   fillList(byId("figures"), [["peak allocated", `${bytes(report.peak.allocated)} (${count(report.peak.allocated)})`],
     ["requested", count(report.peak.requested)], ["reserved", count(report.peak.reserved)],
     ...(report.records ? [["kept for backward", count(report.residual_bytes)],
-      ["released by backward", count(report.residual_bytes_returned)]] : []),
+      ["freed by the end of backward", count(report.residual_bytes_returned)]] : []),
     ["device", report.device], ...(report.batch_size ? [["batch", count(report.batch_size)]] : [])]);
   warn(report);
   byId("recording").value = optionOf(run, recording);

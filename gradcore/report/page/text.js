@@ -16,10 +16,16 @@ function element(tag, { on = {}, ...attributes } = {}, ...children) {
   return made;
 }
 
+// A text that may break after each slash, as paths should.
+function breakable(text) {
+  return String(text).split(/(?<=\/)/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+}
+
 // A definition list's rows: a name, and what it is.
 function fillList(list, rows) {
+  const shown = (what) => (what instanceof Node ? [what] : breakable(what));
   list.replaceChildren(...rows.map(([name, ...what]) =>
-    element("div", {}, element("dt", {}, name), element("dd", {}, ...what))));
+    element("div", {}, element("dt", {}, name), element("dd", {}, ...what.flatMap(shown)))));
 }
 
 const count = (n) => n.toLocaleString("en");

@@ -107,20 +107,22 @@ def device_memory(pytestconfig: pytest.Config) -> Iterator[DeviceMemory]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     marks = [m for m in map(item.get_closest_marker, (PEAK, LEAKS)) if m is not None]
     if marks:
-        from gradcore.units import parse_bytes
-
-        item.stash[_limits] = limits = {}
-        for mark in marks:
-            try:
-                (given,) = mark.args if not mark.kwargs else ()
-                limits[mark.name] = parse_bytes(given), given
-            except ValueError as error:
-                why = error if len(mark.args) == 1 and not mark.kwargs else 'one size such as "24 MB" was expected'
-                pytest.fail(f"{mark.name}{_arguments(mark)}: {why}", pytrace=False)
+        item.stash[_limits] = {m.name: (_size(m), m.args[0]) for m in marks}
 
 
-def _arguments(mark: pytest.Mark) -> str:
-    return "(" + ", ".join([*map(repr, mark.args), *(f"{k}={v!r}" for k, v in mark.kwargs.items())]) + ")"
+def _size(mark: pytest.Mark) -> int:
+    """The limit that a marker sets, in bytes. Fails the test if it is no size."""
+    from gradcore.units import parse_bytes
+
+    why = 'one size such as "24 MB" was expected'
+    if len(mark.args) == 1 and not mark.kwargs:
+        try:
+            return parse_bytes(mark.args[0])
+        except ValueError as error:
+            why = str(error)
+    given = ", ".join([*map(repr, mark.args), *(f"{k}={v!r}" for k, v in mark.kwargs.items())])
+    # Outside the except clause: pytest shows an exception that is being handled, too.
+    pytest.fail(f"{mark.name}({given}): {why}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -234,7 +236,8 @@ def _told(baseline: Baseline) -> Iterator[str]:
     missing = sorted(found.keys() - recorded.keys())
     changed = sorted(t for t in found.keys() & recorded.keys() if found[t].peak != recorded[t].peak)
     smaller = [t for t in changed if found[t].peak < recorded[t].peak]
-    peaks = f"{len(found)} peak{'s' * (len(found) != 1)}"
+    count = len(found) if baseline.update else len(found) - len(missing)
+    peaks = f"{count} peak{'s' * (count != 1)}"
     if baseline.lost_workers:
         yield f"workers that went down without their figures: {baseline.lost_workers}"
     if baseline.update:

@@ -1,0 +1,46 @@
+"""Which step of which run a command reads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gradcore.report.recording import Recording
+from gradcore.report.run import Run, load_run
+from gradcore.report.text import reached_by
+from gradcore.units import format_bytes
+
+
+def add_step(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--step", type=_which, default="peak", metavar="N|peak|first|last", help=help)
+
+
+def _which(text: str) -> int | str:
+    """An argument that is ``peak``, ``first``, ``last`` or a number."""
+    if text in ("peak", "first", "last"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, peak, first or last, but got {text!r}") from None
+
+
+def load_newest(path: Path) -> tuple[Path, Run]:
+    """The run in a file, or the newest run in a folder, and its path. Raises ValueError for a folder without a run,
+    FileNotFoundError if nothing has this path."""
+    if path.is_dir():
+        files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)
+        if not files:
+            raise ValueError(f"no run (*.jsonl) in the folder {path}: gradcore train writes one")
+        path = files[-1]
+    elif not path.exists():
+        raise FileNotFoundError(f"{path} not found: gradcore train writes a run to the folder runs, or to --out FOLDER")
+    return path, load_run(path)
+
+
+def of_step(number: int, recording: Recording) -> str:
+    """A step's peak, on one line."""
+    peak, report = recording.report.peak, recording.report
+    batch = f", batch {report.batch_size}" if report.batch_size else ""
+    where = f", reached by {reached_by(peak)}" if peak.op else ""
+    return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"

@@ -1,0 +1,111 @@
+"""The line of source that an op runs for: the first one outside gradcore, found once for each instruction."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+from gradcore.engine.state import local
+from gradcore.events import WRITTEN, Site, Table
+
+SITES: Table[Site] = Table()
+
+# The folder as file names of code objects have it, possibly through a link.
+_PACKAGE = str(Path(__file__).parent.parent) + "/"
+#: Parts of the package that use it as users do: their lines are sites.
+_OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
+
+#: Python's own code that calls us for somebody. A copy belongs to whoever asked for it, a user or a layer here, and what a
+#: context does to whoever enters it.
+_GO_BETWEENS = frozenset(f.__code__.co_filename for f in (copy.deepcopy, contextmanager, functools.update_wrapper))
+
+# By id of a code object: its sites by instruction, or None for code inside gradcore. The code objects are held, so that ids
+# are not reused.
+CODES: dict[int, dict[int, int] | None] = {}
+_held: list[CodeType] = []
+
+#: Steps that record whole stacks.
+_stacks = 0
+
+
+@contextmanager
+def whole_stacks() -> Iterator[None]:
+    """Inside, the sites that any thread looks up carry their call stacks."""
+    global _stacks
+    _stacks += 1
+    # Cached sites would be used without their stacks; nothing is cached until this ends.
+    CODES.clear()
+    _held.clear()
+    try:
+        yield
+    finally:
+        _stacks -= 1
+
+
+def _whole(frame: FrameType | None) -> int:
+    sites: list[Site] = []
+    while frame is not None and len(sites) < 64:
+        if not _nameless(frame.f_code):
+            sites.append(_site(frame))
+        frame = frame.f_back
+    first, *callers = sites or [Site("<gradcore>", 0, "")]
+    return SITES.index(first._replace(callers=tuple(callers)))
+
+
+def _site(frame: FrameType) -> Site:
+    code = frame.f_code
+    return Site(code.co_filename, frame.f_lineno or 0, code.co_qualname)
+
+
+def find_site(frame: FrameType | None) -> int:
+    """The index in :data:`SITES` of the first frame outside gradcore, from ``frame`` outwards."""
+    if _stacks:
+        return _whole(frame)
+    while frame is not None:
+        code = frame.f_code
+        try:
+            lines = CODES[id(code)]
+        except KeyError:
+            lines = _learn(code)
+        if lines is not None:
+            site = lines.get(frame.f_lasti)
+            if site is None:
+                site = lines[frame.f_lasti] = SITES.index(_site(frame))
+            return site
+        frame = frame.f_back
+    return SITES.index(Site("<gradcore>", 0, ""))
+
+
+def is_inside(code: CodeType | None) -> bool:
+    """Does the code belong to gradcore, so that its lines are not sites?"""
+    if code is None:
+        return False
+    name = code.co_filename
+    # Methods that dataclasses and named tuples generate have no line either.
+    return (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == WRITTEN or (
+        name == "<string>" and (code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)))
+
+
+def _nameless(code: CodeType) -> bool:
+    """Is a line of the code never the one that an op ran for?"""
+    return code.co_filename in _GO_BETWEENS or is_inside(code)
+
+
+def _learn(code: CodeType) -> dict[int, int] | None:
+    if len(_held) > 50_000:
+        CODES.clear()
+        _held.clear()
+    _held.append(code)
+    CODES[id(code)] = None if _nameless(code) else {}
+    return CODES[id(code)]
+
+
+def here() -> int:
+    """The site of the caller's line, or the one that backward has set."""
+    site = local.state.site
+    return find_site(sys._getframe(1)) if site is None else site

@@ -1,0 +1,161 @@
+"""Convolution layers, plain and transposed, for sequences [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradcore.functional import empty
+from gradcore.functional.images import sizes
+from gradcore.nn import functional as F
+from gradcore.nn import init
+from gradcore.nn.module import Module
+from gradcore.nn.padding import borders_of
+from gradcore.nn.parameter import Parameter
+
+Tensor = Any
+Size = int | Sequence[int]
+
+
+class _Convolution(Module):
+    """Base of convolutions: a weight whose first two dimensions are channels, a bias, and sizes for each dimension."""
+
+    weight: Parameter
+    bias: Parameter | None
+    #: The function for its number of dimensions.
+    convolve: Callable[..., Tensor]
+    _dims = 1
+    _transposed = False
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str,
+                 output_padding: Size, groups: int, bias: bool, dilation: Size, padding_mode: str, device: Any,
+                 dtype: Any) -> None:
+        super().__init__()
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {in_channels}, "
+                             f"{out_channels} and {groups}")
+        if self._transposed and padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}, but got {padding_mode!r}')
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = sizes("kernel_size", kernel_size, self._dims)
+        self.stride = sizes("stride", stride, self._dims)
+        self.padding = padding if isinstance(padding, str) else sizes("padding", padding, self._dims)
+        self.output_padding = sizes("output_padding", output_padding, self._dims)
+        self.dilation = sizes("dilation", dilation, self._dims)
+        self.groups = groups
+        self.padding_mode = padding_mode
+        self._borders = borders_of(padding_mode, self.padding, self.kernel_size, self.dilation)
+        channels = (in_channels, out_channels // groups) if self._transposed else (out_channels, in_channels // groups)
+        self.weight = Parameter(empty(*channels, *self.kernel_size, device=device, dtype=dtype))
+        self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias uniformly in +-1/sqrt(fan_in), as in PyTorch."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            window = math.prod(self.weight.spec.shape[1:])
+            bound = 1 / math.sqrt(window) if window else 0
+            init.uniform_(self.bias, -bound, bound)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        none = (0,) * self._dims
+        for name, plain in (("padding", none), ("dilation", (1,) * self._dims), ("output_padding", none), ("groups", 1)):
+            if getattr(self, name) != plain:
+                text += f", {name}={getattr(self, name)}"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
+
+
+class _Plain(_Convolution):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
+                 dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, 0, groups, bias, dilation, padding_mode,
+                         device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        padding: Any = self.padding
+        if self._borders is not None:
+            input, padding = F.pad(input, self._borders, self.padding_mode), 0
+        return self.convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv1d(_Plain):
+    """Cross-correlation of [N, C, L] with weight [out_channels, in_channels / groups, k] and bias [out_channels]."""
+
+    convolve = staticmethod(F.conv1d)
+
+
+class Conv2d(_Plain):
+    """Cross-correlation with weight [out_channels, in_channels / groups, kH, kW] and bias [out_channels]."""
+
+    _dims = 2
+    convolve = staticmethod(F.conv2d)
+
+
+class Conv3d(_Plain):
+    """Cross-correlation with weight [out_channels, in_channels / groups, kD, kH, kW] and bias [out_channels]."""
+
+    _dims = 3
+    convolve = staticmethod(F.conv3d)
+
+
+class _Transposed(_Convolution):
+    _transposed = True
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+                 output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1,
+                 padding_mode: str = "zeros", device: Any = None, dtype: Any = None) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation,
+                         padding_mode, device, dtype)
+
+    def _extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
+        """The output padding that gives the result the spatial sizes of ``output_size``."""
+        if output_size is None:
+            return self.output_padding
+        wanted = tuple(output_size)[-self._dims:]
+        padding: Any = self.padding
+        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(
+            input.spec.shape[-self._dims:], self.stride, padding, self.dilation, self.kernel_size, strict=True)]
+        most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
+        if len(wanted) != self._dims or any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
+            raise ValueError(f"requested an output size of {list(wanted)}, but valid sizes range from {least} to {most}")
+        return tuple(m - low for m, low in zip(wanted, least, strict=True))
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        return self.convolve(input, self.weight, self.bias, self.stride, self.padding, self._extra(input, output_size),
+                             self.groups, self.dilation)
+
+
+class ConvTranspose1d(_Transposed):
+    """Transposed convolution of [N, C, L], the gradient of :class:`Conv1d` with respect to its input.
+
+    The weight is [in_channels, out_channels / groups, k], the bias [out_channels].
+    """
+
+    convolve = staticmethod(F.conv_transpose1d)
+
+
+class ConvTranspose2d(_Transposed):
+    """Transposed convolution of [N, C, H, W], the gradient of :class:`Conv2d` with respect to its input.
+
+    The weight is [in_channels, out_channels / groups, kH, kW], the bias [out_channels].
+    """
+
+    _dims = 2
+    convolve = staticmethod(F.conv_transpose2d)
+
+
+class ConvTranspose3d(_Transposed):
+    """Transposed convolution of [N, C, D, H, W], the gradient of :class:`Conv3d` with respect to its input.
+
+    The weight is [in_channels, out_channels / groups, kD, kH, kW], the bias [out_channels].
+    """
+
+    _dims = 3
+    convolve = staticmethod(F.conv_transpose3d)

@@ -1,0 +1,45 @@
+"""Finds the objects among the arguments of a function of the user's, those in containers included."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections import deque
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from gradcore.program.guards import MOST_INSIDE
+
+#: Containers in containers that are looked into.
+_DEPTH = 4
+
+
+def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """The arguments that a frame began with, each with its name, and the items of those that are containers."""
+    for name in _parameters(frame.f_code):
+        if name in frame.f_locals:
+            yield from _inside(name, frame.f_locals[name], _DEPTH)
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
+    several = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + several]
+
+
+def _inside(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    yield name, x
+    if depth and isinstance(x, (list, tuple, dict, set, frozenset, deque)) and len(x) <= MOST_INSIDE:
+        for item in x.values() if isinstance(x, dict) else x:
+            yield from _inside(name, item, depth - 1)
+
+
+def is_default(x: Any, code: CodeType) -> bool:
+    """Is the object a default of a function that has this code?"""
+    return any(x is default for f in gc.get_referrers(code) if isinstance(f, FunctionType)
+               for default in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()))
+
+
+def is_new(x: Any) -> bool:
+    """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
+    return any(other is x for other in gc.get_objects(generation=0))

@@ -1,0 +1,146 @@
+"""The parts of bench.gpu about numbers, rehearsed on the CPU: planted differences are problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gradcore
+from bench.gpu import correct, errors, host, speed, steps, training
+from bench.gpu.part import Outcome, Setting
+from bench.workloads import WORKLOADS
+
+
+@pytest.fixture
+def rehearsed(tmp_path):
+    return Setting("cpu", True, tmp_path)
+
+
+def test_an_error_far_beyond_numpys_is_a_problem(rehearsed, monkeypatch):
+    asked, results = [], errors._results
+
+    def planted(row, values, device):
+        asked.append(device)
+        # In float64, on the device, on the CPU.
+        found = results(row, values, device)
+        return [a + np.float32(0.01) for a in found] if row.op == "exp" and len(asked) % 3 == 2 else found
+
+    monkeypatch.setattr(errors, "_results", planted)
+    monkeypatch.setattr(errors, "ROWS", [row for row in errors.ROWS if row.op in ("exp", "sin")])
+    outcome = errors.errors(dataclasses.replace(rehearsed, rehearsal=False))
+    assert outcome.problems and all(problem.startswith("exp-") for problem in outcome.problems)
+    assert outcome.table[1][0] == "exp" and outcome.summary == "2 ops; the largest error of 1 is more than twice NumPy's"
+
+
+def test_training_that_differs_between_devices_is_a_problem(rehearsed, monkeypatch):
+    weight, runs = np.linspace(1, 2, 5, dtype=np.float32), iter(range(6))
+
+    def run(name, device, steps):
+        k = next(runs)
+        return {"w": weight * np.float32(1 + (k == 0) * 1e-5)}, [1.0, 0.9 + (k == 2) * 0.01]
+
+    masks = iter([np.ones(3), np.array([1, 0, 1])])
+    monkeypatch.setattr(training, "_run", run)
+    monkeypatch.setattr(training, "_mask", lambda device: next(masks))
+    assert training.training(rehearsed).problems == [
+        "dropout's mask differs in 1 of 3 elements", "mlp: initial w differs by up to 2.0e-05",
+        "cnn: losses [1.0, 0.91], the CPU's [1.0, 0.9]"]
+
+
+def test_the_weights_are_those_before_training():
+    (first, losses), (later, _) = (training._run("mlp", "cpu", steps) for steps in (0, 3))
+    assert not losses
+    for name, weight in first.items():
+        np.testing.assert_array_equal(later[name], weight)
+
+
+def test_gradients_that_differ_between_runs_are_a_problem(rehearsed, monkeypatch):
+    load, factors = training.registry.load, iter([1.0, 1.0, 1.000001])
+
+    def planted(name, batch, device):
+        made = load(name, batch, device=device)
+        if name != "mlp":
+            return made
+        return dataclasses.replace(made, loss=lambda module, x, y: made.loss(module, x, y) * next(factors))
+
+    monkeypatch.setattr(training.registry, "load", planted)
+    outcome = training.determinism(rehearsed)
+    assert [row[3] == "none" for row in outcome.table[1:]] == [False, True, True]
+    assert len(outcome.problems) == 1 and "layers.0.weight" in outcome.problems[0]
+
+
+def test_a_kernels_ceiling_is_the_product_of_its_own_kind_of_numbers(rehearsed):
+    found = speed.arithmetic(rehearsed).figures
+    products = {kind: found[f"product 128, {name}"]["operations a second"] for kind, name in (
+        ("float32", "float32"), ("TF32", "float32 as TF32"), ("float16", "float16"), ("float64", "float64"))}
+    assert len(found) > 12
+    for name, figures in found.items():
+        kind = next((kind for kind in ("TF32", "float16", "float64") if kind in name), "float32")
+        assert figures["of its ceiling"] == figures["operations a second"] / products[kind], name
+
+
+@pytest.mark.parametrize(("seconds", "rows", "words"), [(1e9, 16, "small 256: "), (0, 8, "; 8 of 16 were measured")])
+def test_steps_are_timed_at_three_batch_sizes_if_there_is_time(rehearsed, monkeypatch, seconds, rows, words):
+    asked = []
+
+    def compare(name, workload, torch, setting, outcome, tolerance):
+        asked.append((name, workload.batch))
+        outcome.table.append([name, str(workload.batch), "1", "", "", "5", "0", "", ""])
+
+    monkeypatch.setattr(steps, "_compare", compare)
+    monkeypatch.setattr(steps, "torch_on", lambda setting: None)
+    outcome = steps.steps(dataclasses.replace(rehearsed, rehearsal=False, seconds=seconds))
+    assert len(asked) == len(set(asked)) == rows and words in outcome.summary
+    assert {name.split(",")[0] for name, _ in asked[:8]} == set(steps.BATCHES)
+    assert [len(set(sizes)) for sizes in steps.BATCHES.values()] == [3] * 4
+
+
+def test_losses_unlike_torchs_are_a_problem_beside_the_times(rehearsed, monkeypatch):
+    losses = iter([2.0, math.nan])
+
+    def step(library, workload, device, weights=None):
+        loss = next(losses)
+        return lambda: SimpleNamespace(item=lambda: loss)
+
+    monkeypatch.setattr(steps, "training_step", step)
+    monkeypatch.setattr(steps, "initial_weights", lambda *what: None)
+    outcome = Outcome()
+    steps._compare("small", WORKLOADS["small"], object(), rehearsed, outcome, 1e-3)
+    assert outcome.problems == ["small, batch 64: losses [2.0, 2.0, 2.0], torch's [nan, nan, nan]"]
+    assert [row[0] for row in outcome.table] == ["small"] and outcome.figures["small 64"]["seconds"] > 0
+
+
+def test_the_ratio_of_peaks_counts_workspaces_of_libraries(rehearsed, monkeypatch):
+    """PyTorch's peak includes its own."""
+    device = gradcore.device("cpu")
+    monkeypatch.setattr(device, "bridge", SimpleNamespace(ledger=SimpleNamespace(allocated=12345)), raising=False)
+    outcome = Outcome()
+    steps._compare("small", WORKLOADS["small"].with_batch(2), None, rehearsed, outcome, 1e-3)
+    assert outcome.figures["small 2"]["libraries"] == 12345 and outcome.table[0][6] == "12,345"
+
+
+def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
+    def run(command, seconds, environment=None):
+        path = Path(command[command.index("bench.gpu.rows") + 2])
+        if path.stem != "racecheck":
+            path.write_text(json.dumps({"call": 0, "name": "add", "error": None}) + "\n")
+        return None, "still starting"
+
+    monkeypatch.setattr(correct, "sanitizer_path", lambda: "compute-sanitizer")
+    monkeypatch.setattr(correct, "run_limited", run)
+    outcome = correct.sanitizer(dataclasses.replace(rehearsed, seconds=9))
+    assert [row[1] for row in outcome.table[1:]] == ["1", "0", "1", "1"]
+    assert len(outcome.problems) == 1 and outcome.problems[0].startswith("racecheck has checked no call: out of time")
+
+
+def test_kernels_are_the_devices_own_again_after_a_part_that_records_them(rehearsed):
+    device = gradcore.device("cpu")
+    before = device.kernels
+    host.host_cost(rehearsed)
+    assert device.kernels is before and not device.calls

@@ -1,0 +1,66 @@
+"""Writes to items: only those of containers that outlive the call stand against a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+SHARED: dict[str, float] = {"scale": 2.0}
+NAMES: list[str] = ["scale", "bias"]
+
+
+def into_a_new_dict(x: Any) -> Any:
+    own: dict[str, Any] = {}
+    own["scale"] = SHARED["scale"]
+    for name in NAMES[:1]:
+        own[name] += SHARED[name]
+    return x * own["scale"]
+
+
+def a_slice_of_a_new_list(x: Any) -> Any:
+    own = [0.0, 0.0]
+    own[0:1] = [SHARED["scale"]]
+    del own[1:2]
+    return x * own[0]
+
+
+@pytest.mark.parametrize("function", [into_a_new_dict, a_slice_of_a_new_list])
+def test_items_of_what_the_call_makes_may_come_from_shared_containers(function: Callable[[Any], Any]) -> None:
+    f = gradcore.compile(function)
+    assert [f(gradcore.ones(2)).tolist() for _ in range(3)] == [function(gradcore.ones(2)).tolist()] * 3
+    assert len(f.traces) == 1, f.explain()
+
+
+def test_a_slice_of_a_shared_list_is_written_at_each_call() -> None:
+    log = ["", ""]
+
+    def f(x: Any) -> Any:
+        log[0:1] = ["ran"]
+        return x * 2
+
+    compiled = gradcore.compile(f)
+    for _ in range(3):
+        log[0] = ""
+        compiled(gradcore.ones(2))
+        assert log[0] == "ran"
+    assert "assigns to an item of log" in compiled.explain()
+
+
+def test_an_item_of_a_shared_container_is_written_at_each_call_whatever_the_value_is_read_from() -> None:
+    layer, seen = nn.Linear(2, 2), {"calls": "none"}
+
+    def f(x: Any) -> Any:
+        seen["calls"] = NAMES[0]
+        return layer(x)
+
+    compiled = gradcore.compile(f)
+    for _ in range(3):
+        seen["calls"] = "none"
+        compiled(gradcore.ones(2))
+        assert seen["calls"] == "scale"
+    assert "assigns to an item of seen" in compiled.explain()

@@ -1,0 +1,59 @@
+"""What ``forward()`` of a recorded graph refuses, since another run would leave it out silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+
+class Tripled(gradcore.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 3
+
+
+def hooked(hang: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def run(a: Any) -> Any:
+        h = a * 3
+        hang(h)
+        return h.sum()
+
+    return run
+
+
+@pytest.mark.parametrize("backward_first", [False, True])
+@pytest.mark.parametrize("run, part", [
+    (lambda a: Tripled.apply(a).sum(), "cannot run TripledBackward again"),
+    (lambda a: Tripled.apply(a), "cannot run TripledBackward again"),
+    (hooked(lambda h: h.register_hook(lambda g: g * 2)), "hook or a retained gradient on the result of MulBackward0"),
+    (hooked(lambda h: h.retain_grad()), "hook or a retained gradient on the result of MulBackward0"),
+    (hooked(lambda h: h.grad_fn.register_prehook(lambda gs: gs)), "hook or a retained gradient on the result of MulBackward0")])
+def test_what_another_run_would_leave_out_is_refused(run: Callable[[Any], Any], part: str, backward_first: bool) -> None:
+    a = gradcore.ones(1, requires_grad=True)
+    with gradcore.record():
+        y = run(a)
+    if backward_first:
+        y.backward()
+    with raises(RuntimeError, part):
+        y.forward()
+
+
+def test_functions_before_the_record_and_hooks_on_leaves_run() -> None:
+    a, w = gradcore.ones(1, requires_grad=True), gradcore.ones(1, requires_grad=True)
+    before = Tripled.apply(a)
+    before.register_hook(lambda g: g * 10)
+    w.register_hook(lambda g: g * 100)
+    with gradcore.record():
+        y = (before * w).sum()
+    y.forward()
+    y.backward()
+    assert (y.item(), a.grad.item(), w.grad.item()) == (3.0, 30.0, 300.0)
