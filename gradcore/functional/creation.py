@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, device_of_new, devices, get_device
+from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
 from gradcore.engine.owners import borrow, send, upload
+from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
@@ -138,16 +140,19 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
-    """A copy of ``x`` on another device. With ``non_blocking``, a copy from pinned memory is asynchronous."""
-    if x.requires_grad and not x.is_leaf:
-        raise NotImplementedError("moving a tensor that requires grad to another device is not supported: call detach() first")
+    """A copy of ``x`` on another device, through which gradients go back.
+
+    With ``non_blocking``, a copy from pinned memory is asynchronous.
+    """
     if non_blocking and x.storage.device.pinned:
         result = send(x.spec, device, x)
     elif device.type == "meta":
         result = upload(np.broadcast_to(np.zeros((), x.spec.dtype), x.spec.shape), device)
     else:
         result = upload(x.storage.device.read(x.storage, x.spec), device)
-    result.requires_grad = x.requires_grad
+    if x.edge is not None and local.state.grad:
+        home = x.storage.device.compute
+        result.edge = (custom_node("ToCopy", [x.edge], [result], (), lambda grads, _: [transfer(grads[0], home)]), 0)
     return result
 
 

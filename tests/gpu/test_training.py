@@ -127,3 +127,15 @@ def test_all_ways_to_train_are_one(name, narrow):
     assert trained(make, batches, "cuda", "one by one", narrow) == eager
     np.testing.assert_allclose(trained(make, batches, "cpu", "eager", narrow)[0], eager[0], rtol=2e-2 if narrow else 1e-4)
     assert trained(make, batches, "cuda", "captured", narrow) == eager
+
+
+def test_gradients_come_back_from_the_gpu():
+    x = gradcore.tensor([2.0, 3.0], requires_grad=True)
+    moved = (x * 3).cuda()
+    (first,) = gradcore.autograd.grad((moved * moved).sum(), x, create_graph=True)
+    assert first.device.type == "cpu" and first.tolist() == [36.0, 54.0]
+    first.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [18.0, 18.0]
+    weight = gradcore.ones(2, device="cuda", requires_grad=True)
+    (weight.cpu() * gradcore.tensor([5.0, 7.0])).sum().backward()
+    assert weight.grad is not None and weight.grad.device.type == "cuda" and weight.grad.tolist() == [5.0, 7.0]

@@ -1,0 +1,73 @@
+"""Moves between devices pass gradients back; pinned memory and meta stand for a GPU here, and tests/gpu tests one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import memory_stats
+
+
+def pinned(*values: float) -> gradcore.Tensor:
+    return gradcore.tensor(values).pin_memory()
+
+
+def test_the_gradient_goes_back_through_the_move() -> None:
+    weight = pinned(2.0, 3.0).requires_grad_()
+    moved = weight.to("cpu")
+    assert moved is not weight and moved.requires_grad and not moved.is_leaf
+    (moved * gradcore.tensor([5.0, 7.0])).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [5.0, 7.0]
+
+
+def test_the_gradient_goes_on_through_what_was_moved() -> None:
+    weight = pinned(2.0, 3.0).requires_grad_()
+    (weight * 3).to("cpu", gradcore.float64).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [3.0, 3.0] and weight.grad.dtype == np.float32
+
+
+def test_a_moved_gradient_has_a_gradient() -> None:
+    x = pinned(2.0, 3.0).requires_grad_()
+    y = x.to("cpu")
+    (first,) = gradcore.autograd.grad((y * y * y).sum(), x, create_graph=True)
+    first.sum().backward()
+    assert first.tolist() == [12.0, 27.0] and x.grad is not None and x.grad.tolist() == [12.0, 18.0]
+
+
+def test_a_move_is_a_node_that_keeps_nothing() -> None:
+    x = gradcore.ones(1000, requires_grad=True) * 2
+    before = memory_stats("meta")["requested"]
+    moved = x.to("meta")
+    assert moved.grad_fn is not None and moved.grad_fn.name() == "ToCopyBackward"
+    y = moved + 1
+    del moved
+    assert y.requires_grad and memory_stats("meta")["requested"] == before + 4000
+    del y
+    assert memory_stats("meta")["requested"] == before
+
+
+def test_no_gradient_is_taken_where_none_is_wanted() -> None:
+    x = gradcore.ones(3, requires_grad=True)
+    with gradcore.no_grad():
+        assert not x.to("meta").requires_grad
+    assert not x.detach().to("meta").requires_grad
+
+
+def test_copy_between_devices_has_a_gradient() -> None:
+    source, target = pinned(2.0, 3.0).requires_grad_(), gradcore.zeros(2)
+    target.copy_(source)
+    (target * gradcore.tensor([5.0, 7.0])).sum().backward()
+    assert source.grad is not None and source.grad.tolist() == [5.0, 7.0]
+
+
+def test_modules_keep_leaves_when_they_move() -> None:
+    module = gradcore.nn.Linear(2, 3).to("meta")
+    assert all(p.is_leaf and p.requires_grad and p.device.type == "meta" for p in module.parameters())
+
+
+def test_meta_has_no_gradient_to_give_back() -> None:
+    x = gradcore.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="meta"):
+        x.to("meta").sum().backward()
+    assert x.grad is None
