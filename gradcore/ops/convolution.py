@@ -41,6 +41,14 @@ def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: P
                         "than actual input size")
 
 
+def _check_dtypes(name: str, **specs: TensorSpec | None) -> None:
+    need_float(name, **specs)
+    found = {key: s.dtype for key, s in specs.items() if s is not None}
+    if len(set(found.values())) > 1:
+        raise SpecError(f"{name}: {', '.join(found)} must have the same dtype, but got "
+                        + ", ".join(f"{key} {dtype.name}" for key, dtype in found.items()))
+
+
 def _out(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> Pair:
     h, w = (windows(x[2 + d], weight[2 + d], stride[d], padding[d], dilation[d]) for d in (0, 1))
     return h, w
@@ -60,13 +68,11 @@ def _room(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pa
 
 def _conv_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, stride: Pair, padding: Pair,
                dilation: Pair, groups: int) -> Inferred:
-    need_float("conv2d", input=x, weight=weight, bias=bias)
     _check(x.shape, weight.shape, stride, padding, dilation, groups)
     if bias is not None and bias.shape != weight.shape[:1]:
         raise SpecError(f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with "
                         f"{weight.shape[0]} elements, but got bias of size {list(bias.shape)} instead")
-    if len({s.dtype for s in (x, weight, bias) if s is not None}) > 1:
-        raise SpecError(f"conv2d: input {x.dtype.name}, weight {weight.dtype.name} and bias must have the same dtype")
+    _check_dtypes("conv2d", input=x, weight=weight, bias=bias)
     shape = (x.shape[0], weight.shape[0], *_out(x.shape, weight.shape, stride, padding, dilation))
     return Inferred((TensorSpec.of(shape, x.dtype),), (),
                     _room(x.shape, weight.shape, stride, padding, dilation) * x.dtype.itemsize)
@@ -74,6 +80,7 @@ def _conv_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
 
 def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
                      dilation: Pair, groups: int) -> Inferred:
+    _check_dtypes("conv_transpose2d", input=dy, weight=weight)
     _check(shape, weight.shape, stride, padding, dilation, groups)
     return Inferred((TensorSpec.of(shape, dy.dtype),), (),
                     _room(shape, weight.shape, stride, padding, dilation) * dy.dtype.itemsize)
