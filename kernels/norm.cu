@@ -1,5 +1,5 @@
-// Layer, group and RMS norm and the gradients of the first two, a team of threads per row; and the affine map of all norms for given
-// statistics.
+// Layer, group and RMS norm and their gradients, a team of threads per row; and the affine map of all norms for given statistics.
+// RMS norm is layer norm without a mean, which is null, and without biases.
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (twice more if a row does not fit in registers), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
@@ -33,9 +33,9 @@ struct Affine {
     }
 };
 
-// Contiguous rows, whose lengths and addresses are multiples of N elements. Centred is layer norm, of `a` + `b` if these are given,
-// whose sum is stored in x first, or group norm. Otherwise the mean is taken to be 0, which is RMS norm.
-template <typename T, bool Centred, int N>
+// Contiguous rows, whose lengths and addresses are multiples of N elements: of `a` + `b` if these are given, whose sum is stored in x
+// first.
+template <typename T, int N>
 __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)* mean, WIDE(T)* rstd, i64 rows, i64 width, double eps,
                            const T* a, const T* b, i64 inner, i64 groups, int lanes) {
     typedef WIDE(T) A;
@@ -59,10 +59,10 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)
             part.load(x + from, 1, width - from, team, (A)0);
         }
 #pragma unroll
-        for (int k = 0; Centred && k < part.count; ++k) m += part.v[k];
+        for (int k = 0; k < part.count; ++k) m += part.v[k];
     }
     bool held = width <= part.span(team);
-    if (Centred) m = team_fold<Sum>(m, team, room) / (A)width;
+    m = mean ? team_fold<Sum>(m, team, room) / (A)width : (A)0;
     for (i64 from = 0; from < width; from += part.span(team)) {
         if (!held) part.load(x + from, 1, width - from, team, (A)0);
         part.each(width - from, team, [&](int k, int) {
@@ -85,7 +85,9 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)
             *(Pack<T, N>*)(out + from + at) = made;
         });
     }
-    if (Centred && !team.rank) mean[team.row] = m, rstd[team.row] = r;
+    if (team.rank) return;
+    rstd[team.row] = r;
+    if (mean) mean[team.row] = m;
 }
 
 // (x - mean) rstd weight + bias, for given mean and rstd. The statistics and the affine map belong to the rows and the
@@ -115,8 +117,8 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const WIDE(T)
 }
 
 // rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row, whose weights lie as `affine` says;
-// with `added`, added to dx. A row has at most C parts of the type P, or any number if C is 0. `seen` is called with each part of dy
-// and of hat, which are 0 beyond the row, and its number.
+// without mean(g) in RMS norm; with `added`, added to dx. A row has at most C parts of the type P, or any number if C is 0. `seen` is
+// called with each part of dy and of hat, which are 0 beyond the row, and its number.
 template <typename P, int C, typename T, typename F>
 __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 row,
                                        i64 width, const Affine& affine, int added, const Team& team, WIDE(T)* room, F seen) {
@@ -124,7 +126,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
     dy += row * width;
     x += row * width;
     dx += row * width;
-    A m = mean[row], r = rstd[row], level = 0, slope = 0;
+    A m = mean ? mean[row] : (A)0, r = rstd[row], level = 0, slope = 0;
     constexpr int N = P::neighbours;
     P g, hat;
     auto load = [&](i64 from, int part) {
@@ -148,7 +150,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
 #pragma unroll
         for (int k = 0; k < g.count; ++k) level += g.v[k], slope += g.v[k] * hat.v[k];
     }
-    level = team_fold<Sum>(level, team, room) / (A)width;
+    level = mean ? team_fold<Sum>(level, team, room) / (A)width : (A)0;
     slope = team_fold<Sum>(slope, team, room) / (A)width;
     for (i64 from = 0; from < width; from += g.span(team)) {
         if (C != 1 && width > g.span(team)) load(from, -1);
@@ -183,20 +185,21 @@ __device__ __forceinline__ void add_slopes(const T* dy, const T* x, const WIDE(T
                                            i64 column, WIDE(T)& w, WIDE(T)& b) {
     typedef WIDE(T) A;
     A g = (A)dy[row * width + column];
-    w += g * (((A)x[row * width + column] - mean[row]) * rstd[row]);
+    w += g * (((A)x[row * width + column] - (mean ? mean[row] : (A)0)) * rstd[row]);
     b += g;
 }
 
-// Stores one of `parts` sums of a column in made[2, parts, width], which affine_total adds up; a single one is the result.
+// Stores one of `parts` sums of a column in made[2, parts, width], or [parts, width] without a bias, which affine_total adds up;
+// a single one is the result.
 template <typename T>
 __device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias, i64 part, int parts, i64 width, i64 column,
                                             WIDE(T) w, WIDE(T) b) {
     if (parts == 1) {
         dweight[column] = (T)w;
-        dbias[column] = (T)b;
+        if (dbias) dbias[column] = (T)b;
     } else {
         made[part * width + column] = w;
-        made[(parts + part) * width + column] = b;
+        if (dbias) made[(parts + part) * width + column] = b;
     }
 }
 
@@ -234,7 +237,7 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
 #pragma unroll 8
         for (int k = threadIdx.x >> 5; k < parts; k += 8) {
             w += made[k * width + column];
-            b += made[(parts + k) * width + column];
+            if (dbias) b += made[(parts + k) * width + column];
         }
     }
     fold_warps(w, b);

@@ -235,6 +235,7 @@ for samples, classes in ((N * M // 8, 8), (8, N * M // 8)):
     add("layer_norm", logits, floats(classes), floats(classes), dims=1, eps=1e-5)
     rows_ = floats(samples, 1)
     add("layer_norm_grad", logits, logits, floats(classes), rows_, rows_, dims=1, needs=(True, True, True))
+    add("rms_norm_grad", logits, logits, floats(classes), rows_, dims=1, needs=(True, True))
 for reduction in ("mean", "sum"):
     add("mse_loss", x, t, reduction=reduction)
     add("mse_grad", floats(), x, y, reduction=reduction)
@@ -243,6 +244,7 @@ add("layer_norm", t, None, None, dims=1, eps=1e-5)
 each = floats(N, 1)
 add("layer_norm_grad", x, y, row, each, each, dims=1, needs=(True, True, True))
 add("layer_norm_grad", x, y, None, each, each, dims=1, needs=(True, True, True))
+add("rms_norm_grad", x, y, None, each, dims=1, needs=(True, True))
 
 add("layer_norm_apply", x, row, row, each, each, dims=1)
 for samples, channels, inner, groups in ((8, 32, N * M // 256, 4), (N * M // 32, 32, 1, 8), (1, 4, N * M // 4, 2),

@@ -82,6 +82,8 @@ for shape in WIDE:
     add("layer_norm_apply", floats(*shape), floats(shape[1]), None, floats(shape[0], 1), floats(shape[0], 1), dims=1)
     add("layer_norm_grad", floats(*shape), floats(*shape), floats(shape[1]), floats(shape[0], 1),
         floats(shape[0], 1, low=0.5), dims=1, needs=(True, True, True))
+    add("rms_norm_grad", floats(*shape), floats(*shape), floats(shape[1]), floats(shape[0], 1, low=0.5), dims=1,
+        needs=(True, True))
 # Rows of which a share is not defined, and of which some shares are 0.
 for width in (5, 8, 300):
     ends = [(-math.inf,) * width, (math.inf, *(1.0,) * (width - 1)), (1.0, math.nan, *(2.0,) * (width - 2)),
@@ -167,6 +169,10 @@ add("layer_norm_grad", floats(3, 2100), floats(3, 2100), floats(2100), floats(3,
 # More rows than the workspace has room for blocks.
 add("layer_norm_grad", floats(260, 1025), floats(260, 1025), floats(1025), floats(260, 1), floats(260, 1, low=0.5), dims=1,
     needs=(True, True, True))
+# The same without a mean.
+for shape in ((300, 40), (3, 2100), (260, 1025)):
+    add("rms_norm_grad", floats(*shape), floats(*shape), None if shape[1] == 40 else floats(shape[1]),
+        floats(shape[0], 1, low=0.5), dims=1, needs=(True, True))
 
 # Groups in registers or too long for them, with channels that begin at multiples of 16 bytes and others; many samples.
 for shape, groups in (((3, 8, 4, 4), 2), ((2, 6, 5, 7), 3), ((70, 8), 4), ((2, 4, 1100), 2), ((1, 3, 2080), 1),
@@ -278,14 +284,14 @@ _RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
             and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
-    "sum mean var softmax layer_norm layer_norm_grad group_norm group_norm_grad batch_norm batch_norm_grad "
-    "cross_entropy cross_entropy_grad cat embedding_grad "
+    "sum mean var softmax layer_norm layer_norm_grad rms_norm rms_norm_grad group_norm group_norm_grad batch_norm "
+    "batch_norm_grad cross_entropy cross_entropy_grad cat embedding_grad "
     "conv2d conv2d_input_grad conv2d_weight_grad attention attention_grad windows_grad").split())
 BFLOAT = [*_FIRST, *[row for row in (*SIZES, *SINGLE) if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: Ops that also run in float16, by the same templates.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy cross_entropy_grad layer_norm "
-    "take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_input_grad "
+    "rms_norm_grad take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_input_grad "
     "conv2d_weight_grad max_pool2d "
     "batch_norm attention attention_grad silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul "
     "masked_fill_ exp2 flip roll cumsum ranked windows_grad var adam_").split())
@@ -305,7 +311,7 @@ UNBOUND = {
                     "with_slopes<Gelu, GeluGrad, float, 8, half>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, 1, bfloat, const float*>"},
-    "norm": {"layer_norm<bfloat, true, 8>"},
+    "norm": {"layer_norm<bfloat, 8>"},
     # Rounded to TF32, which a setting chooses.
     "convolution": {f"{name}<float, {height}, 1{rest}>" for height in (32, 64) for name, rest in (
         ("conv2d", ""), ("conv2d_input_grad", ", 0"), ("conv2d_input_grad", ", 1"), ("conv2d_weight_grad", ""))},

@@ -149,6 +149,23 @@ ROWS += [Row("layer_norm_grad", case, operands, {"dims": 1, "needs": (True, True
                          floats(2, 1, low=0.5))}.items()]
 
 
+def _rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any) -> Any:
+    last = tuple(range(rstd.ndim - rstd.shape.count(1), rstd.ndim))
+    hat = x * rstd
+    g = dy if weight is None else dy * weight
+    return rstd * (g - hat * (g * hat).mean(last, keepdims=True)), (dy * hat).sum(0)
+
+
+ROWS += [Row("rms_norm_grad", case, operands, {"dims": dims, "needs": (True, True)}, numpy=_rms_norm_grad, tolerance=1e-4)
+         for case, dims, operands in (
+             ("plain", 1, (floats(2, 3), floats(2, 3), floats(3), floats(2, 1, low=0.5))),
+             ("no weight", 1, (floats(2, 3), floats(2, 3), None, floats(2, 1, low=0.5))),
+             ("two dimensions", 2, (floats(2, 3, 2), floats(2, 3, 2), floats(3, 2), floats(2, 1, 1, low=0.5))),
+             ("empty", 1, (floats(0, 3), floats(0, 3), floats(3), floats(0, 1, low=0.5))),
+             ("layouts", 1, (floats(2, 3, layout="expanded"), floats(2, 3, layout="transposed"), floats(3),
+                             floats(2, 1, low=0.5))))]
+
+
 def _group_norm(groups: int) -> Callable[..., Any]:
     return lambda t, x, w=None, b=None: t.nn.functional.group_norm(x, groups, w, b, 1e-5)
 

@@ -31,21 +31,19 @@ _ROW = 8
 def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, a: Any = None, b: Any = None, *,
                dims: int, eps: float) -> None:
     """Layer norm of ``x``; if ``a`` and ``b`` are given, their sum is written to ``x`` first."""
-    _rows(True, x, weight, bias, out, mean, rstd, math.prod(x.shape[x.ndim - dims:]), eps, a, b)
+    _rows(x, weight, bias, out, mean, rstd, math.prod(x.shape[x.ndim - dims:]), eps, a, b)
 
 
 @gl.kernel
-def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
-    width = math.prod(x.shape[x.ndim - dims:])
-    if width:
-        _rows(False, x, weight, None, out, None, None, width, eps)
+def rms_norm(x: Any, weight: Any, out: Any, rstd: Any, *, dims: int, eps: float) -> None:
+    _rows(x, weight, None, out, None, rstd, math.prod(x.shape[x.ndim - dims:]), eps)
 
 
-def _rows(centred: bool, x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width: int, eps: float, a: Any = None,
+def _rows(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width: int, eps: float, a: Any = None,
           b: Any = None, inner: int = 0, groups: int = 0) -> None:
-    rows = mean.size if centred else x.size // width
+    rows = rstd.size
     length = gl.length_of(inner, x, out) if inner else gl.length_of(width, x, weight, bias, out, a, b)
-    gl.run_rows("norm", "layer_norm", (x.dtype, "true" if centred else "false", length), rows, gl.lanes_of_parts(width, length),
+    gl.run_rows("norm", "layer_norm", (x.dtype, length), rows, gl.lanes_of_parts(width, length),
                 x, weight, bias, out, mean, rstd, np.int64(rows), np.int64(width), np.float64(eps), a, b, np.int64(inner),
                 np.int64(groups))
 
@@ -72,10 +70,22 @@ def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inne
 def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     added: bool = False, *, dims: int, needs: Any) -> None:
     """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``."""
-    rows, width = mean.size, math.prod(x.shape[x.ndim - dims:])
+    _rows_grad(dy, x, weight, mean, rstd, dx, dweight, dbias, workspace, dims, added)
+
+
+@gl.kernel
+def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any, workspace: Any, *, dims: int,
+                  needs: Any) -> None:
+    _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims)
+
+
+def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
+               dims: int, added: bool = False) -> None:
+    rows, width = rstd.size, math.prod(x.shape[x.ndim - dims:])
     sizes, length = (np.int64(rows), np.int64(width)), gl.length_of(width, dy, x, weight, dx)
     compute, columns = wide(x.dtype), gl.columns_of(width, length)
-    each = 2 * width * compute.itemsize
+    # A sum for each column, and one more for the bias.
+    each = (1 if dbias is None else 2) * width * compute.itemsize
     room = workspace.nbytes // max(each, 1)
     lanes, *accesses = columns or (gl.BLOCK,)
     teams = gl.BLOCK // lanes
@@ -105,7 +115,7 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 def group_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, *, groups: int,
                eps: float) -> None:
     if x.size:
-        _rows(True, x, weight, bias, out, mean, rstd, x.size // mean.size, eps, inner=math.prod(x.shape[2:]), groups=groups)
+        _rows(x, weight, bias, out, mean, rstd, x.size // mean.size, eps, inner=math.prod(x.shape[2:]), groups=groups)
 
 
 @gl.kernel

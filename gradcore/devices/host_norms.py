@@ -39,12 +39,17 @@ def _normalized(xs: Array, outs: Array, means: Array, rstds: Array, eps: float) 
         np.multiply(m, 1 / width, m)
         np.subtract(xs[part], m[:, None], y)
         np.vecdot(y, y, out=r)
-        np.multiply(r, 1 / width, r)
-        np.add(r, eps, r)
-        np.sqrt(r, r)
-        np.reciprocal(r, r)
+        _to_rstd(r, width, eps)
         np.multiply(y, r[:, None], y)
         yield start, y
+
+
+def _to_rstd(squares: Array, width: int, eps: float) -> None:
+    """Sums of ``width`` squares become 1 / sqrt(mean + eps)."""
+    np.multiply(squares, 1 / width, squares)
+    np.add(squares, eps, squares)
+    np.sqrt(squares, squares)
+    np.reciprocal(squares, squares)
 
 
 @kernel
@@ -89,16 +94,23 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         np.subtract(xs[part], means[part], hat)
         np.multiply(hat, rstds[part], hat)
         np.multiply(g, hat, t)
-        down = ones(len(g), x.dtype)
-        for total, terms in ((dweight, t), (dbias, g)):
-            # The first row of dx is not written yet, so it can hold a row of sums.
-            np.matmul(down, terms, out=d[0])
-            np.add(total.reshape(-1), d[0], total.reshape(-1))
-        if weight is None:
-            np.copyto(d, g)
-        else:
-            np.multiply(g, weight.reshape(-1), d)
+        # The first row of dx is not written yet, so it can hold a row of sums.
+        _add_column_sums(dweight, t, d[0])
+        _add_column_sums(dbias, g, d[0])
+        _weighted(d, g, weight)
         _to_dx(d, hat, t, rstds[part])
+
+
+def _add_column_sums(total: Array, terms: Array, room: Array) -> None:
+    np.matmul(ones(len(terms), terms.dtype), terms, out=room)
+    np.add(total.reshape(-1), room, total.reshape(-1))
+
+
+def _weighted(d: Array, g: Array, weight: Array | None) -> None:
+    if weight is None:
+        np.copyto(d, g)
+    else:
+        np.multiply(g, weight.reshape(-1), d)
 
 
 def _to_dx(d: Array, hat: Array, room: Array, rstd: Array) -> None:
@@ -178,19 +190,43 @@ def group_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
 
 
 @kernel
-def rms_norm(x: Array, weight: Array | None, out: Array, workspace: Array, *, dims: int, eps: float) -> None:
-    width = math.prod(x.shape[x.ndim - dims:])
+def rms_norm(x: Array, weight: Array | None, out: Array, rstd: Array, *, dims: int, eps: float) -> None:
     if not x.size:
         return
-    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
-    factors = workspace.view(x.dtype)
-    for start in range(0, len(xs), rows(width)):
-        part = slice(start, start + rows(width))
-        r, y = factors[part], outs[part]
+    width = math.prod(x.shape[x.ndim - dims:])
+    xs, outs, rstds = x.reshape(-1, width), out.reshape(-1, width), rstd.reshape(-1)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        r, y = rstds[part], outs[part]
         np.vecdot(xs[part], xs[part], out=r)
-        np.multiply(r, 1 / width, r)
-        np.add(r, eps, r)
-        np.sqrt(r, r)
-        np.true_divide(xs[part], r[:, None], y)
-        if weight is not None:
-            np.multiply(y, weight.reshape(-1), y)
+        _to_rstd(r, width, eps)
+        np.multiply(xs[part], r[:, None], y)
+        _scale(y, weight, None)
+
+
+@kernel
+def rms_norm_grad(dy: Array, x: Array, weight: Array | None, rstd: Array, dx: Array, dweight: Array, workspace: Array, *,
+                  dims: int, needs: Any) -> None:
+    """dx is rstd * (gw - hat * mean(gw * hat)), with gw = dy * weight and hat = x * rstd."""
+    dweight.fill(0)
+    if not x.size:
+        return
+    width = math.prod(x.shape[x.ndim - dims:])
+    length = min(x.size, rows(width) * width)
+    room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    rstds = rstd.reshape(-1, 1)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        g, d = dys[part], dxs[part]
+        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
+        np.multiply(xs[part], rstds[part], hat)
+        np.multiply(g, hat, t)
+        _add_column_sums(dweight, t, d[0])
+        _weighted(d, g, weight)
+        mean_of = room[:len(g)]
+        np.vecdot(d, hat, out=mean_of)
+        np.multiply(mean_of, 1 / width, mean_of)
+        np.multiply(hat, mean_of[:, None], hat)
+        np.subtract(d, hat, d)
+        np.multiply(d, rstds[part], d)

@@ -18,8 +18,8 @@ from gradcore.devices.calls import Changing, KernelCall
 STRAIGHT = frozenset((
     "add", "sub", "mul", "div", "neg", "reciprocal", "exp", "sqrt", "square", "tanh", "maximum", "minimum", "add_", "sub_",
     "mul_", "div_", "fill_", "copy_", "full", "clone", "cast", "linear", "linear_grad", "matmul", "relu", "relu_grad",
-    "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm", "layer_norm_apply", "layer_norm_grad", "batch_norm_apply", "gelu",
-    "gelu_grad", "attention", "attention_grad"))
+    "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm", "layer_norm_apply", "layer_norm_grad", "rms_norm",
+    "rms_norm_grad", "batch_norm_apply", "gelu", "gelu_grad", "attention", "attention_grad"))
 
 #: The most calls of a kernel that is written out; beyond that its own Python code costs little in comparison.
 MOST = 1024

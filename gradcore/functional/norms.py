@@ -48,8 +48,8 @@ def _dims_of(input: Tensor, normalized_shape: Sequence[int]) -> int:
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dimensions, of shape ``normalized_shape``, times ``weight``.
 
-    ``eps`` is by default the machine epsilon of the dtype of the sums. Backward keeps only input and weight. Zhang and
-    Sennrich, arXiv:1910.07467.
+    ``eps`` is by default the machine epsilon of the dtype of the sums. Backward keeps input, weight and one number a row.
+    Zhang and Sennrich, arXiv:1910.07467.
     """
     least = float(finfo(np.promote_types(np.float32, input.spec.dtype)).eps) if eps is None else float(eps)
     return rms.rms_norm(input, weight, dims=_dims_of(input, normalized_shape), eps=least)

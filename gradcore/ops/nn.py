@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradcore.errors import SpecError
@@ -21,6 +22,11 @@ from gradcore.tiling import BUSY
 def row_bytes(x: TensorSpec, width: int) -> int:
     """Bytes of a temporary of rows of ``width`` elements: a cache-sized piece of them, but at least one row."""
     return min(x.numel, max(PIECE // max(width, 1), 1) * width) * x.dtype.itemsize
+
+
+def row_width(x: TensorSpec, dims: int) -> int:
+    """Elements of the last ``dims`` dimensions."""
+    return math.prod(x.shape[x.ndim - dims:])
 
 
 def _over_dim_spec(dy: TensorSpec, x: TensorSpec, *, dim: int) -> Any:
@@ -185,19 +191,12 @@ def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
             raise SpecError(f"layer_norm: expected {name} to be {x.dtype.name} as the input is, or float32 for an input of 16 "
                             f"bits, but got {spec.dtype.name}")
     rows = TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.widened().dtype)
-    return Inferred((x.like(),), (("mean", rows), ("rstd", rows)), row_bytes(x, _width(x, dims)))
-
-
-def _width(x: TensorSpec, dims: int) -> int:
-    width = 1
-    for n in x.shape[x.ndim - dims:]:
-        width *= n
-    return width
+    return Inferred((x.like(),), (("mean", rows), ("rstd", rows)), row_bytes(x, row_width(x, dims)))
 
 
 def _layer_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
                           dims: int, needs: tuple[bool, ...]) -> Inferred:
-    affine, width = TensorSpec.of(x.shape[x.ndim - dims:], x.dtype), _width(x, dims)
+    affine, width = TensorSpec.of(x.shape[x.ndim - dims:], x.dtype), row_width(x, dims)
     # On a GPU each block adds up two numbers for each column. Many blocks pay only if x is large.
     sums = min(x.nbytes // 16, 2 * BUSY * width * x.widened().dtype.itemsize)
     return Inferred((x.like(), affine, affine), (), max(2 * row_bytes(x, width), sums) + 128)
@@ -214,7 +213,7 @@ def _layer_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean
     if g is not None:
         dx, dweight, dbias = layer_norm_grad(g, x, weight, mean, rstd, dims=dims, needs=needs)
     if needs[0] and (g_mean is not None or g_rstd is not None):
-        aside = by_statistics(x, mean, rstd, g_mean, g_rstd, count=_width(x.spec, dims))
+        aside = by_statistics(x, mean, rstd, g_mean, g_rstd, count=row_width(x.spec, dims))
         dx = cast_to(aside if dx is None else dx + aside, x.spec)
     return dx, dweight, dbias
 

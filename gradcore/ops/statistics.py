@@ -74,9 +74,12 @@ vector_norm = op("vector_norm", _norm_spec, x=_norm_rule, doc="(sum |x|^p)^(1/p)
 
 
 def by_statistics(x: Any, mean: Any, rstd: Any, g_mean: Any, g_rstd: Any, *, count: int) -> Any:
-    """The cotangent of ``x`` by way of its mean and of rstd = 1 / sqrt(var + eps), each of ``count`` elements."""
+    """The cotangent of ``x`` by way of its mean and of rstd = 1 / sqrt(var + eps), each of ``count`` elements.
+
+    Without a mean, ``rstd`` is that of the mean square.
+    """
     count = max(count, 1)  # of nothing, the gradient is as empty
-    by_rstd = None if g_rstd is None else (x - mean) * (g_rstd * (rstd * rstd * rstd) * (-1 / count))
+    by_rstd = None if g_rstd is None else (x if mean is None else x - mean) * (g_rstd * (rstd * rstd * rstd) * (-1 / count))
     if g_mean is None:
         return by_rstd
     by_mean = g_mean * (1 / count)

@@ -177,7 +177,7 @@ def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
     np.testing.assert_allclose(widened(out), widened(a).sum(1), rtol=2**-8, atol=1e-5)
     zeros, numbers = np.zeros_like(X), (np.zeros(37, np.float32) for _ in range(2))
     ones = narrowed(np.ones(40))
-    out = launch(emulated, "norm", "layer_norm<bfloat, true, 8>", 5, a, ones, narrowed(zeros[0]), np.zeros_like(a), *numbers,
+    out = launch(emulated, "norm", "layer_norm<bfloat, 8>", 5, a, ones, narrowed(zeros[0]), np.zeros_like(a), *numbers,
                  np.int64(37), np.int64(40), np.float64(0), None, None, np.int64(0), np.int64(0), np.int32(32))[3]
     x = widened(a)
     np.testing.assert_allclose(widened(out), (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=2**-7, atol=1e-5)

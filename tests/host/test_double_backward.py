@@ -174,7 +174,8 @@ def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, torch: An
 
 ALONE = [next(r for r in ROWS if r.op == name) for name in (
     "attention", "attention_grad", "batch_norm", "batch_norm_grad", "group_norm", "group_norm_grad", "layer_norm",
-    "layer_norm_apply", "layer_norm_grad", "rnn", "rnn_grad", "lstm", "lstm_grad", "gru", "gru_grad")]
+    "layer_norm_apply", "layer_norm_grad", "rms_norm", "rms_norm_grad", "rnn", "rnn_grad", "lstm", "lstm_grad", "gru",
+    "gru_grad")]
 
 
 @pytest.mark.parametrize("row", ALONE, ids=str)
@@ -190,6 +191,7 @@ LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "batch_norm": (lambda d: nn.BatchNorm2d(6, device=d), (4, 6, 3, 2)),
     "layer_norm": (lambda d: nn.LayerNorm(8, device=d), (4, 8)),
     "group_norm": (lambda d: nn.GroupNorm(2, 6, device=d), (4, 6, 3)),
+    "rms_norm": (lambda d: nn.RMSNorm(8, device=d), (4, 8)),
     "attention": (lambda d: nn.TransformerEncoderLayer(8, 2, 12, 0.2, device=d), (5, 3, 8)),
     "lstm": (lambda d: nn.LSTM(4, 5, 2, bidirectional=True, device=d), (6, 3, 4)),
     "gru": (lambda d: nn.GRU(4, 5, device=d), (6, 3, 4)),
