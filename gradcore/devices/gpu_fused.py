@@ -141,31 +141,32 @@ def _same(x: Any, y: Any) -> bool:
     return (x.data.ptr, x.shape, x.dtype) == (y.data.ptr, y.shape, y.dtype)
 
 
-def norm_slopes_added(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """The gradient of layer norm adds its dx to another gradient."""
+def norm_slopes_added(steps: Steps, bind: Callable[..., Any], first: int = _RESULT) -> Steps | None:
+    """The gradient of layer or RMS norm adds its dx, the argument ``first``, to another gradient."""
     ((slopes, given),), ((_, (total, _)),) = steps
-    return _with_next(steps, slopes, given, total, True)
+    return _with_next(steps, slopes, given, total, True, first=first)
 
 
-def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Layer norm computes the sum that it normalises. Operands may be in its place, as one thread handles an element."""
+def sum_with_norm(steps: Steps, bind: Callable[..., Any], results: slice = slice(3, 6)) -> Steps | None:
+    """Layer or RMS norm computes the sum that it normalises. Operands may be in its place: one thread handles an element."""
     ((_, (a, b, total)),), ((norm, given),) = steps
     if a is None or b is None:
         # A run would put what it brings into another list.
         return None
-    out, mean, rstd = given[3:6]
+    out, *statistics = given[results]
     for x in (a, b):
-        if not _disjoint(x, mean, rstd) or not all(_disjoint(x, y) or _same(x, y) for y in (total, out)):
+        if not _disjoint(x, *statistics) or not all(_disjoint(x, y) or _same(x, y) for y in (total, out)):
             return None
     given += a, b
     return [[], [(norm, given)]]
 
 
-def _with_next(steps: Steps, kernel: Callable[..., Any], given: list[Any], result: Any, *more: Any) -> Steps | None:
+def _with_next(steps: Steps, kernel: Callable[..., Any], given: list[Any], result: Any, *more: Any,
+               first: int = _RESULT) -> Steps | None:
     """Only the kernel's call, with ``result`` and further arguments; None if it would overwrite what it reads."""
-    if not _disjoint(result, *given[:_RESULT], *given[_RESULT + 1:]):
+    if not _disjoint(result, *given[:first], *given[first + 1:]):
         return None
-    given[_RESULT] = result
+    given[first] = result
     given += more
     return [[(kernel, given)], *[[] for _ in steps[1:]]]
 
@@ -176,4 +177,7 @@ KINDS: dict[str, Callable[[Steps, Callable[..., Any]], Steps | None]] = {
     "counted batch norm with relu": counted_norm, "counted batch norm": counted_norm,
     "batch norm with relu gradient": norm_with_relu_slopes, "relu gradient with batch norm's": slopes_through_norm,
     "batch norm again with relu and gradients": slopes_through_norm_again,
-    "layer norm gradient added": norm_slopes_added, "sum with layer norm": sum_with_norm}
+    "layer norm gradient added": norm_slopes_added, "sum with layer norm": sum_with_norm,
+    # RMS norm has no bias and no mean.
+    "RMS norm gradient added": partial(norm_slopes_added, first=4), "sum with RMS norm": partial(
+        sum_with_norm, results=slice(2, 4))}

@@ -35,8 +35,9 @@ def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, w
 
 
 @gl.kernel
-def rms_norm(x: Any, weight: Any, out: Any, rstd: Any, *, dims: int, eps: float) -> None:
-    _rows(x, weight, None, out, None, rstd, math.prod(x.shape[x.ndim - dims:]), eps)
+def rms_norm(x: Any, weight: Any, out: Any, rstd: Any, a: Any = None, b: Any = None, *, dims: int, eps: float) -> None:
+    """RMS norm of ``x``; if ``a`` and ``b`` are given, their sum is written to ``x`` first."""
+    _rows(x, weight, None, out, None, rstd, math.prod(x.shape[x.ndim - dims:]), eps, a, b)
 
 
 def _rows(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width: int, eps: float, a: Any = None,
@@ -74,9 +75,10 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 
 
 @gl.kernel
-def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any, workspace: Any, *, dims: int,
-                  needs: Any) -> None:
-    _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims)
+def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any, workspace: Any, added: bool = False, *,
+                  dims: int, needs: Any) -> None:
+    """The gradients of RMS norm; with ``added``, dx is added to the content of ``dx``."""
+    _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims, added)
 
 
 def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,

@@ -7,6 +7,7 @@ it has a kernel for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,15 +101,15 @@ def _counts(counted: Instruction) -> bool:
             and counted.operands[0].spec.numel == 1 and counted.operands[0].spec.dtype == np.int64)
 
 
-def _is_norm_slopes_added(slopes: Instruction, added: Instruction) -> bool:
-    """The gradients of layer norm, and its dx added to another gradient of the same tensor."""
-    return (slopes.op == "layer_norm_grad" and added.op == "add_" and added.operands[1:] == slopes.outputs[:1]
+def _is_norm_slopes_added(op: str, slopes: Instruction, added: Instruction) -> bool:
+    """The gradients of a norm of rows, and its dx added to another gradient of the same tensor."""
+    return (slopes.op == op and added.op == "add_" and added.operands[1:] == slopes.outputs[:1]
             and _alike(*added.operands) and _unread(added.operands[:1], slopes.outputs[0]))
 
 
-def _is_sum_with_norm(total: Instruction, norm: Instruction) -> bool:
-    """A sum of two tensors of the same layout, and layer norm of it."""
-    return ((total.op, norm.op) == ("add", "layer_norm") and norm.operands[0] == total.outputs[0]
+def _is_sum_with_norm(op: str, total: Instruction, norm: Instruction) -> bool:
+    """A sum of two tensors of the same layout, and a norm of its rows."""
+    return ((total.op, norm.op) == ("add", op) and norm.operands[0] == total.outputs[0]
             and _alike(*total.operands, *total.outputs) and _unread(norm.operands[1:], *total.outputs))
 
 
@@ -139,6 +140,8 @@ def _passing(count: int) -> Callable[[Program, int, int], bool]:
     return lambda program, first, last: all(_last(program, first + k) <= last for k in range(count))
 
 
+ROW_NORMS = {"layer norm": "layer_norm", "RMS norm": "rms_norm"}
+
 KINDS = {
     # The loss is written by the last of the three, and has bytes of its own if it still lives then.
     "loss with slopes": Kind(3, _is_loss_with_slopes, lambda program, first, last: _last(program, first) >= last),
@@ -157,7 +160,8 @@ KINDS = {
     "counted batch norm": Kind(2, lambda counted, norm: norm.op == "batch_norm" and _counts(counted), _passing(0)),
     "batch norm with relu": Kind(2, _is_norm_with_relu, _passing(1)),
     # dx is never written, and it is added to a buffer whose address is the same in every run.
-    "layer norm gradient added": Kind(2, _is_norm_slopes_added, lambda program, first, last: (
-        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made")),
+    **{f"{name} gradient added": Kind(2, partial(_is_norm_slopes_added, f"{op}_grad"), lambda program, first, last: (
+        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made"))
+       for name, op in ROW_NORMS.items()},
     # The sum is written as it is without fusion.
-    "sum with layer norm": Kind(2, _is_sum_with_norm, _passing(0))}
+    **{f"sum with {name}": Kind(2, partial(_is_sum_with_norm, op), _passing(0)) for name, op in ROW_NORMS.items()}}

@@ -107,6 +107,27 @@ def batch_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list
     return apart * 3, [*again, *held, *[copies[k].array for k in (0, 5, 6)]]
 
 
+def rms_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """A sum and its RMS norm."""
+    x, y, weight = normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, shape[1])
+    how: dict[str, Any] = {"dims": 1, "eps": 1e-5}
+    results = [np.zeros_like(x), statistics(dtype, shape[0], 1)[1]]
+    total = made("add", x, y, results[0])[2]
+    return made("rms_norm", total, weight, *results, **how)[:4], made("rms_norm", results[0], weight, *results, x, y, **how)[:4]
+
+
+def rms_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """Two gradients, of which the first is added to another one."""
+    rows, width = shape
+    given = [normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, width), statistics(dtype, rows, 1)[1]]
+    how: dict[str, Any] = {"dims": 1, "needs": (True, True)}
+    other = normal(6, dtype, *shape)
+    results = [np.zeros_like(given[2]), room("rms_norm_grad", *given, **how)]
+    apart = made("rms_norm_grad", *given, np.zeros_like(other), *results, **how)
+    apart[4] = made("add_", other, apart[4])[0]
+    return apart[:6], made("rms_norm_grad", *given, other, *results, more=(True,), **how)[:6]
+
+
 def layer_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
     """A sum and its layer norm, with separate results, and with results that overwrite their inputs."""
     x, y, weight = normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, shape[1])
@@ -135,7 +156,8 @@ def layer_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list
 
 
 BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_apply, IMAGES[:4]),
-                                               (batch_norm_grad, IMAGES), (layer_norm, ROWS), (layer_norm_grad, ROWS))
+                                               (batch_norm_grad, IMAGES), (layer_norm, ROWS), (layer_norm_grad, ROWS),
+                                            (rms_norm, ROWS), (rms_norm_grad, ROWS))
         for shape in shapes for dtype in DTYPES]
 
 

@@ -25,9 +25,9 @@ F = nn.functional
 class Residual(nn.Module):
     """A block with a transformer's structure."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, norm: Any) -> None:
         super().__init__()
-        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+        self.norm, self.linear = norm(width), nn.Linear(width, width)
 
     def forward(self, x: Any) -> Any:
         return x + self.linear(self.norm(x))
@@ -44,9 +44,9 @@ def columns() -> Any:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3), nn.BatchNorm1d(3)).to("cuda")
 
 
-def rows() -> Any:
+def rows(norm: Any = nn.LayerNorm) -> Any:
     gradcore.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 8), Residual(8), Residual(8), nn.LayerNorm(8), nn.Linear(8, 3)).to("cuda")
+    return nn.Sequential(nn.Linear(6, 8), Residual(8, norm), Residual(8, norm), norm(8), nn.Linear(8, 3)).to("cuda")
 
 
 # The second block's relu is followed by a pool, which keeps positions: it is recomputed only for its own gradient.
@@ -59,7 +59,8 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], list[str], int]] = {
     "small images": (images, (5, 2, 6, 6), IMAGES, 10), "images": (images, (9, 2, 12, 12), IMAGES, 11),
     "columns": (columns, (5, 6), ["counted batch norm with relu", "counted batch norm", "batch norm with relu",
                                   "relu gradient with batch norm's"], 5),
-    "rows": (rows, (5, 6), ["layer norm gradient added"] * 2 + ["sum with layer norm"] * 2, 6)}
+    "rows": (rows, (5, 6), ["layer norm gradient added"] * 2 + ["sum with layer norm"] * 2, 6),
+    "RMS norm": (lambda: rows(nn.RMSNorm), (5, 6), ["RMS norm gradient added"] * 2 + ["sum with RMS norm"] * 2, 6)}
 
 
 def data(seed: int, shape: tuple[int, ...]) -> tuple[Any, Any]:

@@ -107,23 +107,28 @@ def test_a_sum_lies_where_one_thread_reads() -> None:
             (x, dy, result, out, True), (x, dy, x, out, True), (x, dy, result, dy, True), (dy, dy, dy, out, True),
             (None, dy, result, out, False), (x, None, result, out, False), (x, dy, room.matrix(4), out, False),
             (x, dy, result, room.matrix(28), False), (x, room.matrix(40), result, out, False)):
-        given = [total, room.weight, room.weight, after, room.mean, room.mean, room.workspace]
-        found = fused("sum with layer norm", [a, b, total], given)
-        if joined:
-            assert found == [[], [("kernel", given)]]
-            assert given[7] is a and given[8] is b
-        else:
-            assert found is None and len(given) == 7
+        for kind, given in (("layer norm", [total, room.weight, room.weight, after, room.mean, room.mean, room.workspace]),
+                            ("RMS norm", [total, room.weight, after, room.mean])):
+            count = len(given)
+            found = fused(f"sum with {kind}", [a, b, total], given)
+            if joined:
+                assert found == [[], [("kernel", given)]]
+                assert given[count] is a and given[count + 1] is b
+            else:
+                assert found is None and len(given) == count
 
 
 def test_dx_is_added_to_nothing_that_is_read() -> None:
     room = Room()
     rest = room.dweight, room.dbias, room.workspace
     for total, joined in ((room.result, True), (room.dy, False), (room.x, False), (room.matrix(54), False)):
-        given = [room.dy, room.x, room.weight, room.mean, room.mean, room.out, *rest]
-        found = fused("layer norm gradient added", given, [total, room.out])
-        if joined:
-            assert found == [[("kernel", given)], []]
-            assert given[5] is total and given[9:] == [True]
-        else:
-            assert found is None and given[5] is room.out and len(given) == 9
+        for kind, read, made in (("layer norm", [room.weight, room.mean, room.mean], rest),
+                                 ("RMS norm", [room.weight, room.mean], rest[1:])):
+            given = [room.dy, room.x, *read, room.out, *made]
+            first, count = 2 + len(read), len(given)
+            found = fused(f"{kind} gradient added", given, [total, room.out])
+            if joined:
+                assert found == [[("kernel", given)], []]
+                assert given[first] is total and given[count:] == [True]
+            else:
+                assert found is None and given[first] is room.out and len(given) == count

@@ -110,9 +110,9 @@ def test_the_last_instruction_may_be_alone() -> None:
 class Block(nn.Module):
     """A part of a transformer, without attention."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
         super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.LayerNorm(8)])
+        self.norms = nn.ModuleList([norm(8), norm(8)])
         self.a, self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(16, 8)
 
     def forward(self, x: Any) -> Any:
@@ -139,6 +139,8 @@ def training_of(module: nn.Module, *shape: int) -> Program:
     return program_of(step, gradcore.ones(shape, device="meta"))
 
 
+NORMS: dict[str, Any] = {"layer norm": nn.LayerNorm, "RMS norm": nn.RMSNorm}
+
 #: By kind: a program with it; the operands that must be others' results (instruction, operand); the instructions with
 #: attributes that must agree; and those whose first result must not outlive the group.
 PATTERNS: dict[str, tuple[Callable[[], Program], set[tuple[int, int]], set[int], set[int]]] = {
@@ -146,8 +148,10 @@ PATTERNS: dict[str, tuple[Callable[[], Program], set[tuple[int, int]], set[int],
     "linear with relu": (lambda: training_of(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), 2, 8), {(1, 0)}, set(), {0}),
     "gelu with slopes": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 1), (2, 0), (2, 1), (0, 0)}, {0, 2},
                          {1}),
-    "layer norm gradient added": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 1)}, set(), {0}),
-    "sum with layer norm": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 0)}, set(), set()),
+    **{f"{name} gradient added": (lambda norm=norm: training_of(nn.Sequential(Block(norm), Block(norm)), 2, 8), {(1, 1)}, set(),
+                                  {0}) for name, norm in NORMS.items()},
+    **{f"sum with {name}": (lambda norm=norm: training_of(nn.Sequential(Block(norm), Block(norm)), 2, 8), {(1, 0)}, set(),
+                            set()) for name, norm in NORMS.items()},
     "counted batch norm with relu": (lambda: training_of(convolutions(True), 2, 3, 4, 4), {(2, 0)}, set(), {1}),
     "counted batch norm": (lambda: training_of(convolutions(True)[:2], 2, 3, 4, 4), set(), set(), set()),
     "batch norm with relu": (lambda: training_of(convolutions(False), 2, 3, 4, 4), {(1, 0)}, set(), {0}),
