@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 
     For a 16-bit input, weight and bias may be float32. Ba, Kiros and Hinton, arXiv:1607.06450.
     """
-    count = _dims_of(input, normalized_shape)
-    if is_mixed(input, weight, bias):
-        wide = nn.layer_norm(movement.cast(input, dtype=FLOAT32), weight, bias, dims=count, eps=float(eps))
-        return movement.cast_to(wide, input.spec)
-    return nn.layer_norm(input, weight, bias, dims=count, eps=float(eps))
+    return _in_weights_dtype(nn.layer_norm, input, weight, bias, dims=_dims_of(input, normalized_shape), eps=float(eps))
 
 
 def _dims_of(input: Tensor, normalized_shape: Sequence[int]) -> int:
@@ -48,11 +44,11 @@ def _dims_of(input: Tensor, normalized_shape: Sequence[int]) -> int:
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dimensions, of shape ``normalized_shape``, times ``weight``.
 
-    ``eps`` is by default the machine epsilon of the dtype of the sums. Backward keeps input, weight and one number a row.
-    Zhang and Sennrich, arXiv:1910.07467.
+    ``eps`` is by default the machine epsilon of the dtype of the sums. For a 16-bit input, ``weight`` may be float32. Backward
+    keeps input, weight and one number a row. Zhang and Sennrich, arXiv:1910.07467.
     """
     least = float(finfo(np.promote_types(np.float32, input.spec.dtype)).eps) if eps is None else float(eps)
-    return rms.rms_norm(input, weight, dims=_dims_of(input, normalized_shape), eps=least)
+    return _in_weights_dtype(rms.rms_norm, input, weight, dims=_dims_of(input, normalized_shape), eps=least)
 
 
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
@@ -62,7 +58,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     Backward keeps input, weight and two numbers a group. For a 16-bit input, weight and bias may be float32. Wu and He,
     arXiv:1803.08494. Raises :class:`SpecError` for channels that do not divide into the groups.
     """
-    return _by_groups(input, num_groups, weight, bias, eps)
+    return _in_weights_dtype(grouped.group_norm, input, weight, bias, groups=num_groups, eps=float(eps))
 
 
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
@@ -83,11 +79,12 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
         with no_grad():
             for running, found in ((running_mean, mean(rows, 2)), (running_var, var(rows, 2))):
                 running.copy_(running * (1 - momentum) + mean(found, 0) * momentum)
-    return _by_groups(input, shape[1] if len(shape) > 1 else 1, weight, bias, eps)
+    groups = shape[1] if len(shape) > 1 else 1
+    return _in_weights_dtype(grouped.group_norm, input, weight, bias, groups=groups, eps=float(eps))
 
 
-def _by_groups(input: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    if is_mixed(input, weight, bias):
-        wide = grouped.group_norm(movement.cast(input, dtype=FLOAT32), weight, bias, groups=groups, eps=float(eps))
-        return movement.cast_to(wide, input.spec)
-    return grouped.group_norm(input, weight, bias, groups=groups, eps=float(eps))
+def _in_weights_dtype(norm: Callable[..., Tensor], input: Tensor, *weights: Tensor | None, **attrs: Any) -> Tensor:
+    """The norm in the input's dtype, computed in float32 where the weights are."""
+    if not is_mixed(input, *weights):
+        return norm(input, *weights, **attrs)
+    return movement.cast_to(norm(movement.cast(input, dtype=FLOAT32), *weights, **attrs), input.spec)

@@ -274,7 +274,9 @@ def test_small_rows_are_normalised_by_their_own_size(name: str, torch: Any) -> N
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 @pytest.mark.parametrize("norm", [
     lambda f, x, w: f.layer_norm(x, (4,), w, w), lambda f, x, w: f.group_norm(x, 2, w, w),
-    lambda f, x, w: f.instance_norm(x, weight=w, bias=w), lambda f, x, w: f.batch_norm(x, None, None, w, w, True)])
+    lambda f, x, w: f.instance_norm(x, weight=w, bias=w), lambda f, x, w: f.batch_norm(x, None, None, w, w, True),
+    lambda f, x, w: f.rms_norm(x, (4,), w)])
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")
 def test_norms_of_16_bits_take_weights_of_float32(name: str, norm: Any, torch: Any) -> None:
     """As networks in bfloat16 keep their norms. On a GPU no kernel may read such weights as 16-bit numbers."""
     data = np.random.default_rng(3).normal(size=(3, 4, 4)).astype(np.float32)
@@ -291,7 +293,8 @@ def test_norms_of_16_bits_take_weights_of_float32(name: str, norm: Any, torch: A
         np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("norm", [lambda f, x, w: f.layer_norm(x, (4,), w), lambda f, x, w: f.group_norm(x, 2, w)])
+@pytest.mark.parametrize("norm", [lambda f, x, w: f.layer_norm(x, (4,), w), lambda f, x, w: f.rms_norm(x, (4,), w),
+                                  lambda f, x, w: f.group_norm(x, 2, w)])
 @pytest.mark.parametrize(("input", "weight"), [("float32", "float16"), ("float32", "float64"), ("float16", "bfloat16")])
 def test_other_mixtures_in_norms_are_refused(input: str, weight: str, norm: Any) -> None:
     x, w = gradcore.ones(2, 4, dtype=getattr(gradcore, input)), gradcore.ones(4, dtype=getattr(gradcore, weight))
