@@ -28,28 +28,29 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
         _scale(y, weight, bias)
 
 
-def _normalized(xs: Array, outs: Array, means: Array, rstds: Array, eps: float) -> Iterator[tuple[int, Array]]:
-    """Write rows with mean 0 and variance 1; yields the first row and the rows of each piece while they are in cache."""
+def _normalized(xs: Array, outs: Array, means: Array | None, rstds: Array, eps: float) -> Iterator[tuple[int, Array]]:
+    """Write rows with mean 0 and variance 1, or without ``means`` with mean square 1.
+
+    Yields the first row and the rows of each piece while they are in cache.
+    """
     count, width = xs.shape
     one = ones(width, xs.dtype)
     for start in range(0, count, _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
-        m, r, y = means[part], rstds[part], outs[part]
-        np.matmul(xs[part], one, out=m)
-        np.multiply(m, 1 / width, m)
-        np.subtract(xs[part], m[:, None], y)
-        np.vecdot(y, y, out=r)
-        _to_rstd(r, width, eps)
-        np.multiply(y, r[:, None], y)
+        x, r, y = xs[part], rstds[part], outs[part]
+        if means is not None:
+            m = means[part]
+            np.matmul(x, one, out=m)
+            np.multiply(m, 1 / width, m)
+            np.subtract(x, m[:, None], y)
+            x = y
+        np.vecdot(x, x, out=r)
+        np.multiply(r, 1 / width, r)
+        np.add(r, eps, r)
+        np.sqrt(r, r)
+        np.reciprocal(r, r)
+        np.multiply(x, r[:, None], y)
         yield start, y
-
-
-def _to_rstd(squares: Array, width: int, eps: float) -> None:
-    """Sums of ``width`` squares become 1 / sqrt(mean + eps)."""
-    np.multiply(squares, 1 / width, squares)
-    np.add(squares, eps, squares)
-    np.sqrt(squares, squares)
-    np.reciprocal(squares, squares)
 
 
 @kernel
@@ -78,51 +79,58 @@ def _scale(y: Array, weight: Array | None, bias: Array | None) -> None:
 @kernel
 def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
                     dbias: Array, workspace: Array, *, dims: int, needs: Any) -> None:
+    _rows_grad(dy, x, weight, mean, rstd, dx, (dweight, dbias), workspace, dims)
+
+
+def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, dx: Array,
+               totals: tuple[Array, ...], workspace: Array, dims: int) -> None:
+    """The gradients of x and, in ``totals``, of weight and bias; without ``mean`` those of RMS norm, which has no bias."""
     width = math.prod(x.shape[x.ndim - dims:])
     length = min(x.size, rows(width) * width)
     room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
-    dweight.fill(0)
-    dbias.fill(0)
+    for total in totals:
+        total.fill(0)
     if not x.size:
         return
     xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
-    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    means, rstds = None if mean is None else mean.reshape(-1, 1), rstd.reshape(-1, 1)
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
-        np.subtract(xs[part], means[part], hat)
-        np.multiply(hat, rstds[part], hat)
+        if means is None:
+            np.multiply(xs[part], rstds[part], hat)
+        else:
+            np.subtract(xs[part], means[part], hat)
+            np.multiply(hat, rstds[part], hat)
         np.multiply(g, hat, t)
-        # The first row of dx is not written yet, so it can hold a row of sums.
-        _add_column_sums(dweight, t, d[0])
-        _add_column_sums(dbias, g, d[0])
-        _weighted(d, g, weight)
-        _to_dx(d, hat, t, rstds[part])
+        down = ones(len(g), x.dtype)
+        # Without a bias there is one total.
+        for total, terms in zip(totals, (t, g), strict=False):
+            # The first row of dx is not written yet, so it can hold a row of sums.
+            np.matmul(down, terms, out=d[0])
+            np.add(total.reshape(-1), d[0], total.reshape(-1))
+        if weight is None:
+            np.copyto(d, g)
+        else:
+            np.multiply(g, weight.reshape(-1), d)
+        _to_dx(d, hat, t, rstds[part], means is not None)
 
 
-def _add_column_sums(total: Array, terms: Array, room: Array) -> None:
-    np.matmul(ones(len(terms), terms.dtype), terms, out=room)
-    np.add(total.reshape(-1), room, total.reshape(-1))
+def _to_dx(d: Array, hat: Array, room: Array, rstd: Array, centred: bool = True) -> None:
+    """rstd * (gw - mean(gw) - hat * mean(gw * hat)) by rows, where ``d`` holds gw = dy * weight. The others are overwritten.
 
-
-def _weighted(d: Array, g: Array, weight: Array | None) -> None:
-    if weight is None:
-        np.copyto(d, g)
-    else:
-        np.multiply(g, weight.reshape(-1), d)
-
-
-def _to_dx(d: Array, hat: Array, room: Array, rstd: Array) -> None:
-    """rstd * (gw - mean(gw) - hat * mean(gw * hat)) by rows, where ``d`` holds gw = dy * weight. The others are overwritten."""
+    Without mean(gw) unless ``centred``.
+    """
     count, width = d.shape
     mean_of = room.reshape(-1)[:count]
     np.vecdot(d, hat, out=mean_of)
     np.multiply(mean_of, 1 / width, mean_of)
     np.multiply(hat, mean_of[:, None], hat)
-    np.matmul(d, ones(width, d.dtype), out=mean_of)
-    np.multiply(mean_of, 1 / width, mean_of)
-    np.subtract(d, mean_of[:, None], d)
+    if centred:
+        np.matmul(d, ones(width, d.dtype), out=mean_of)
+        np.multiply(mean_of, 1 / width, mean_of)
+        np.subtract(d, mean_of[:, None], d)
     np.subtract(d, hat, d)
     np.multiply(d, rstd, d)
 
@@ -194,39 +202,11 @@ def rms_norm(x: Array, weight: Array | None, out: Array, rstd: Array, *, dims: i
     if not x.size:
         return
     width = math.prod(x.shape[x.ndim - dims:])
-    xs, outs, rstds = x.reshape(-1, width), out.reshape(-1, width), rstd.reshape(-1)
-    for start in range(0, len(xs), _norm_rows(width)):
-        part = slice(start, start + _norm_rows(width))
-        r, y = rstds[part], outs[part]
-        np.vecdot(xs[part], xs[part], out=r)
-        _to_rstd(r, width, eps)
-        np.multiply(xs[part], r[:, None], y)
+    for _, y in _normalized(x.reshape(-1, width), out.reshape(-1, width), None, rstd.reshape(-1), eps):
         _scale(y, weight, None)
 
 
 @kernel
 def rms_norm_grad(dy: Array, x: Array, weight: Array | None, rstd: Array, dx: Array, dweight: Array, workspace: Array, *,
                   dims: int, needs: Any) -> None:
-    """dx is rstd * (gw - hat * mean(gw * hat)), with gw = dy * weight and hat = x * rstd."""
-    dweight.fill(0)
-    if not x.size:
-        return
-    width = math.prod(x.shape[x.ndim - dims:])
-    length = min(x.size, rows(width) * width)
-    room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
-    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
-    rstds = rstd.reshape(-1, 1)
-    for start in range(0, len(xs), _norm_rows(width)):
-        part = slice(start, start + _norm_rows(width))
-        g, d = dys[part], dxs[part]
-        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
-        np.multiply(xs[part], rstds[part], hat)
-        np.multiply(g, hat, t)
-        _add_column_sums(dweight, t, d[0])
-        _weighted(d, g, weight)
-        mean_of = room[:len(g)]
-        np.vecdot(d, hat, out=mean_of)
-        np.multiply(mean_of, 1 / width, mean_of)
-        np.multiply(hat, mean_of[:, None], hat)
-        np.subtract(d, hat, d)
-        np.multiply(d, rstds[part], d)
+    _rows_grad(dy, x, weight, None, rstd, dx, (dweight,), workspace, dims)
