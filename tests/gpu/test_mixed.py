@@ -1,6 +1,6 @@
-"""Operands of several floating-point dtypes in one call: values and gradients on a GPU are the CPU's.
+"""Operands of several floating-point dtypes and layouts in one call: values and gradients on a GPU are the CPU's.
 
-A kernel that takes a pointer by the dtype of another operand reads wrong bytes without an error.
+A kernel that takes a pointer by the dtype or the strides of another operand reads wrong bytes without an error.
 """
 
 from __future__ import annotations
@@ -77,14 +77,24 @@ def labels(like: Any) -> Any:
     return gradcore.tensor([0, 2, 5, 1], device=like.device)
 
 
-def made(name: str, dtypes: tuple[str, ...], device: str) -> Any:
+def laid_out(values: Any, layout: str, device: str) -> tuple[Any, Call]:
+    """A tensor that holds the values, and what views it as them."""
+    if layout == "transposed" and values.ndim > 1:
+        return gradcore.tensor(np.ascontiguousarray(values.swapaxes(0, -1)), device=device), lambda x: x.transpose(0, -1)
+    if layout == "sliced" and values.ndim:
+        return gradcore.tensor(np.repeat(values, 2, -1), device=device), lambda x: x[..., 1::2]
+    return gradcore.tensor(values, device=device), lambda x: x
+
+
+def made(name: str, dtypes: tuple[str, ...], layout: str, device: str) -> Any:
     """Result and gradients of a call; the type of the error if it is refused."""
     call, shapes = CALLS[name]
     rng = np.random.default_rng(3)
-    inputs = [gradcore.tensor(rng.uniform(-1, 1, shape).astype(np.float32), device=device).to(
-        getattr(gradcore, dtypes[k % len(dtypes)])).requires_grad_() for k, shape in enumerate(shapes)]
+    held, views = zip(*[laid_out(rng.uniform(-1, 1, shape).astype(np.float32), layout, device) for shape in shapes],
+                      strict=True)
+    inputs = [x.to(getattr(gradcore, dtypes[k % len(dtypes)])).requires_grad_() for k, x in enumerate(held)]
     try:
-        y = call(*inputs)
+        y = call(*[view(x) for x, view in zip(inputs, views, strict=True)])
     except (RuntimeError, TypeError, ValueError) as refused:
         return type(refused)
     if y.requires_grad:
@@ -92,11 +102,12 @@ def made(name: str, dtypes: tuple[str, ...], device: str) -> Any:
     return [y.detach(), *[x.grad for x in inputs]]
 
 
-@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "bfloat16"), ("float64", "float32"),
-                                    ("bfloat16", "float16", "float32")], ids=", ".join)
+@pytest.mark.parametrize(("dtypes", "layout"), [
+    (("float16", "float32"), "contiguous"), (("float32", "bfloat16"), "transposed"), (("float64", "float32"), "sliced"),
+    (("bfloat16", "float16", "float32"), "contiguous"), (("float32",), "transposed")], ids=str)
 @pytest.mark.parametrize("name", CALLS)
-def test_operands_of_several_dtypes_are_the_cpus(name: str, dtypes: tuple[str, ...]) -> None:
-    expected, found = (made(name, dtypes, device) for device in ("cpu", "cuda"))
+def test_operands_of_several_dtypes_and_layouts_are_the_cpus(name: str, dtypes: tuple[str, ...], layout: str) -> None:
+    expected, found = (made(name, dtypes, layout, device) for device in ("cpu", "cuda"))
     if isinstance(expected, type):
         assert found is expected
         return
