@@ -7,6 +7,7 @@ is repeated in a row that stays in the L1 cache, and the array is viewed as rows
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from gradcore.devices.calls import KernelCall
 Array = np.ndarray[Any, Any]
 
 #: Elements of a row, and the least size of arrays viewed as rows: in a single call, and if the calls are prepared once.
-_ROW, _AT_ONCE, _FOR_ALL = 8192, 8192, 128
+_ROW, _AT_ONCE, _FOR_ALL = 8192, 2048, 128
 _EXTREMES = np.maximum, np.minimum
 
 
@@ -43,14 +44,22 @@ def _rows(x: Array, number: float, out: Array, least: int) -> Iterator[tuple[Arr
         yield x[whole:], row[:x.size - whole], out[whole:]
 
 
+@functools.lru_cache(maxsize=64)
+def _repeated(number: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    return _row(number, dtype)[:math.prod(shape)].reshape(shape)
+
+
 def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
     """Write ``ufunc``, the maximum or the minimum, of ``x`` and a number to ``out``."""
-    # A probe records the plain call, which may be cut into pieces before it is viewed as rows.
-    parts = list(_rows(x, number, out, _AT_ONCE)) if type(x) is np.ndarray else []
-    for part, row, place in parts:
-        ufunc(part, row, out=place)
-    if not parts:
+    if type(x) is not np.ndarray or x.size < _AT_ONCE:
+        # A probe records the plain call, which may be cut into pieces before it is viewed as rows.
         ufunc(x, number, out=out)
+    elif x.size <= _ROW and x.dtype == out.dtype and x.dtype.char in "fd":
+        ufunc(x, _repeated(repr(float(number)), x.dtype, x.shape), out=out)
+    else:
+        parts = list(_rows(x, number, out, _ROW)) or [(x, number, out)]
+        for part, row, place in parts:
+            ufunc(part, row, out=place)
 
 
 def in_rows(calls: Sequence[KernelCall]) -> list[KernelCall]:

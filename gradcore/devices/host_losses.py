@@ -109,31 +109,29 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
 NARROW = 32
 
 
-class _Rows:
-    """A piece of the rows of logits, shifted so that the largest in each is 0, in the layout that is fastest."""
+def _shifted(part: Array, room: Array, fold: Array) -> tuple[Array, Array, int]:
+    """A piece of logits less the largest of each row, in the layout that is fastest; ``fold``, which has a number for each row,
+    in a shape that fits beside it; and the axis of the classes.
+    """
+    count, classes = part.shape
+    if classes <= NARROW:
+        values = room.reshape(classes, count)
+        np.copyto(values, part.T)
+        np.maximum.reduce(values, 0, None, fold)
+        np.subtract(values, fold, values)
+        return values, fold, 0
+    values, column = room.reshape(count, classes), fold.reshape(count, 1)
+    np.maximum.reduce(part, 1, None, fold)
+    np.subtract(part, column, values)
+    return values, column, 1
 
-    def __init__(self, part: Array, room: Array, fold: Array) -> None:
-        count, classes = part.shape
-        self.narrow = classes <= NARROW
-        self.axis = 0 if self.narrow else 1
-        self.values = room[:part.size].reshape((classes, count) if self.narrow else (count, classes))
-        #: Room for a number for each row.
-        self.fold = fold.reshape((1, count) if self.narrow else (count, 1))
-        if self.narrow:
-            np.copyto(self.values, part.T)
-            part = self.values
-        np.maximum.reduce(part, axis=self.axis, out=self.fold, keepdims=True)
-        np.subtract(part, self.fold, self.values)
 
-    def add_up(self) -> None:
-        np.add.reduce(self.values, axis=self.axis, out=self.fold, keepdims=True)
-
-    def chosen(self, labels: Array, plain: bool) -> Array:
-        """The flat position in ``values`` of each row's label, of class 0 if the label is ignored."""
-        count, classes = labels.size, self.values.size // labels.size
-        if not plain:
-            labels = np.where((labels < 0) | (labels >= classes), 0, labels)
-        return _multiples(1)[:count] + labels * count if self.narrow else _multiples(classes)[:count] + labels
+def _places(labels: Array, classes: int, plain: bool) -> Array:
+    """The flat position of each row's label in what :func:`_shifted` returns, of class 0 if the label is ignored."""
+    count = len(labels)
+    if not plain:
+        labels = np.where((labels < 0) | (labels >= classes), 0, labels)
+    return labels * count + _multiples(1)[:count] if classes <= NARROW else labels + _multiples(classes)[:count]
 
 
 @functools.lru_cache(maxsize=16)
@@ -149,15 +147,16 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
     step = min(rows(classes), PIECE_ROWS)
     room, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for start in range(0, count, step):
-        labels, loss = target[start:start + step], losses[start:start + step]
-        part = _Rows(logits[start:start + step], room, loss)
-        chosen = room.take(part.chosen(labels, plain))
-        np.exp(part.values, part.values)
-        part.add_up()
+        part, loss = logits[start:start + step], losses[start:start + step]
+        flat = room[:part.size]
+        values, _, axis = _shifted(part, flat, loss)
+        chosen = flat.take(_places(target[start:start + step], classes, plain))
+        np.exp(values, values)
+        np.add.reduce(values, axis, None, loss)
         np.log(loss, loss)
         np.subtract(loss, chosen, loss)
     if weight is None and plain and reduction != "none" and count:
-        np.add.reduce(losses, out=out)
+        np.add.reduce(losses, 0, None, out)
         if reduction == "mean":
             np.multiply(out, 1 / count, out)
     else:
@@ -198,13 +197,14 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
     step = min(rows(classes), PIECE_ROWS)
     room, folds = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for start in range(0, count, step):
-        labels = target[start:start + step]
-        part = _Rows(logits[start:start + step], room, folds[start:start + step])
-        np.exp(part.values, part.values)
-        part.add_up()
-        np.true_divide(part.values, part.fold, part.values)
-        room[part.chosen(labels, plain)] -= 1
-        np.multiply(part.values.T if part.narrow else part.values, scale, out[start:start + step])
+        part, fold = logits[start:start + step], folds[start:start + step]
+        flat = room[:part.size]
+        values, beside, axis = _shifted(part, flat, fold)
+        np.exp(values, values)
+        np.add.reduce(values, axis, None, fold)
+        np.true_divide(values, beside, values)
+        flat[_places(target[start:start + step], classes, plain)] -= 1
+        np.multiply(values if axis else values.T, scale, out[start:start + step])
     if not even:
         _scale_weighted(out, dy, target, weight, reduction, ignore_index)
 
