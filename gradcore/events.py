@@ -47,6 +47,11 @@ class Site(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def short(self) -> str:
+        """``train.py:12``: the line without the folders of its file, which may come from another system."""
+        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
+
 
 class Network(NamedTuple):
     """A module that is no part of another one, and has parameters: its class, and the number that tells it from others."""

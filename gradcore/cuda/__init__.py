@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,7 +122,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
 
     def allocate(nbytes: int) -> Any:
         frame: Any = sys._getframe(1)
-        while frame is not None and "/cupy/" in frame.f_code.co_filename:
+        while frame is not None and os.path.join(os.sep, "cupy", "") in frame.f_code.co_filename:
             frame = frame.f_back
         scope = SCOPES[local.state.scope]
         site = SITES[find_site(frame)]

@@ -57,9 +57,11 @@ def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
     elif x.size <= _ROW and x.dtype == out.dtype and x.dtype.char in "fd":
         ufunc(x, _repeated(repr(float(number)), x.dtype, x.shape), out=out)
     else:
-        parts = list(_rows(x, number, out, _ROW)) or [(x, number, out)]
+        parts = list(_rows(x, number, out, _ROW))
         for part, row, place in parts:
             ufunc(part, row, out=place)
+        if not parts:
+            ufunc(x, number, out=out)
 
 
 def in_rows(calls: Sequence[KernelCall]) -> list[KernelCall]:

@@ -117,11 +117,11 @@ def _shifted(part: Array, room: Array, fold: Array) -> tuple[Array, Array, int]:
     if classes <= NARROW:
         values = room.reshape(classes, count)
         np.copyto(values, part.T)
-        np.maximum.reduce(values, 0, None, fold)
+        np.maximum.reduce(values, 0, out=fold)
         np.subtract(values, fold, values)
         return values, fold, 0
     values, column = room.reshape(count, classes), fold.reshape(count, 1)
-    np.maximum.reduce(part, 1, None, fold)
+    np.maximum.reduce(part, 1, out=fold)
     np.subtract(part, column, values)
     return values, column, 1
 
@@ -152,11 +152,11 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
         values, _, axis = _shifted(part, flat, loss)
         chosen = flat.take(_places(target[start:start + step], classes, plain))
         np.exp(values, values)
-        np.add.reduce(values, axis, None, loss)
+        np.add.reduce(values, axis, out=loss)
         np.log(loss, loss)
         np.subtract(loss, chosen, loss)
     if weight is None and plain and reduction != "none" and count:
-        np.add.reduce(losses, 0, None, out)
+        np.add.reduce(losses, out=out)
         if reduction == "mean":
             np.multiply(out, 1 / count, out)
     else:
@@ -201,7 +201,7 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
         flat = room[:part.size]
         values, beside, axis = _shifted(part, flat, fold)
         np.exp(values, values)
-        np.add.reduce(values, axis, None, fold)
+        np.add.reduce(values, axis, out=fold)
         np.true_divide(values, beside, values)
         flat[_places(target[start:start + step], classes, plain)] -= 1
         np.multiply(values if axis else values.T, scale, out[start:start + step])

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 from gradcore.engine.state import local
 from gradcore.events import WRITTEN, Site, Table
 
 SITES: Table[Site] = Table()
 
-# The folder as file names of code objects have it, possibly through a link.
-_PACKAGE = str(Path(__file__).parent.parent) + "/"
-#: Parts of the package that use it as users do: their lines are sites.
-_OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
+
+def _folders(file: str, path: Any = os.path) -> tuple[str, tuple[str, ...]]:
+    """The package's folder, by the file name of this module, and those of its parts that use it as users do."""
+    package = path.join(path.dirname(path.dirname(file)), "")
+    return package, tuple(path.join(package, part, "") for part in ("cli", "models"))
+
+
+# As file names of code objects have them: possibly through a link, and with the separators of the system.
+_PACKAGE, _OUTSIDE = _folders(__file__)
 
 #: Python's own code that calls us for somebody. A copy belongs to whoever asked for it, a user or a layer here, and what a
 #: context does to whoever enters it.

@@ -301,7 +301,7 @@ class _Builder:
     # -- instructions --------------------------------------------------------------------------------------------------
 
     def instruction(self, i: Instruction) -> None:
-        self.graph.layer, self.graph.doc = i.tag.layer, f"{i.op}, {i.tag.site.file.rsplit('/', 1)[-1]}:{i.tag.site.line}"
+        self.graph.layer, self.graph.doc = i.tag.layer, f"{i.op}, {i.tag.site.short}"
         op = self.ops[i.op]
         name = i.op if i.op in CONVERTERS or not op.in_place else i.op[:-1]
         converter = CONVERTERS.get(name)

@@ -149,7 +149,7 @@ class Program:
                          for b in (self.buffers[o.buffer] for o in i.outputs))
         attrs = "".join(f", {name}={value!r}" for name, value in i.attrs)
         room = f" + {self.buffers[i.workspace.buffer].nbytes} bytes" if i.workspace is not None else ""
-        layer, line = layer_in(i.tag, self.networks) or "(root)", f"{i.tag.site.file.rsplit('/', 1)[-1]}:{i.tag.site.line}"
+        layer, line = layer_in(i.tag, self.networks) or "(root)", i.tag.site.short
         where = f"{layer} {i.tag.phase} {line}"
         return f"{k:4} {made} = {i.op}({', '.join(map(self._text, i.operands))}{attrs}){room}  # {where}; {lives}".rstrip("; ")
 

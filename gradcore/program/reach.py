@@ -5,12 +5,12 @@ from __future__ import annotations
 import dis
 import functools
 import io
+import os
 import sys
 from array import array
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import resolve_name
-from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -51,8 +51,11 @@ _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 #: Code that uses one of these may name attributes by string constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
-_STANDARD = str(Path(dis.__file__).parent)
-_BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
+#: The folders of Python's own library, and of packages inside it that are not Python's.
+_STANDARD = os.path.join(os.path.dirname(dis.__file__), "")
+_INSTALLED = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
+#: The packages that gradcore is built on, wherever they are installed.
+_BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath")
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
                        "_parents", "_hooks", "_foreign", "_whole"))
@@ -60,11 +63,13 @@ _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modul
 _absent = object()
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Is the file part of Python or of a library that gradcore is built on, whose state needs no guards?"""
-    if "site-packages" in file:
-        return any(part in file for part in _BUILT_ON)
-    return file.startswith((_STANDARD, "<frozen"))
+    if file.startswith("<frozen") or (file.startswith(_STANDARD) and not any(folder in file for folder in _INSTALLED)):
+        return True
+    packages = [getattr(sys.modules.get(name), "__file__", None) for name in _BUILT_ON]
+    return file.startswith(tuple(os.path.join(os.path.dirname(p), "") for p in packages if p is not None))
 
 
 def _of_library(module: str) -> bool:

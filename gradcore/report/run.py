@@ -128,7 +128,9 @@ class RunWriter:
         self._lines: dict[int, tuple[int, int]] = {}
         self._at = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        # Windows would write two bytes at the end of each line.
+        binary = getattr(os, "O_BINARY", 0)
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | binary, 0o666)
         self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
 
     def add(self, figures: StepFigures, source: Recorded) -> None:
@@ -167,7 +169,8 @@ class RunWriter:
             self._leave_out(dropped)
 
     def _leave_out(self, dropped: Sequence[tuple[int, int]]) -> None:
-        with self.path.open("rb") as old, replacing(self.path) as new:
+        # The old file is closed before it is replaced, as Windows wants it.
+        with replacing(self.path) as new, self.path.open("rb") as old:
             for offset, length in dropped:
                 _copy(old, new, offset - old.tell())
                 old.seek(length, os.SEEK_CUR)

@@ -189,7 +189,8 @@ def _blocks(segment: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _tag(event: dict[str, Any]) -> Tag:
     frames = _of(event.get("frames", []), list)[:_FRAMES]
-    sites = [Site(_of(f["filename"], str), _size(f["line"]), _of(f["name"], str)) for f in frames]
+    # With slashes, whatever the system that wrote the snapshot.
+    sites = [Site(_of(f["filename"], str).replace("\\", "/"), _size(f["line"]), _of(f["name"], str)) for f in frames]
     told = tag_of(sites)
     if told is not None:
         return told

@@ -25,10 +25,22 @@ def working_directory() -> str | None:
 
 def short_path(line: str) -> str:
     """A line of source, with its path relative to the working directory if it is below that."""
-    path, colon, rest = line.partition(":")
     here = working_directory()
-    relative = path if here is None or not os.path.isabs(path) else os.path.relpath(path, here)
-    return (relative if not relative.startswith("..") else path) + colon + rest
+    return line if here is None else below(here, line)
+
+
+def below(root: str | os.PathLike[str], line: str) -> str:
+    """A line of source, with its path relative to ``root`` if it is below that, and with slashes on every system."""
+    drive, tail = os.path.splitdrive(line)
+    path, colon, rest = tail.partition(":")
+    if not os.path.isabs(drive + path):
+        return line
+    try:
+        relative = os.path.relpath(drive + path, root)
+    except ValueError:
+        # On another drive.
+        return line
+    return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
 
 
 def bar(share: float, width: int = _BAR) -> str:

@@ -21,6 +21,7 @@ from gradcore.report.diff import GROUPS, Owners
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport, build_report
+from gradcore.report.text import below
 
 
 @dataclass(frozen=True)
@@ -206,13 +207,6 @@ class DeviceMemory:
     def recording(self) -> Recording:
         """The report with its records: ``recording.save_html(path)`` writes the page."""
         return Recording(self.report, self.stretch.records)
-
-
-def below(root: str | os.PathLike[str], line: str) -> str:
-    """A line of source, with its path relative to ``root`` if it is below that."""
-    path, colon, rest = line.partition(":")
-    relative = os.path.relpath(path, root) if os.path.isabs(path) else path
-    return (path if relative.startswith("..") else relative.replace(os.sep, "/")) + colon + rest
 
 
 def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str]) -> list[str]:

@@ -79,6 +79,32 @@ def test_peaks_are_written_as_they_come_but_not_every_one(tmp_path: Path, record
     assert [p.name for p in tmp_path.iterdir()] == ["run.jsonl"]
 
 
+def test_on_windows_lines_are_written_in_bytes_and_the_old_file_is_closed_before_it_is_replaced(
+        tmp_path: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.jsonl"
+    binary, flags, files = 1 << 30, [], []
+    real, opened, replace = os.open, Path.open, os.replace
+
+    def low(file: Any, how: int, *mode: int) -> int:
+        flags.append(how)
+        return real(file, how & ~binary, *mode)
+
+    def high(self: Path, *how: Any) -> Any:
+        files.append(opened(self, *how))
+        return files[-1]
+
+    def replaced(*names: Any) -> None:
+        assert len(files) == 2 and all(file.closed for file in files)
+        replace(*names)
+
+    monkeypatch.setattr(os, "O_BINARY", binary, raising=False)
+    monkeypatch.setattr(os, "open", low)
+    monkeypatch.setattr(Path, "open", high)
+    monkeypatch.setattr(os, "replace", replaced)
+    write(path, recording, [1000, 1200, 1210, 1400, 1300])
+    assert flags[0] & binary and len(files) == 2
+
+
 def test_a_hundred_thousand_steps_that_grow(tmp_path: Path, recording: Recording) -> None:
     path = tmp_path / "run.jsonl"
     count, events = 100_000, len(json.dumps(recording.to_dict()))

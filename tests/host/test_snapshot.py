@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
 import struct
@@ -96,6 +97,14 @@ def test_another_device(load):
 
 
 @pytest.mark.oracle
+def test_files_as_windows_names_them(load):
+    text = json.dumps(SNAPSHOT).replace("/home/", "C:/home/").replace("/", r"\\")
+    _, report = load(json.loads(text))
+    _, other = load(SNAPSHOT)
+    assert report.peak.line == "C:/home/me/train.py:12 in main"
+    assert (report.by_op, report.by_role, report.peak.op) == (other.by_op, other.by_role, other.peak.op)
+
+
 def test_what_pytorchs_profiler_has_seen(load, torch):
     from torch.cuda import _memory_viz
     from torch.profiler import ProfilerActivity, profile

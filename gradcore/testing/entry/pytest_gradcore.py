@@ -158,7 +158,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
     from gradcore.report.growth import line_of
-    from gradcore.testing.account import below, held
+    from gradcore.report.text import below
+    from gradcore.testing.account import held
 
     root, device, limits = item.config.rootpath, item.config.option.gradcore_device, item.stash[_limits]
     limit, given = limits.get(PEAK, (stretch.peak, None))
