@@ -16,13 +16,14 @@ PRODUCTS = np.dot, np.matmul
 
 def product(a: Array, b: Array, out: Array) -> None:
     """``out = a @ b``. For matrices np.dot makes the same BLAS call as np.matmul, with less overhead; spaced ones it copies."""
-    plain = a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous and not (_spaced(a) or _spaced(b))
+    plain = a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous and (a.flags.forc or not _spaced(a)) and (
+        b.flags.forc or not _spaced(b))
     (np.dot if plain else np.matmul)(a, b, out)
 
 
 def _spaced(x: Array) -> bool:
-    """Does BLAS read a matrix in place although its elements are not contiguous, as in ``x[:, :4]`` or ``x[::2]``?"""
-    if x.flags.forc or x.ndim < 2:
+    """Does BLAS read an array in place that is not contiguous: a matrix such as ``x[:, :4]`` or ``x[::2]``?"""
+    if x.ndim < 2:
         return False
     (rows, columns), (down, across) = x.shape, x.strides
     return (across == x.itemsize and down >= columns * across) or (down == x.itemsize and across >= rows * down)

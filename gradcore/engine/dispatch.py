@@ -213,14 +213,13 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
     if call.scattered:
         return _apply_contiguous(op, call, args, attrs)
     overwritten: Saved | Packed | None = None
-    written = [args[i] for i in call.writes]
+    written = [args[i] for i in call.writes] if op.writes else []
     outputs: list[Any]
     aux: list[Any] = []
     if op.view:
         outputs = _views(call, device, args[0], tags[0], number)
     else:
-        if device.several:
-            _on_stream(device, args)
+        stream = _on_stream(device, args) if device.several else device.stream
         if op.writes:
             if op.in_place and not op.lists:
                 storage = args[0].storage
@@ -234,14 +233,14 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         outputs = []
         if not op.in_place:
             for spec, tag in zip(call.specs, tags, strict=False):
-                outputs.append(fresh(device, spec, tag, number))
+                outputs.append(fresh(device, spec, tag, number, stream))
                 arrays.append(outputs[-1].array)
         if call.aux:
             for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
-                aux.append(fresh(device, spec, tag, number))
+                aux.append(fresh(device, spec, tag, number, stream))
                 arrays.append(aux[-1].array)
         if call.workspace is not None:
-            workspace = fresh(device, call.workspace, tags[-1], number)
+            workspace = fresh(device, call.workspace, tags[-1], number, stream)
             arrays.append(workspace.array)
         log = device.ledger.log
         if log is not None:

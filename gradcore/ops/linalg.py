@@ -86,8 +86,9 @@ def _linear_grad_spec(dy: TensorSpec, x: TensorSpec | None = None, weight: Tenso
 
 
 def _linear_rule(g: Any, x: Any, weight: Any, needs: tuple[bool, bool, bool]) -> Any:
-    found = iter(linear_grad(g, x, weight, needs=needs))
-    return tuple(next(found) if wanted else None for wanted in needs)
+    grads = linear_grad(g, x, weight, needs=needs)
+    found = iter(grads)
+    return grads if all(needs) else tuple(next(found) if wanted else None for wanted in needs)
 
 
 def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tuple[bool, bool, bool]) -> Any:
