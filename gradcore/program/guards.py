@@ -81,6 +81,24 @@ class Draws(Guard):
     __slots__ = ()
 
 
+class Items(Guard):
+    """Which objects a container has, by their ids, so that none is held: compared after a traced run, which must not change
+    them, but not between runs.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, name: str, look: Callable[[], Any]) -> None:
+        super().__init__(name, lambda: ids_in(look()), ids_in(look()), equal)
+
+    def why_not(self) -> str:
+        return f"{self.name} has other items, or has them in another order"
+
+
+def ids_in(container: Any) -> tuple[int, ...]:
+    return tuple(map(id, (*container, *container.values()) if isinstance(container, dict) else container))
+
+
 #: Types of random generators.
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 

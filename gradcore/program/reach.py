@@ -27,6 +27,7 @@ from gradcore.program.guards import (
     MOST_INSIDE,
     Draws,
     Guard,
+    Items,
     Options,
     buffer_of,
     copied,
@@ -200,11 +201,13 @@ class Reach:
             yield Guard(name, look, value, same_method), key
         elif isinstance(value, (list, tuple, deque)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
+            yield Items(name, look), (*key, "ids")
             if self._enters(value) and len(value) <= MOST_INSIDE:
                 for k, item in enumerate(value):
                     yield from self.of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k))  # type: ignore[misc]
         elif isinstance(value, dict) and len(value) <= MOST and not any(isinstance(k, Value) for k in value):
             yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), equal), (*key, "keys")
+            yield Items(name, look), (*key, "ids")
             if len(value) > MOST_INSIDE:
                 yield Guard(name, look, dict(value), same_entries), key
             elif self._enters(value):

@@ -28,7 +28,7 @@ from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
-from gradcore.program.guards import GENERATORS, Draws, Guard, Options, is_plain
+from gradcore.program.guards import GENERATORS, Draws, Guard, Items, Options, is_plain
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.passed import is_default, is_new, passed
 from gradcore.program.reach import Found, Names, Reach, is_library, names_of
@@ -194,9 +194,10 @@ class Watcher:
                                           x, ("default", id(x))))
         for n in code.co_freevars:
             if n in seen and not isinstance(seen[n], Value):
-                self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure",
-                                          lambda x=seen[n]: x,  # type: ignore[misc]
-                                          seen[n], ("cell", n, id(seen[n]))))
+                inside = reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=seen[n]: x,  # type: ignore[misc]
+                                        seen[n], ("cell", n, id(seen[n])))
+                # A container that the run has made must be freed with its tensors.
+                self._note((guard, key) for guard, key in inside if not isinstance(guard, Items))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""
@@ -239,7 +240,7 @@ class Watcher:
         found: dict[tuple[Any, ...], Any] = {}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
-            if not isinstance(guard, (Draws, Options)):
+            if not isinstance(guard, (Draws, Items, Options)):
                 found.setdefault(key, guard)
 
         functions = [f for f in (self._function, *gc.get_referrers(*self.codes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -64,3 +65,51 @@ def test_an_item_of_a_shared_container_is_written_at_each_call_whatever_the_valu
         compiled(gradcore.ones(2))
         assert seen["calls"] == "scale"
     assert "assigns to an item of seen" in compiled.explain()
+
+
+def swapped(of: Any) -> Any:
+    of["held"][0], of["held"][1] = of["held"][1], of["held"][0]
+    return of["held"][0]
+
+
+def rotated(of: Any) -> Any:
+    of["line"].rotate(1)
+    return of["line"][0]
+
+
+def moved_to_the_end(of: Any) -> Any:
+    of["held"].append(of["held"].pop(0))
+    return of["held"][0]
+
+
+def exchanged_by_key(of: Any) -> Any:
+    of["named"].update(a=of["named"]["b"], b=of["named"]["a"])
+    return of["named"]["a"]
+
+
+@pytest.mark.parametrize("take", [swapped, rotated, moved_to_the_end, exchanged_by_key])
+def test_tensors_that_change_places_do_so_at_each_call(take: Callable[[Any], Any]) -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        one, two = gradcore.ones(2), gradcore.full((2,), 2.0)
+        of: Any = {"held": [one, two], "line": deque([one, two]), "named": {"a": one, "b": two}}
+
+        class Trainer:
+            pass
+
+        trainer: Any = Trainer()
+        trainer.of = of
+        f = wrap(lambda x, trainer=trainer: x * take(trainer.of))
+        found.append([f(gradcore.ones(2)).tolist() for _ in range(5)])
+    assert found[0] == found[1]
+    assert "has other items, or has them in another order" in f.explain()
+
+
+def test_a_list_of_tensors_that_a_call_makes_may_be_read_by_an_inner_function() -> None:
+    def f(x: Any) -> Any:
+        powers = [x, x * x, x * x * x]
+        return tuple(powers[k] * 2 for k in (0, 2))
+
+    compiled = gradcore.compile(f)
+    assert [[y.item() for y in compiled(gradcore.full((1,), 2.0))] for _ in range(3)] == [[4.0, 16.0]] * 3
+    assert len(compiled.traces) == 1, compiled.explain()
