@@ -11,9 +11,10 @@ from array import array
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import resolve_name
+from threading import Event
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -60,6 +61,9 @@ _BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath")
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
                        "_parents", "_hooks", "_foreign", "_whole"))
+
+#: Python's own classes, mostly containers, whose attributes hold what their methods answer, so that no user's code names them.
+_HIDING = (UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet, Event)
 
 _absent = object()
 
@@ -199,21 +203,26 @@ class Reach:
             yield Draws(name, object, None, identical), key
         elif isinstance(value, (MethodType, slice, range, np.dtype)):
             yield Guard(name, look, value, same_method), key
-        elif isinstance(value, (list, tuple, deque)) and len(value) <= MOST:
+        elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
             yield Items(name, look), (*key, "ids")
             if self._enters(value) and len(value) <= MOST_INSIDE:
                 for k, item in enumerate(value):
-                    yield from self.of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k))  # type: ignore[misc]
-        elif isinstance(value, dict) and len(value) <= MOST and not any(isinstance(k, Value) for k in value):
-            yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), equal), (*key, "keys")
+                    # A set has no places, but its items are known to be the same.
+                    at = _given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
+                    yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
+        elif isinstance(value, dict) and len(value) <= MOST:
+            # Tensors as keys are compared by identity.
+            yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
+                         same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
             yield Items(name, look), (*key, "ids")
             if len(value) > MOST_INSIDE:
                 yield Guard(name, look, dict(value), same_entries), key
             elif self._enters(value):
                 for k, item in value.items():
-                    yield from self.of_value(f"{name}[{k!r}]", lambda k=k: look()[k],  # type: ignore[misc]
-                                             item, (*key, "item", k))
+                    label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", _given(k)
+                    yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
+                                             item, (*key, "item", id(k)))
         else:
             yield self._identity(name, look, value), key
             yield from self.of_object(value)
@@ -254,7 +263,7 @@ class Reach:
         elif not isinstance(owner, Optimizer) and not (
                 isinstance(owner, ModuleType) and _of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
-            whole = own if isinstance(owner, (UserDict, UserList, ChainMap)) else getattr(type(owner), "_decides", ())
+            whole = own if isinstance(owner, _HIDING) else getattr(type(owner), "_decides", ())
             for name in Names(names.read.union(whole), names.called).among(own):
                 yield from self._attribute(owner, name, own[name])
             if not isinstance(owner, ModuleType):
@@ -317,6 +326,11 @@ class Reach:
             except TypeError:
                 pass
         return Guard(name, look, value, identical)
+
+
+def _given(x: Any) -> Callable[[], Any]:
+    """A function that returns an object, which it holds unless that is a tensor."""
+    return ref(x) if isinstance(x, Value) else lambda: x
 
 
 def _options(optimizer: Optimizer) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -103,6 +103,38 @@ def test_tensors_that_change_places_do_so_at_each_call(take: Callable[[Any], Any
         found.append([f(gradcore.ones(2)).tolist() for _ in range(5)])
     assert found[0] == found[1]
     assert "has other items, or has them in another order" in f.explain()
+
+
+class Averaging:
+    """An optimizer of a user's, which keeps its state by parameter."""
+
+    def __init__(self) -> None:
+        self.state: defaultdict[Any, dict[str, Any]] = defaultdict(lambda: {"mean": gradcore.zeros(2), "count": 0})
+
+    def step(self, p: Any) -> None:
+        with gradcore.no_grad():
+            state = self.state[p]
+            state["count"] += 1
+            state["mean"].mul_(0.9).add_(p.grad)
+            p.sub_(state["mean"] / state["count"])
+
+
+def test_counts_that_are_kept_by_parameter_go_on_in_each_call() -> None:
+    def trained(wrap: Callable[[Any], Any]) -> Any:
+        p, optimizer = nn.Parameter(gradcore.ones(2)), Averaging()
+
+        def step(x: Any) -> None:
+            p.grad = None
+            (p * x).sum().backward()
+            optimizer.step(p)
+
+        run, found = wrap(step), []
+        for k in range(5):
+            run(gradcore.full((2,), k + 1.0))
+            found.append((p.tolist(), optimizer.state[p]["count"]))
+        return found
+
+    assert trained(gradcore.compile) == trained(lambda f: f)
 
 
 def test_a_list_of_tensors_that_a_call_makes_may_be_read_by_an_inner_function() -> None:
