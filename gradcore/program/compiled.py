@@ -38,7 +38,7 @@ from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.reasons import difference
 from gradcore.program.recorder import busy
-from gradcore.program.shared_results import relate, views_among
+from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
@@ -211,6 +211,7 @@ class Compiled:
         trace.obstacles += unrelated
         trace.obstacles += [f"an argument is a {type(a).__name__}, which gives different values each time"
                             for a in kept if isinstance(a, Iterator)]
+        trace.obstacles += made_anew(shape, [*kept, self._function, getattr(self._function, "__self__", None)], tracing.guards)
         if before != contents((args, kwargs), self._take_leaves):
             trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:

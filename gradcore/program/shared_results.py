@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from types import FrameType
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
+from gradcore.program.guards import Guard
 
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
 _ENGINE = (Value, Node, Leaf, FrameType)
@@ -122,3 +124,20 @@ def relate(views: list[View], outputs: list[Any], arguments: list[Any]) -> None:
         result = outputs[position]
         result.base = base if base.base is None else base.base
         note_view(result, recorded)
+
+
+def made_anew(shape: Any, arguments: list[Any], guards: list[Any]) -> list[str]:
+    """Reasons against a replay, which would return the same object each time: those in a template that the run may have made,
+    and that their caller may change, since a copy would not do for all of them."""
+    known = {id(x) for x in arguments} | {id(guard.look()) for guard in guards if isinstance(guard, Guard)}
+    return [f"it returns a {type(x).__name__}, which each call makes anew" for x in _others_in(shape) if id(x) not in known][:1]
+
+
+def _others_in(shape: Any) -> Iterator[Any]:
+    """What a template holds beside tensors, containers that each call copies, and what cannot be changed."""
+    if isinstance(shape, (list, tuple, dict)):
+        for x in shape.values() if isinstance(shape, dict) else shape:
+            yield from _others_in(x)
+    elif (type(shape).__hash__ in (None, object.__hash__) and not type(shape).__module__.startswith("gradcore.")
+          and not isinstance(shape, (set, slice, np.ndarray, type, ModuleType, BuiltinFunctionType))):
+        yield shape

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, namedtuple
+import gc
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import numpy as np
@@ -102,3 +103,35 @@ def test_a_dict_of_a_kind_of_its_own_is_returned_with_each_calls_tensors() -> No
         ordered, default = f(gradcore.full((2,), float(k)))
         assert type(ordered) is OrderedDict and ordered["twice"].tolist() == [2 * k] * 2
         assert default["sum"].item() == 2 * k and default["other"] == []
+
+
+class Stats:
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+@pytest.mark.parametrize("make, add", [
+    (Stats, lambda r: setattr(r, "calls", r.calls + 1) or r.calls), (deque, lambda r: r.append(1) or len(r)),
+    (lambda: bytearray(b""), lambda r: r.append(1) or len(r)), (lambda: iter([1, 2]), next)])
+def test_an_object_that_a_function_makes_and_returns_is_another_in_each_call(make: Any, add: Any) -> None:
+    f = gradcore.compile(lambda x: (x * 2, make()))
+    assert [add(f(gradcore.ones(1))[1]) for _ in range(3)] == [1, 1, 1]
+    assert "which each call makes anew" in f.traces[0]
+
+
+def test_objects_of_before_are_returned_as_they_are() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.stats, self.by_name, self.lines = Stats(), {"a": Stats()}, deque([1])
+
+        def run(self, x: Any, given: Any) -> Any:
+            return x * 2, self, self.stats, self.by_name["a"], self.lines, given, len, Stats, x.device, slice(1, 2)
+
+    trainer, given = Trainer(), Stats()
+    f = gradcore.compile(trainer.run)
+    for _ in range(3):
+        _, *found = f(gradcore.ones(1), given)
+        assert found[:-2] == [trainer, trainer.stats, trainer.by_name["a"], trainer.lines, given, len, Stats]
+    assert len(f.traces) == 1, f.explain()
+    del trainer, f
+    gc.collect()
