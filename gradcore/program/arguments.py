@@ -135,8 +135,7 @@ def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Map
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
     """A list, tuple or dict of the same kind with each element changed; any other object as it is."""
     if isinstance(x, (list, tuple)):
-        parts = [change(v) for v in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+        return _listed(x, [change(v) for v in x])
     return _filled(x, {k: change(v) for k, v in x.items()}) if isinstance(x, dict) else x
 
 
@@ -158,6 +157,20 @@ def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[
 def _own(x: Any) -> Any:
     """A copy of a mutable object, so that what one caller writes to it no other caller sees; other objects as they are."""
     return x.copy() if isinstance(x, (set, np.ndarray)) else x
+
+
+def _listed(like: Any, parts: list[Any]) -> Any:
+    """A list or tuple of the same kind with other items. Its constructor may take others, and it may have attributes."""
+    if type(like) is list:
+        return parts
+    if isinstance(like, list):
+        made = copy.copy(like)
+        made[:] = parts
+        return made
+    made = tuple.__new__(type(like), parts)
+    if getattr(like, "__dict__", None):
+        vars(made).update(vars(like))
+    return made
 
 
 def _filled(like: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:

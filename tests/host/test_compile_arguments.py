@@ -135,3 +135,26 @@ def test_objects_of_before_are_returned_as_they_are() -> None:
     assert len(f.traces) == 1, f.explain()
     del trainer, f
     gc.collect()
+
+
+class Sized(list[Any]):
+    def __init__(self, items: list[Any], size: int) -> None:
+        super().__init__(items)
+        self.size = size
+
+
+class Pair(tuple[Any, Any]):
+    def __new__(cls, first: Any, second: Any) -> Pair:
+        return super().__new__(cls, (first, second))
+
+
+def test_lists_and_tuples_of_kinds_of_their_own_are_returned_with_their_attributes() -> None:
+    def f(x: Any) -> Any:
+        return Sized([x * 2], x.shape[0]), Pair(x, x + 1)
+
+    compiled = gradcore.compile(f)
+    for k in range(3):
+        items, pair = compiled(gradcore.full((2,), float(k)))
+        assert type(items) is Sized and items.size == 2 and items[0].tolist() == [2.0 * k] * 2
+        assert type(pair) is Pair and pair[1].tolist() == [k + 1.0] * 2
+    assert len(compiled.traces) == 1, compiled.explain()
