@@ -1,4 +1,4 @@
-"""Finds the objects among the arguments of a function of the user's, those in containers included."""
+"""Looks at the frames of functions: the objects among their arguments, those in containers included, and the user's lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from gradcore.engine.sites import is_inside
 from gradcore.program.guards import MOST_INSIDE
+from gradcore.program.reach import is_library
 
 #: Containers in containers that are looked into.
 _DEPTH = 4
@@ -43,3 +45,15 @@ def is_default(x: Any, code: CodeType) -> bool:
 def is_new(x: Any) -> bool:
     """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
     return any(other is x for other in gc.get_objects(generation=0))
+
+
+def line_of(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def users_line(frame: FrameType) -> str:
+    """The user's line that a frame of a library was called from; its own if there is none."""
+    found: FrameType | None = frame
+    while found is not None and (is_inside(found.f_code) or is_library(found.f_code.co_filename)):
+        found = found.f_back
+    return line_of(found or frame)

@@ -51,7 +51,8 @@ Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Code that uses one of these may name attributes by string constants.
-_BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
+_BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
+                      "__setattr__"))
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 #: The folders of Python's own library, and of packages inside it that are not Python's.
 _STANDARD = os.path.join(os.path.dirname(dis.__file__), "")

@@ -30,13 +30,15 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Items, Options, is_plain
 from gradcore.program.library_guards import is_optimizer
-from gradcore.program.passed import is_default, is_new, passed
+from gradcore.program.passed import is_default, is_new, line_of, passed, users_line
 from gradcore.program.reach import Found, Names, Reach, is_library, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
+#: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
+_EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
 #: By code: what it answers about a tensor or a generator, which neither the key of a call nor a guard tells.
 _ASKS: dict[CodeType, str] = {
     Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
@@ -130,12 +132,13 @@ class Watcher:
         if code is _GETS_GRADIENT and first is not None:
             self._saw_gradient_read(first, frame.f_back)
         if code in _ASKS and frame.f_back is not None and _is_users(frame.f_back.f_code):
-            self.drawn.append(f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno} asks for {_ASKS[code]}, which may "
-                              "differ in a later call")
+            self.drawn.append(f"{line_of(frame.f_back)} asks for {_ASKS[code]}, which may differ in a later call")
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
                     self.modes.setdefault(module, module.training)
+        if code in _EXCHANGES and id(first) not in self.fresh:
+            self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
                 self.made.append(ref(first))
@@ -160,8 +163,7 @@ class Watcher:
             self.without[leaf] = None
         elif type(leaf) is not Leaf and asker is not None and _is_users(asker.f_code):
             # The key of a call does not say whether such a tensor has one.
-            self.drawn.append(f"{asker.f_code.co_filename}:{asker.f_lineno} asks for the gradient of a tensor that is no leaf "
-                              "that requires one")
+            self.drawn.append(f"{line_of(asker)} asks for the gradient of a tensor that is no leaf that requires one")
         elif type(leaf) is Leaf and asker is not None and not is_inside(asker.f_code):
             self.found.setdefault(leaf, leaf.grad.storage.serial)
 
@@ -216,24 +218,21 @@ class Watcher:
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
         """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
         if called is setattr or called is delattr:
-            where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            self.drawn.append(f"{where} calls {called.__name__}(), which a replay would not do")
+            self.drawn.append(f"{line_of(frame)} calls {called.__name__}(), which a replay would not do")
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
         if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
-            self.changed[id(of)] = f"{frame.f_code.co_filename}:{frame.f_lineno} calls {called.__name__}()"
+            self.changed[id(of)] = f"{line_of(frame)} calls {called.__name__}()"
         if called is next or kind in ("random", "_random") or kind.startswith("numpy.random"):
             what = getattr(called, "__qualname__", repr(called))
-            self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives a different value each "
-                              "time")
+            self.drawn.append(f"{line_of(frame)} calls {what}, which gives a different value each time")
 
     def _saw_entropy(self, frame: FrameType | None) -> None:
         """Record a user's line that takes a seed from the system: NumPy's compiled generators report no calls themselves."""
         while frame is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None and not is_inside(frame.f_code):
-            self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} takes a seed from the system, which differs each "
-                              "time")
+            self.drawn.append(f"{line_of(frame)} takes a seed from the system, which differs each time")
 
     def guards(self) -> list[Any]:
         """Guards for everything that was seen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -135,6 +136,41 @@ def test_counts_that_are_kept_by_parameter_go_on_in_each_call() -> None:
         return found
 
     assert trained(gradcore.compile) == trained(lambda f: f)
+
+
+def test_children_that_change_places_do_so_at_each_call() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        layers = nn.ModuleList([nn.Tanh(), nn.Softplus()])
+
+        def f(x: Any, layers: Any = layers) -> Any:
+            layers[0], layers[1] = layers[1], layers[0]
+            return layers[0](x)
+
+        step = wrap(f)
+        found.append([step(gradcore.ones(2)).tolist() for _ in range(5)])
+    assert found[0] == found[1]
+    assert "changes which parameters, buffers or children a ModuleList has" in step.explain()
+    assert "test_compile_items.py" in step.explain()
+
+
+@dataclass(frozen=True)
+class Seen:
+    rows: int = 0
+
+
+def test_an_attribute_of_a_frozen_object_is_set_at_each_call() -> None:
+    seen = Seen(2)
+
+    def f(x: Any) -> Any:
+        object.__setattr__(seen, "rows", x.shape[0])
+        return x * 2
+
+    compiled = gradcore.compile(f)
+    for _ in range(3):
+        object.__setattr__(seen, "rows", 0)
+        compiled(gradcore.ones(2))
+        assert seen.rows == 2
 
 
 def test_a_list_of_tensors_that_a_call_makes_may_be_read_by_an_inner_function() -> None:
