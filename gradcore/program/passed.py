@@ -57,3 +57,8 @@ def users_line(frame: FrameType) -> str:
     while found is not None and (is_inside(found.f_code) or is_library(found.f_code.co_filename)):
         found = found.f_back
     return line_of(found or frame)
+
+
+def is_generated(frame: FrameType) -> bool:
+    """Is it a method that Python has written for a class of the user's, such as the comparison of a dataclass?"""
+    return frame.f_code.co_filename == "<string>" and not str(frame.f_globals.get("__name__")).startswith("gradcore.")

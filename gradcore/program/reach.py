@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import resolve_name
 from threading import Event
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
 
-from gradcore.engine.sites import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
@@ -45,14 +44,11 @@ from gradcore.program.guards import (
     state_of,
 )
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, is_optimizer
+from gradcore.program.names import Names, globals_of, imports_of
 
 #: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
-_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
-#: Code that uses one of these may name attributes by string constants.
-_BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
-                      "__setattr__"))
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 #: The folders of Python's own library, and of packages inside it that are not Python's.
 _STANDARD = os.path.join(os.path.dirname(dis.__file__), "")
@@ -65,6 +61,9 @@ _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modul
 
 #: Python's own classes, mostly containers, whose attributes hold what their methods answer, so that no user's code names them.
 _HIDING = (UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet, Event)
+
+#: What is compared by its value, or by its items.
+_DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict)
 
 _absent = object()
 
@@ -81,68 +80,6 @@ def is_library(file: str) -> bool:
 def _of_library(module: str) -> bool:
     """Is a module, by name, one of those? The user's own may have the same name, so its file counts too."""
     return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
-
-
-class Names(NamedTuple):
-    """Attributes that code names: those that it reads or writes, those that it only calls as methods, and of the first those
-    that it may ask for by a string, whether they are there or not."""
-
-    read: frozenset[str] = frozenset()
-    called: frozenset[str] = frozenset()
-    asked: frozenset[str] = frozenset()
-
-    def union(self, *others: Names) -> Names:
-        return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
-                     self.asked.union(*[n.asked for n in others]))
-
-    def among(self, own: Mapping[str, Any]) -> list[str]:
-        """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
-        return sorted(a for a in own if a in self.read or (a in self.called and callable(own[a])))
-
-
-@functools.lru_cache(maxsize=4096)
-def names_of(code: CodeType) -> Names:
-    """The attributes that a code object names."""
-    read, called = set(), set()
-    texts = [x for x in code.co_consts if isinstance(x, str)] if _BY_NAME & {*code.co_names} else []
-    # attrgetter("config.scale") names two.
-    asked = {part for text in texts for part in text.split(".") if part.isidentifier()}
-    read |= asked
-    # A user's that catches the error goes on without the attribute.
-    catches = bool({"AttributeError", "Exception"} & {*code.co_names}) and not is_inside(code)
-    for i in dis.get_instructions(code):
-        if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
-            called.add(str(i.argval))
-        elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
-            read.add(str(i.argval))
-        elif i.opname == "MATCH_CLASS":
-            # `case Config(1, scale=2)` names attributes by a constant, and by the tuple __match_args__ of the class.
-            read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
-                                               and all(isinstance(name, str) for name in x)])
-    return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked))
-
-
-@functools.lru_cache(maxsize=4096)
-def globals_of(code: CodeType) -> tuple[str, ...]:
-    """The globals that a code object names; attributes with the same name do not count."""
-    found = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL]
-    if "globals" in code.co_names:
-        found += [x for x in code.co_consts if isinstance(x, str)]
-    return tuple(dict.fromkeys(found))
-
-
-@functools.lru_cache(maxsize=4096)
-def imports_of(code: CodeType) -> tuple[str, ...]:
-    """The modules that a code object imports itself, with a dot in front for each level of a relative import."""
-    found, constants = [], [""]
-    for i in dis.get_instructions(code):
-        if i.opname == "IMPORT_NAME":
-            # The level and the names to import are loaded before.
-            level = constants[-2] if isinstance(constants[-2], int) else 0
-            found += ["." * level + i.argval] if level else [i.argval, i.argval.partition(".")[0]]
-        elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
-            constants.append(i.argval)
-    return tuple(dict.fromkeys(found))
 
 
 class Reach:
@@ -186,6 +123,10 @@ class Reach:
 
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
         """Guards for a value, and for what the code can reach from it."""
+        if isinstance(value, _DATA):
+            # One of a class of the user's may have attributes.
+            for own in self._names.among(getattr(value, "__dict__", {})):
+                yield from self._attribute(value, own, vars(value)[own])
         if isinstance(value, Value):
             yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
         elif is_plain(value):
@@ -265,6 +206,10 @@ class Reach:
                 isinstance(owner, ModuleType) and _of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
             whole = own if isinstance(owner, _HIDING) else getattr(type(owner), "_decides", ())
+            if names.whole and _is_settings(own):
+                whole = own
+                yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
+                       ("attributes", id(owner)))
             for name in Names(names.read.union(whole), names.called).among(own):
                 yield from self._attribute(owner, name, own[name])
             if not isinstance(owner, ModuleType):
@@ -327,6 +272,13 @@ class Reach:
             except TypeError:
                 pass
         return Guard(name, look, value, identical)
+
+
+def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
+    """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
+    return own is not None and all(
+        is_plain(x) or (depth > 0 and not isinstance(x, (type, ModuleType))
+                        and _is_settings(getattr(x, "__dict__", None), depth - 1)) for x in own.values())
 
 
 def _given(x: Any) -> Callable[[], Any]:

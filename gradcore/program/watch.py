@@ -30,8 +30,9 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Items, Options, is_plain
 from gradcore.program.library_guards import is_optimizer
-from gradcore.program.passed import is_default, is_new, line_of, passed, users_line
-from gradcore.program.reach import Found, Names, Reach, is_library, names_of
+from gradcore.program.names import Names, names_of
+from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, users_line
+from gradcore.program.reach import Found, Reach, is_library
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
@@ -149,10 +150,10 @@ class Watcher:
             self.counted.setdefault(id(first), _numbers_of(first))
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
-        if not inside:
+        if not inside or is_generated(frame):
             self._saw_arguments(frame)
-            if code not in self.codes:
-                self._saw_variables(frame)
+        if not inside and code not in self.codes:
+            self._saw_variables(frame)
 
     def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
         """Record a read of ``grad``: of a tensor that has none, or by the user's code of one that has."""

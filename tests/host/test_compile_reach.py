@@ -6,13 +6,11 @@ import functools
 import gc
 import itertools
 import sys
-import threading
 from collections import UserDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -119,47 +117,6 @@ def a_tensor_in_a_deque() -> Case:
 def an_item_of_a_UserDict() -> Case:
     options = UserDict(factor=2.0)
     return lambda x: x * options["factor"], lambda: options.__setitem__("factor", 7.0)
-
-
-@case
-def a_number_by_a_parameter() -> Case:
-    p = nn.Parameter(two())
-    factors = {p: 2.0}
-    return lambda x: x * factors[p], lambda: factors.__setitem__(p, 7.0)
-
-
-@case
-def a_tensor_by_a_parameter_and_a_name() -> Case:
-    p, one = nn.Parameter(two()), SimpleNamespace()
-    one.state = {(p, "factor"): two()}
-    return lambda x: x * one.state[p, "factor"], lambda: one.state.__setitem__((p, "factor"), seven())
-
-
-@case
-def whether_a_parameter_is_in_a_set() -> Case:
-    p = nn.Parameter(two())
-    twice = {p}
-    return lambda x: x * (2.0 if p in twice else 7.0), twice.clear
-
-
-@case
-def an_object_in_a_set() -> Case:
-    all_of_them = frozenset((type("Settings", (), {"value": 2.0, "__module__": "users"}),))
-    (one,) = all_of_them
-    return lambda x: x * sum(each.value for each in all_of_them), lambda: setattr(one, "value", 7.0)
-
-
-@case
-def an_item_of_a_weak_dictionary() -> Case:
-    layer = nn.Linear(1, 1)
-    factors = WeakKeyDictionary({layer: 2.0})
-    return lambda x: x * factors[layer], lambda: factors.__setitem__(layer, 7.0)
-
-
-@case
-def an_event() -> Case:
-    late = threading.Event()
-    return lambda x: x * (7.0 if late.is_set() else 2.0), late.set
 
 
 @case
