@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import inspect
 from collections import deque
@@ -13,6 +14,11 @@ from gradcore.engine.sites import is_inside
 from gradcore.program.guards import MOST_INSIDE
 from gradcore.program.reach import is_library
 
+#: Methods of a module that go through it from its first part on in each call.
+_LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
+                      "named_children"))
+#: Instructions of a call behind those that load what is called.
+_CALLING = frozenset(("PRECALL", "CALL", "LOAD_CONST", "EXTENDED_ARG"))
 #: Containers in containers that are looked into.
 _DEPTH = 4
 
@@ -62,3 +68,9 @@ def users_line(frame: FrameType) -> str:
 def is_generated(frame: FrameType) -> bool:
     """Is it a method that Python has written for a class of the user's, such as the comparison of a dataclass?"""
     return frame.f_code.co_filename == "<string>" and not str(frame.f_globals.get("__name__")).startswith("gradcore.")
+
+
+def takes_first(frame: FrameType) -> bool:
+    """Does a frame that calls ``next`` ask for the first part of a module, as in ``next(model.parameters()).device``?"""
+    before = [i for i in dis.get_instructions(frame.f_code) if i.offset < frame.f_lasti and i.opname not in _CALLING]
+    return bool(before) and before[-1].opname in ("LOAD_METHOD", "LOAD_ATTR") and before[-1].argval in _LISTING

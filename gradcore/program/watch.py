@@ -31,7 +31,7 @@ from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Items, Options, is_plain
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
-from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, users_line
+from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, takes_first, users_line
 from gradcore.program.reach import Found, Reach, is_library
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -224,7 +224,7 @@ class Watcher:
         kind = type(of).__module__
         if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
             self.changed[id(of)] = f"{line_of(frame)} calls {called.__name__}()"
-        if called is next or kind in ("random", "_random") or kind.startswith("numpy.random"):
+        if (called is next and not takes_first(frame)) or kind in ("random", "_random") or kind.startswith("numpy.random"):
             what = getattr(called, "__qualname__", repr(called))
             self.drawn.append(f"{line_of(frame)} calls {what}, which gives a different value each time")
 

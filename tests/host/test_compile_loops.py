@@ -313,3 +313,28 @@ def test_the_reason_names_the_argument_that_is_new() -> None:
     with gradcore.no_grad():
         f(x, slice(3))
     assert f.traces[-1] == "the mode is new: grad is False and was True"
+
+
+def test_a_function_may_ask_for_the_device_of_the_first_parameter() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            first = next(self.inner.parameters(), None)
+            assert first is not None
+            return self.inner(x.to(next(self.parameters()).device, first.dtype))
+
+    f = gradcore.compile(Net())
+    for k in range(3):
+        x = gradcore.full((1, 2), float(k))
+        assert f(x).tolist() == f._function(x).tolist()
+    assert len(f.traces) == 1, f.explain()
+
+
+def test_what_is_taken_from_another_iterator_is_taken_at_each_call() -> None:
+    layer, numbers = nn.Linear(1, 1), [1.0, 2.0, 3.0]
+    source = iter(numbers)
+    f = gradcore.compile(lambda x: x * next(source) * sum(1 for _ in layer.parameters()))
+    assert [f(gradcore.ones(1)).item() for _ in numbers] == [2.0, 4.0, 6.0]
