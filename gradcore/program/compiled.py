@@ -176,7 +176,7 @@ class Compiled:
     # -- trace ---------------------------------------------------------------------------------------------------------
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
-        self.traces.append(self._reason(key))
+        self.traces.append(self._reason(key, tensors))
         self._before = key
         self._forget_lost()
         self._retraces += 1
@@ -247,9 +247,9 @@ class Compiled:
             elif len(kept) < len(entries):
                 self._entries[key] = kept
 
-    def _reason(self, key: Any) -> str:
+    def _reason(self, key: Any, tensors: list[Any]) -> str:
         if entries := self._entries.get(key):
-            return entries[0].why_not()
+            return entries[0].why_not(tensors)
         if not self.traces:
             return "the first call"
         if key == self._before:

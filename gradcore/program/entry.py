@@ -41,11 +41,15 @@ class Entry:
         #: Where in their storages the arguments must begin, if the function looked at that; otherwise anywhere.
         self.offsets = offsets
         self._apart = _copied_apart(replay)
+        #: The ids of the tensors that the function refers to. None is an argument in a traced run that can be replayed, so code
+        #: such as ``x is w`` may do something else where one is.
+        self._referred = frozenset(id(t) for guard in guards for t in guard.values())
         self.holds = all_hold(guards, replay.trace.presence)
 
     def fits(self, tensors: list[Any]) -> bool:
         """Does a call with these arguments, whose key is the entry's, do what was traced?"""
-        return (self.holds() and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
+        return (self.holds() and self._referred.isdisjoint(map(id, tensors))
+                and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
                 and (self._apart is None or self._apart.isdisjoint([id(t.storage) for t in tensors])))
 
     def is_lost(self) -> bool:
@@ -60,7 +64,8 @@ class Entry:
         shown = {id(t.storage) for t in gc.get_referrers(*replaced) if isinstance(t, Value) and id(t) not in guarded}
         return any(id(storage) not in shown for storage in replaced)
 
-    def why_not(self) -> str:
+    def why_not(self, tensors: list[Any]) -> str:
+        """The first reason why a call with these arguments does not fit, as a sentence."""
         for guard in self.guards:
             if not all_hold([guard], {})():
                 return str(guard.why_not())
@@ -68,7 +73,8 @@ class Entry:
             if (leaf.grad is not None) is not wanted:
                 return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
                         + ("None and was a tensor" if wanted else "a tensor and was None"))
-        if self._apart:
-            return ("an argument begins elsewhere in its memory, or lies in the memory of another tensor that the function "
-                    "refers to")
+        if self._apart and not self._apart.isdisjoint([id(t.storage) for t in tensors]):
+            return "an argument lies in the memory of another tensor that the function refers to"
+        if not self._referred.isdisjoint(map(id, tensors)):
+            return "an argument is a tensor that the function also refers to"
         return "arguments begin elsewhere in their memory, which the function looks at"

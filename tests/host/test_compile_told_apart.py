@@ -22,6 +22,18 @@ def keyword_arguments_in_another_order(wrap: Wrap) -> Any:
     return [f(a=ones(1), b=ones(1) * 2).tolist(), f(b=ones(1) * 2, a=ones(1)).tolist()]
 
 
+def the_very_tensor_that_it_refers_to(wrap: Wrap) -> Any:
+    w, other = ones(1), ones(1) * 3
+    f = wrap(lambda x: x * 2 if x is w else x + 5)
+    return [f(x).item() for x in (other, other, w, w, other)]
+
+
+def one_of_several_that_it_refers_to(wrap: Wrap) -> Any:
+    known, other = [ones(1), ones(1)], ones(1) * 3
+    f = wrap(lambda x: x * 2 if any(x is k for k in known) else x + 5)
+    return [f(x).item() for x in (other, other, known[1], known[0], other)]
+
+
 def children_in_another_order(wrap: Wrap) -> Any:
     m = nn.Sequential(OrderedDict(a=nn.ReLU(), b=nn.Softplus()))
     f = wrap(m)
@@ -180,7 +192,8 @@ def methods_that_return_the_module(wrap: Wrap) -> Any:
 
 
 @pytest.mark.parametrize("program", [
-    keyword_arguments_in_another_order, children_in_another_order, parameters_in_another_order, a_module_of_another_class,
+    keyword_arguments_in_another_order, the_very_tensor_that_it_refers_to, one_of_several_that_it_refers_to,
+    children_in_another_order, parameters_in_another_order, a_module_of_another_class,
     a_class_as_an_argument, a_class_that_counts, a_default_that_grows, a_keyword_default_that_changes,
     a_global_that_is_not_there, keys_that_are_equal, kinds_of_dicts, dicts_with_attributes, zeros_of_numpy, setattr_by_name,
     a_deleted_attribute_of_a_module, methods_that_return_the_module,
@@ -226,3 +239,11 @@ def test_the_librarys_own_code_asks_for_no_attributes() -> None:
     f(ones(1, 2))
     (entry,) = f._cached()
     assert not [guard.name for guard in entry.guards if getattr(guard, "name", "").startswith("whether")]
+
+
+def test_the_reason_names_an_argument_that_the_function_refers_to() -> None:
+    w = ones(1)
+    f = gradcore.compile(lambda x: x * w)
+    f(ones(1))
+    f(w)
+    assert f.traces[1].startswith("an argument is a tensor that the function also refers to")
