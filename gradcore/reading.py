@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
-from gradcore.events import ALLOC, LAUNCH, RETAG, TAGS, VIEW, Network, Raw, Record, Scope, Tag, typed
+from gradcore.events import ALLOC, KEEP, LAUNCH, RESERVE, RETAG, TAGS, VIEW, Network, Raw, Record, Scope, Tag, typed
 
 #: The position of the tag in those kinds of records that have one.
 _TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
@@ -12,11 +13,37 @@ _TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
 
 def read_log(log: Iterable[Raw]) -> list[Record]:
     """A log as named records. If it has several networks, the path of each layer begins with its network's name."""
-    log = list(log)
+    log = _as_known_later(list(log))
     tags = {raw[_TAG_AT[raw[0]]] for raw in log if raw[0] in _TAG_AT}
     names = network_names(TAGS[tag].network for tag in tags)
     shown = {tag: TAGS[tag]._replace(layer=layer_in(TAGS[tag], names), network=None) for tag in tags}
     return [typed(raw, shown) for raw in log]
+
+
+def _as_known_later(log: list[Raw]) -> list[Raw]:
+    """The log with the layers of what was live when it began as they are in the network that names them during the log.
+
+    A part that was called alone before, such as for the size of its output, is no network of its own within the whole; nor does
+    a whole exist any more that a part has outlived.
+    """
+    later: dict[int, Tag] = {raw[1]: TAGS[raw[2]] for raw in log if raw[0] == RETAG}
+    opening = [i for i, raw in enumerate(itertools.takewhile(lambda raw: raw[0] in (RESERVE, ALLOC, KEEP), log))
+               if raw[0] == ALLOC and TAGS[raw[7]].network is not None]
+    # By layer: a gradient, for one, is often freed before the first call names its parameter.
+    known: dict[tuple[Network | None, str], set[tuple[Network | None, str]]] = {}
+    for i in opening:
+        tag = TAGS[log[i][7]]
+        if tag.role in ("parameter", "buffer"):
+            now = later.get(log[i][1], tag)
+            known.setdefault((tag.network, tag.layer), set()).add((now.network, now.layer))
+    for i in opening:
+        tag = TAGS[log[i][7]]
+        found = known.get((tag.network, tag.layer), set())
+        # A parameter that is shared with another network takes no other one with it.
+        if len(found) == 1:
+            (network, layer), = found
+            log[i] = (*log[i][:7], TAGS.index(tag._replace(layer=layer, network=network)), *log[i][8:])
+    return log
 
 
 def network_names(networks: Iterable[Network | None]) -> dict[Network, str]:

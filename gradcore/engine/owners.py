@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.sites import SITES, here
@@ -97,6 +97,21 @@ def retag(value: Value, *, role: str | None = None, layer: str | None = None, ne
             tag = tag._replace(layer=layer, network=network)
         changed = _retagged[key] = TAGS.index(tag if role is None else tag._replace(role=role))
     value.storage.device.ledger.retag(block, changed)
+
+
+def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) -> None:
+    """Give live bytes of a layer, and of the layers in it, another path, in another network."""
+    network, path = before
+    for device in devices():
+        ledger = device.ledger
+        # No block may be freed meanwhile, and become another tensor's.
+        with ledger.lock:
+            for block in ledger.live.values():
+                tag = TAGS[block.tag]
+                if tag.network == network and f"{tag.layer}.".startswith(path and f"{path}."):
+                    inner = tag.layer[len(path):].lstrip(".")
+                    layer = ".".join(filter(None, (after[1], inner)))
+                    ledger.retag(block, TAGS.index(tag._replace(layer=layer, network=after[0])))
 
 
 _retagged: dict[tuple[int, str | None, str | None, Network | None], int] = {}

@@ -24,11 +24,12 @@ Module = Any
 class Tree:
     """Identifies the paths of one root, with the structure that they were computed for and the root's network."""
 
-    __slots__ = ("structure", "network")
+    __slots__ = ("structure", "network", "root")
 
-    def __init__(self, structure: int, network: Network | None) -> None:
+    def __init__(self, structure: int, network: Network | None, root: Module) -> None:
         self.structure = structure
         self.network = network
+        self.root = ref(root)
 
 
 class Place(dict[int, int]):
@@ -133,11 +134,13 @@ def tree_of(module: Module) -> Tree:
         return tree
     with _lock:
         now = _structure[0]
-        tree = Tree(now, _network_of(root))
+        tree = Tree(now, _network_of(root), root)
         # Parameters are named by their paths in the largest tree.
-        inner = any(other.structure == now for other in root._places if other is not root._tree)
+        inner = any(other.structure == now and other.root() is not None for other in root._places if other is not root._tree)
         named: set[int] = set()
+        moved: set[tuple[Tree, str]] = set()
         for path, module in root.named_modules():
+            _follow(module, path, tree, root, moved)
             for other in list(module._places):
                 if other.structure != now:
                     del module._places[other]
@@ -155,6 +158,19 @@ def _network_of(root: Module) -> Network | None:
         network: Network = before.network
         return network
     return Network(type(root).__name__, next(_numbers)) if any(True for _ in root.parameters()) else None
+
+
+def _follow(module: Module, path: str, tree: Tree, root: Module, moved: set[tuple[Tree, str]]) -> None:
+    """Let what is live of a network's layers, such as optimizer state, follow a module that was the network's root and is now a
+    part of a larger one, or that has outlived its root. ``moved`` has the places of modules that were followed before it."""
+    for other, place in module._places.items():
+        if place.network is None or place.network == tree.network:
+            continue
+        if place.path and (other, place.path.rpartition(".")[0]) in moved:
+            moved.add((other, place.path))
+        elif (not place.path and root_of(module) is root) or other.root() is None:
+            moved.add((other, place.path))
+            owners.move_layers((place.network, place.path), (tree.network, path))
 
 
 def _name_bytes(module: Module, path: str, network: Network | None, named: set[int]) -> None:

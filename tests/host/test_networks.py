@@ -78,6 +78,68 @@ def test_a_network_stays_the_same_when_its_structure_changes() -> None:
     assert run([network, critic]).report.by_layer.keys() == before.keys()
 
 
+def trained(network: Any, optimizer: Any) -> Any:
+    """The layers of a recorded step of a network, by role."""
+    with gradcore.step() as step:
+        network(gradcore.ones(3, 4)).sum().backward()
+        optimizer.step()
+    live = [h for place in (0, len(step.log) - 1) for h in folds.live_at(step.log, place) if h.tag.layer]
+    return {role: {h.tag.layer for h in live if h.role == role} for role in ("parameter", "gradient", "optimizer state")}
+
+
+def test_a_part_that_was_called_alone_is_no_network_of_its_own() -> None:
+    part = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+    whole = nn.Sequential(part, nn.Linear(part(gradcore.ones(1, 4)).shape[1], 2))
+    assert trained(whole, gradcore.optim.SGD(whole.parameters(), lr=0.1))["parameter"] == {"0.0", "1"}
+    del whole, part
+    # Registering calls the parametrization.
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+    with gradcore.step() as step:
+        normed(gradcore.ones(3, 4))
+    assert set(step.report.by_layer) == {"", "parametrizations.weight", "parametrizations.weight.0"}
+
+
+def test_the_state_of_an_optimizer_follows_the_parameters_into_a_larger_network() -> None:
+    part = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+    optimizer = gradcore.optim.Adam(part.parameters())
+    assert set(map(frozenset, trained(part, optimizer).values())) == {frozenset({"0"})}
+    whole = nn.Sequential(part, nn.Linear(5, 2))
+    optimizer.add_param_group({"params": whole[1].parameters()})
+    for _ in range(2):
+        assert set(map(frozenset, trained(whole, optimizer).values())) == {frozenset({"0.0", "1"})}
+
+
+def test_a_part_that_outlives_the_network_is_one() -> None:
+    part = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+    whole = nn.Sequential(part, nn.Linear(5, 2))
+    optimizer = gradcore.optim.Adam(part.parameters())
+    assert trained(whole, optimizer)["optimizer state"] == {"0.0"}
+    del whole
+    for _ in range(2):
+        assert set(map(frozenset, trained(part, optimizer).values())) == {frozenset({"0"})}
+
+
+def test_gradients_that_go_before_the_larger_network_is_called_are_its_own() -> None:
+    part = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+    optimizer = gradcore.optim.Adam(part.parameters())
+    trained(part, optimizer)
+    whole = nn.Sequential(nn.Identity(), part)
+    with gradcore.step() as step:
+        optimizer.zero_grad()
+        whole(gradcore.ones(3, 4))
+    assert {r.tag.layer for r in step.log if isinstance(r, Alloc)} == {"", "1.0", "1.1"}
+
+
+def test_a_part_may_go_from_one_network_to_another() -> None:
+    part = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+    optimizer = gradcore.optim.Adam(part.parameters())
+    whole = nn.Sequential(part, nn.Linear(5, 2))
+    trained(whole, optimizer)
+    whole = nn.Sequential(nn.Identity(), part)
+    for _ in range(2):
+        assert set(map(frozenset, trained(whole, optimizer).values())) == {frozenset({"1.0"})}
+
+
 def test_what_a_network_owns_is_named_alike_on_all_devices() -> None:
     steps = [run([generator(device=d), Critic(device=d)], device=d) for d in ("cpu", "meta")]
     assert steps[0].report.by_layer == steps[1].report.by_layer
