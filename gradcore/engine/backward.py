@@ -20,7 +20,7 @@ from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_n
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
-from gradcore.engine.saved import Recipe, forget
+from gradcore.engine.saved import forget
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Edge, make_value
@@ -41,7 +41,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     """
     state = local.state
     caller = here()
-    before = (state.grad, state.scope, state.site, state.node, state.autocast)
+    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
@@ -49,6 +49,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             device.join()
     try:
         state.grad = create_graph
+        state.remade = sweep.remade
         # Forward has chosen the dtypes.
         state.autocast = None
         state.scope = backward_scope(state.scope, caller)
@@ -77,7 +78,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         sweep.let_go(0)
     finally:
         # First, so that an interrupt cannot skip it.
-        state.grad, state.scope, state.site, state.node, state.autocast = before
+        state.grad, state.scope, state.site, state.node, state.autocast, state.remade = before
         forget(sweep.remade)
         mark("end", "backward")
 
@@ -97,9 +98,9 @@ class Sweep:
         self.accumulating = accumulating
         self.retain_graph = retain_graph
         self.roots = roots
-        #: Recipes whose recomputed tensors are held for further nodes. Not held themselves: a recipe holds what its tensor was
-        #: made from, which goes back with the last node that asks.
-        self.remade: list[ref[Recipe]] = []
+        #: Recipes whose recomputed tensors are held for further nodes, among others. Not held themselves: a recipe holds what
+        #: its tensor was made from, which goes back with the last node that asks.
+        self.remade: list[ref[Any]] = []
         #: The gradients so far of leaves with hooks, which are called with the whole gradient.
         self.held: dict[Leaf, list[Any]] = {}
         #: For each leaf the oldest node that may still add to its gradient; None before a leaf with hooks has one.

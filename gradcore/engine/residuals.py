@@ -23,7 +23,7 @@ def backward_scope(forward: int, caller: int) -> int:
     return BACKWARD_SCOPES.setdefault((forward, caller), scope)
 
 
-def residuals(node: Node, remade: list[ref[Recipe]], read: Container[int] | None = None) -> list[Any]:
+def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = None) -> list[Any]:
     """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph. With
     ``read``, the places of those that rules will read, no other is recomputed.
 
@@ -68,7 +68,7 @@ def unpack(residual: Packed, edge: Any) -> Any:
     return make_value(value.storage, value.spec, value.array, edge)
 
 
-def _make(recipe: Recipe, node: Node, remade: list[ref[Recipe]]) -> Any:
+def _make(recipe: Recipe, node: Node, remade: list[ref[Any]]) -> Any:
     """A recipe's tensor, for a rule of ``node``. The layer that first computed it owns what recomputing allocates."""
     if recipe.value is not None:
         return recipe.value

@@ -138,12 +138,12 @@ class Recipe:
         self.value: Any = None
 
 
-def forget(remade: list[ref[Recipe]]) -> None:
-    """Let go of the tensors that were made again and still wait for nodes."""
+def forget(remade: list[ref[Any]]) -> None:
+    """Let go of the tensors that recipes, and others, still hold for nodes."""
     for made in remade:
-        recipe = made()
-        if recipe is not None:
-            recipe.value = None
+        holder = made()
+        if holder is not None:
+            holder.value = None
 
 
 class Again:

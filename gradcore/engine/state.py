@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -24,7 +25,8 @@ _steps = 0
 class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
-    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed")
+    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
+                 "remade")
 
     def __init__(self) -> None:
         self.grad = True
@@ -43,6 +45,9 @@ class State:
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.
         self.node = 0
+        #: What holds a tensor as its ``value`` for further nodes of the backward pass that is running, which lets go of what is
+        #: left at its end; None outside backward.
+        self.remade: list[ref[Any]] | None = None
         #: ``launch(kernel, *arrays)``
         self.launch = _kernel_context().run
 

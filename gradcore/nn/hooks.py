@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from gradcore.autograd.function import Function
 from gradcore.engine.hooks import RemovableHandle, hang
+from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.nn import paths
 
@@ -140,7 +142,8 @@ class _Watch:
     def __init__(self, module: Any, hooks: Hooks) -> None:
         self._module = module
         self._hooks = hooks
-        self._grad_output: tuple[Any, ...] = ()
+        #: The gradients of the outputs, from when they are known until those of the inputs are.
+        self.value: tuple[Any, ...] | None = None
         self._positions: list[int] = []
         self._count = 0
 
@@ -166,7 +169,10 @@ class _Watch:
     def _outputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook, _ in list(self._hooks.gradients_before.values()):
             grads = _replaced(grads, hook(self._module, grads))
-        self._grad_output = grads
+        self.value = grads
+        if local.state.remade is not None:
+            # The pass may fail before the inputs, or never reach them.
+            local.state.remade.append(ref(self))
         if not self._positions:
             self._show((None,) * self._count)
         return grads
@@ -178,8 +184,8 @@ class _Watch:
 
     def _show(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook, _ in list(self._hooks.gradients.values()):
-            grad_input = _replaced(grad_input, hook(self._module, grad_input, self._grad_output))
-        self._grad_output = ()
+            grad_input = _replaced(grad_input, hook(self._module, grad_input, self.value or ()))
+        self.value = None
         return grad_input
 
 

@@ -170,6 +170,7 @@ class _Part:
 
     def _run_again(self) -> None:
         made = 0
+        remade = local.state.remade
         waiting = sum(p() is not None for p in self.promises)
 
         def pack(tensor: Tensor) -> Tensor:
@@ -182,6 +183,9 @@ class _Part:
             made += 1
             if promise is not None:
                 promise.value = tensor
+                if remade is not None:
+                    # Its node may be no part of this pass.
+                    remade.append(ref(promise))
                 waiting -= 1
                 if not waiting:
                     raise _Enough

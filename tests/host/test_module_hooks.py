@@ -89,6 +89,21 @@ def test_a_copy_has_hooks_of_its_own_and_a_module_with_hooks_goes_by_reference_c
     assert gone() is None
 
 
+def test_backward_lets_go_of_gradients_whose_inputs_it_does_not_reach() -> None:
+    live = gradcore.memory_requested()
+    model = nn.Linear(4, 3)
+    model.register_full_backward_hook(lambda module, inputs, outputs: None)
+    x = gradcore.ones(5, 4, requires_grad=True)
+    loss = (model(x) ** 2).sum()
+    before = gradcore.memory_requested()
+    found = gradcore.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    assert gradcore.memory_requested() == before + sum(g.nbytes for g in found)
+    # A gradient with a graph of its own would make a cycle.
+    found = gradcore.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    del model, x, loss, found
+    assert gradcore.memory_requested() == live
+
+
 def test_bad_hooks_are_told() -> None:
     m = nn.Linear(2, 2)
     handle = m.register_forward_pre_hook(lambda m, args, kwargs: 3, with_kwargs=True)
