@@ -106,7 +106,7 @@ def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
 
     A batch fits if a pool with that limit can serve it, so segments, rounding and gaps count. ``mode`` is ``power`` for powers
     of two, or ``binsearch``, which assumes that all smaller batches fit too. Raises :class:`OutOfMemory` if not even one sample
-    fits.
+    fits, or two, for a model that refuses a single one.
     """
     tried: list[int] = []
 
@@ -119,12 +119,22 @@ def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
         # A limit only refuses growth: segments from before may exceed it.
         return report if report.peak.reserved <= budget else None
 
-    low, best = 1, fits(1)
+    # Batch normalization, for one, takes no single sample.
+    for low in (1, 2):
+        try:
+            best = fits(low)
+            break
+        except Exception:
+            # A kept error would keep what the attempt allocated: that of one sample is raised anew below.
+            continue
+    else:
+        low, best = 1, fits(1)
     if best is None:
-        peak = attempt(1, None).peak
-        raise OutOfMemory(f"out of memory: a batch of one sample reserves {peak.reserved:,} bytes ({peak.allocated:,} live "
-                          f"at the peak), but only {budget:,} are available", asked=peak.reserved, limit=budget)
-    high = 2
+        peak = attempt(low, None).peak
+        raise OutOfMemory(f"out of memory: a batch of {'one sample' if low == 1 else 'two samples'} reserves {peak.reserved:,} "
+                          f"bytes ({peak.allocated:,} live at the peak), but only {budget:,} are available",
+                          asked=peak.reserved, limit=budget)
+    high = 2 * low
     while high <= MOST and (report := fits(high)) is not None:
         low, best, high = high, report, high * 2
     if mode == "binsearch" and high <= MOST:

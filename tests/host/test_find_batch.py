@@ -74,6 +74,29 @@ def test_what_cannot_be_found(capsys, argv, words):
     assert status in (1, 2) and words in capsys.readouterr().err
 
 
+def test_a_model_that_refuses_a_single_sample(capsys, tmp_path):
+    model = tmp_path / "model.py"
+    model.write_text("""
+import numpy as np
+from gradcore import nn
+
+def build(batch_size):
+    module = nn.Sequential(nn.Linear(20, 50), nn.BatchNorm1d(50), nn.Linear(50, 3))
+    return module, (np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64))
+
+def broken(batch_size):
+    return nn.Linear(3, 3), (np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64))
+""")
+    status, out, err = run(capsys, "find-batch", model, "--memory", "4MiB", "--json")
+    found = json.loads(out)
+    assert (status, err) == (0, "") and found["confirmed"] is True and found["tried"][:3] == [1, 2, 4]
+    assert found["allocated"] == measure(str(model), found["batch_size"], "meta").peak.allocated
+    status, _, err = run(capsys, "find-batch", model, "--memory", "4KiB")
+    assert status == 1 and "a batch of two samples reserves 2,097,152 bytes" in err
+    status, _, err = run(capsys, "find-batch", f"{model}:broken", "--memory", "4MiB")
+    assert status == 1 and "linear got input [1, 20] and weight [3, 3]" in err
+
+
 def test_a_search_ends(capsys):
     """If everything fits, the largest batch that is tried; otherwise the exact one, with few attempts."""
     report = measure("mlp", 1, "meta")
