@@ -45,7 +45,8 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
             del self._inside
             if caller != inside:
                 mark("end", "optimizer")
-        _own_state(self)
+            # Also of a step that fails, such as for want of memory.
+            _own_state(self)
         for hook in list(getattr(self, "_after", {}).values()):
             hook(self, *given)
         return result

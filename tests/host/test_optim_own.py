@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore import nn, optim
+from gradcore import folds, nn, optim
+from tests.conftest import raises
 
 
 class Heavy(optim.Optimizer):
@@ -114,6 +115,19 @@ def test_an_error_in_it_ends_the_phase() -> None:
     launches = [r for r in s.recording.records if isinstance(r, gradcore.events.Launch)]
     assert launches[-1].tag.phase == "forward"
     del Broken, broken
+
+
+def test_the_state_of_a_step_that_fails_is_optimizer_state() -> None:
+    model = nn.Linear(30, 20)
+    optimizer = Heavy(model.parameters())
+    model(gradcore.ones(4, 30)).sum().backward()
+    # The weight is updated, and the bias has no gradient.
+    model.bias.grad = None
+    with raises(TypeError, ""), gradcore.step() as step:
+        optimizer.step()
+    live = folds.live_at(step.log, len(step.log) - 1)
+    assert sum(h.requested for h in live if h.role == "optimizer state") == 4 * (30 * 20 + 20)
+    assert not any(h.role == "temporary" for h in live)
 
 
 def test_other_arguments_are_given_as_they_are() -> None:
