@@ -15,9 +15,9 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
-from gradcore.engine import modes
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
+from gradcore.engine.state import local
 from gradcore.errors import TraceError
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
@@ -235,13 +235,19 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
 
 def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, generator: Generator | None) -> Tensor:
     spec = tensor.spec
+    state = local.state
+    before = state.grad
     # A leaf is filled directly; for a result of a graph the write is recorded.
-    recorded = modes.is_grad_enabled() and not tensor.is_leaf
-    with modes.set_grad_enabled(recorded):
+    recorded = before and not tensor.is_leaf
+    try:
+        # Not by a context, since an interrupt between its calls would leave it set.
+        state.grad = recorded
         if not recorded and spec.contiguous and is_floating(spec.dtype) and (spec.dtype.itemsize > 2 or op is random.normal_):
             op(tensor, _of(tensor.device, generator)._state, float(first), float(second))
             return tensor
         return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))
+    finally:
+        state.grad = before
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:

@@ -47,3 +47,9 @@ def test_a_training_step_that_is_interrupted(recorded: bool, monkeypatch: pytest
         assert gradcore.memory_allocated() == live and ledger.log is None
     assert run() == expected
     optimizer.zero_grad()
+
+
+def test_initial_values_that_are_interrupted_leave_gradients_enabled() -> None:
+    layer = nn.Linear(4, 3)
+    for _ in at_every_moment(layer.reset_parameters, "/gradcore/engine/"):
+        assert gradcore.is_grad_enabled()
