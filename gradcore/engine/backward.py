@@ -118,16 +118,10 @@ class Sweep:
                     result = None
                     for i, part in zip(targets, parts, strict=True):
                         if part is not None and edges[i] is not None:
-                            self.deliver(edges[i], _own(part, gs))
+                            self.deliver(edges[i], _own(part, gs) if part is gs[0] or len(gs) > 1 else part)
                     parts = part = None  # type: ignore[assignment]
                 elif result is not None:
-                    # A rule may return a cotangent as it is. The engine delivers only tensor objects that nothing else holds,
-                    # so that the reference count of a storage tells whether anybody else sees its bytes.
-                    if result is gs[0]:
-                        result = make_value(result.storage, result.spec, result.array, result.edge)
-                    elif len(gs) > 1:
-                        result = _own(result, gs)
-                    self.deliver(edges[targets[0]], result)
+                    self.deliver(edges[targets[0]], _own(result, gs) if result is gs[0] or len(gs) > 1 else result)
                     result = None
         finally:
             if self.retain_graph:
@@ -247,7 +241,11 @@ def check_for_nan(node: Node, results: Sequence[Any]) -> None:
 
 
 def _own(part: Any, gs: list[Any]) -> Any:
-    """``part`` as a tensor object of its own if it is one of ``gs``; see :meth:`Sweep.run`."""
+    """``part`` as a tensor object of its own if it is one of ``gs``, which a rule may return as they are.
+
+    The engine delivers only tensor objects that nothing else holds, so that the reference count of a storage tells whether
+    anybody else sees its bytes.
+    """
     for g in gs:
         if part is g:
             return make_value(g.storage, g.spec, g.array, g.edge)
@@ -278,33 +276,26 @@ def accumulate(leaf: Leaf, g: Any) -> None:
     """
     # Threads may run separate graphs that share leaves.
     with _accumulating:
-        _accumulate(leaf, g)
+        there = leaf.grad
+        if there is None:
+            whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
+            leaf.grad = g if local.state.grad or (whole and _unseen(g)) else clone(g)
+        else:
+            # Three references: the slot, the local and the argument. (From Python 3.14 on, a local passes none of its own.)
+            lender = there.storage.lender
+            lent = lender is not None
+            held = sys.getrefcount(leaf.grad) > 3 + lent
+            if not held and not local.state.grad and _unseen(there, lent):
+                add_(there, g)
+                return
+            leaf.grad = add(there, g)
+            if lent:
+                del there
+                lender.let_go(leaf)
+        retag(leaf.grad, role="gradient")
 
 
 _accumulating = long()
-
-
-def _accumulate(leaf: Leaf, g: Any) -> None:
-    there = leaf.grad
-    if there is None:
-        whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
-        if local.state.grad or (whole and _unseen(g)):
-            leaf.grad = g
-        else:
-            leaf.grad = clone(g)
-    else:
-        # Three references: the slot, the local above and the argument. (From Python 3.14 on, a local passes none of its own.)
-        lender = there.storage.lender
-        lent = lender is not None
-        held = sys.getrefcount(leaf.grad) > 3 + lent
-        if not held and not local.state.grad and _unseen(there, lent):
-            add_(there, g)
-            return
-        leaf.grad = add(there, g)
-        if lent:
-            del there
-            lender.let_go(leaf)
-    retag(leaf.grad, role="gradient")
 
 
 def _seed(root: Any, g: Any) -> Any:
