@@ -1,8 +1,8 @@
 """``python -m bench.gpu --out DIR [--cpu-rehearsal] [--parts NAME ...]``: DIR/gpu.json and DIR/gpu.md, in under nine minutes.
 
-Each part runs in a process of its own with its own seconds, and those that the parts before it left; a failure is recorded,
-and the other parts still run. The exit code is 1 if anything is wrong. ``--cpu-rehearsal`` runs the parts that do not need a
-GPU, on the CPU device.
+Each part runs in a process of its own with its own seconds, and those that parts before it, or not asked for, have left; a
+failure is recorded, and the other parts still run. The exit code is 1 if anything is wrong. ``--cpu-rehearsal`` runs the parts
+that do not need a GPU, on the CPU device.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     setting = Setting("cpu" if options.cpu_rehearsal else "cuda", options.cpu_rehearsal, options.out.resolve())
     found = []
-    spare = 0.0
-    for part in PARTS:
-        if options.parts and part.name not in options.parts:
-            continue
+    chosen = [part for part in PARTS if not options.parts or part.name in options.parts]
+    spare = float(sum(part.seconds for part in PARTS if part not in chosen))
+    for part in chosen:
         outcome = run_part(part, setting, spare)
         # What a part leaves of its seconds, the next may use: how long each takes is not known before, the whole is limited.
         spare = max(spare + part.seconds - outcome.seconds, 0.0)

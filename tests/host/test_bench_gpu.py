@@ -54,7 +54,9 @@ def test_the_parts_fit_into_nine_minutes():
         assert part.question.endswith("?")
 
 
-def test_a_part_may_use_what_the_parts_before_it_left(tmp_path, monkeypatch):
+# 10 of its own, 7.5 left by the first, 3.5 by the first two; and the 20 of those that were not asked for.
+@pytest.mark.parametrize(("asked", "seconds"), [([], [10, 17, 13]), (["--parts", "b"], [30])])
+def test_a_part_may_use_what_other_parts_left(asked, seconds, tmp_path, monkeypatch):
     from bench.gpu import __main__ as command
 
     given, taken = [], iter((2.5, 14.0, 1.0))
@@ -65,11 +67,10 @@ def test_a_part_may_use_what_the_parts_before_it_left(tmp_path, monkeypatch):
 
     monkeypatch.setattr(command, "PARTS", tuple(Part(name, "?", "", 10) for name in "abc"))
     monkeypatch.setattr(command, "run_part", run)
-    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--out", str(tmp_path), *asked])
     with pytest.raises(SystemExit) as ended:
         command.main()
-    # 10 of its own, 7.5 left by the first, 3.5 by the first two.
-    assert given == [10, 17, 13] and not ended.value.code
+    assert given == seconds and not ended.value.code
 
 
 def test_the_file_is_json_for_any_reader_if_a_figure_is_none(tmp_path, monkeypatch):
