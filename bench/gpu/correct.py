@@ -21,7 +21,7 @@ def tests(setting: Setting) -> Outcome:
     path = setting.folder / "tests.jsonl"
     path.unlink(missing_ok=True)
     code, output = run_limited(python("pytest", "tests/gpu", "--ignore=tests/gpu/test_forms.py", "-q", "-p", "no:cacheprovider",
-                                      "-p", "bench.gpu.pytest_lines"),
+                                      "-o", "faulthandler_timeout=20", "-p", "bench.gpu.pytest_lines"),
                                setting.seconds, {"GRADCORE_STRICT": "1", pytest_lines.PATH: str(path)})
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     problems, how = [], "pytest timed out" if code is None else f"pytest ended with code {code}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import importlib
 import json
 import os
@@ -63,8 +64,8 @@ class Outcome:
 
 
 def python(*words: str) -> list[str]:
-    """The command that runs a module with this interpreter."""
-    return [sys.executable, "-m", *words]
+    """The command that runs a module with this interpreter. If it is killed, what it printed is there, and where it crashed."""
+    return [sys.executable, "-u", "-X", "faulthandler", "-m", *words]
 
 
 def find(function: str) -> Any:
@@ -138,6 +139,8 @@ def _end(pid: int) -> None:
 
 def main() -> None:
     function, device, rehearsal, path, seconds = sys.argv[1:]
+    # A wait for the device cannot be interrupted, so that only another thread can print where it is.
+    faulthandler.dump_traceback_later(max(float(seconds) - 2, 1))
     try:
         # Child processes of a part must end before its own time limit.
         setting = Setting(device, rehearsal == "1", Path(path).parent, float(seconds) - 4, Path(path))
