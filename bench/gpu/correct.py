@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -14,27 +16,43 @@ from bench.gpu.part import Outcome, Setting, python, run_limited
 
 
 def tests(setting: Setting) -> Outcome:
-    """``pytest tests/gpu``, with allocations that no op declares as errors.
+    """``pytest tests/gpu``, with allocations that no op declares as errors, but for the files of :func:`forms`."""
+    return _pytest(setting, "tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
 
-    The forms of calls are left out, since their kernels take minutes to compile.
-    """
+
+#: Tests with hundreds of kernels that no other part compiles, each of which takes a compiler half a second.
+_MANY_KERNELS = ("tests/gpu/test_forms.py", "tests/gpu/test_mixed.py")
+
+
+def forms(setting: Setting) -> Outcome:
+    """The tests that :func:`tests` leaves out, in several processes if pytest-xdist is installed."""
+    workers = () if setting.rehearsal or find_spec("xdist") is None else ("-n", str(min(os.cpu_count() or 1, 12)))
+    return _pytest(setting, *_MANY_KERNELS, *workers)
+
+
+def _pytest(setting: Setting, *words: str) -> Outcome:
     path = setting.folder / "tests.jsonl"
     path.unlink(missing_ok=True)
-    code, output = run_limited(python("pytest", "tests/gpu", "--ignore=tests/gpu/test_forms.py", "-q", "-p", "no:cacheprovider",
-                                      "-o", "faulthandler_timeout=20", "-p", "bench.gpu.pytest_lines"),
+    code, output = run_limited(python("pytest", *words, "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=20",
+                                      "-p", "bench.gpu.pytest_lines"),
                                setting.seconds, {"GRADCORE_STRICT": "1", pytest_lines.PATH: str(path)})
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     problems, how = [], "pytest timed out" if code is None else f"pytest ended with code {code}"
+    skipped: Counter[str] = Counter()
     for line in _lines(path):
         counts[line["outcome"]] += 1
         if line["outcome"] == "failed":
             problems.append(f"{line['name']}: {line['why']}")
+        elif line["why"]:
+            skipped[line["why"]] += 1
     if code not in (0, 1) or bool(code) != bool(problems):
         problems.insert(0, f"{how}:\n{output[-3000:]}")
     if not setting.rehearsal and not counts["passed"]:
         problems.append("no test ran")
     path.unlink(missing_ok=True)
-    return Outcome(", ".join(f"{n} {what}" for what, n in counts.items()), problems[:40], figures=counts)
+    return Outcome(", ".join(f"{n} {what}" for what, n in counts.items()), problems[:40],
+                   [["tests skipped", "why"], *([str(n), why] for why, n in skipped.most_common())],
+                   {**counts, "skipped because": dict(skipped)})
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------------

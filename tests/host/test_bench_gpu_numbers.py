@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
 from pathlib import Path
@@ -137,6 +138,22 @@ def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
     outcome = correct.sanitizer(dataclasses.replace(rehearsed, seconds=9))
     assert [row[1] for row in outcome.table[1:]] == ["1", "0", "1", "1"]
     assert len(outcome.problems) == 1 and outcome.problems[0].startswith("racecheck has checked no call: out of time")
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.skipif(
+    importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed"))])
+def test_each_test_counts_once_and_skipped_ones_say_why(workers, rehearsed, monkeypatch):
+    path = rehearsed.folder / "test_planted.py"
+    path.write_text("import pytest\n\ndef test_a():\n    pass\n\ndef test_b():\n    pytest.skip('no library')\n\n"
+                    "def test_c():\n    pytest.skip('no library')\n\ndef test_d():\n    assert 0\n")
+    monkeypatch.setattr(correct, "_MANY_KERNELS", (str(path),))
+    monkeypatch.setattr(correct.os, "cpu_count", lambda: workers)
+    if not workers:
+        monkeypatch.setattr(correct, "find_spec", lambda name: None)
+    outcome = correct.forms(dataclasses.replace(rehearsed, rehearsal=False, seconds=60))
+    assert outcome.figures == {"passed": 1, "failed": 1, "skipped": 2, "skipped because": {"Skipped: no library": 2}}
+    assert outcome.table[1:] == [["2", "Skipped: no library"]]
+    assert len(outcome.problems) == 1 and "test_d" in outcome.problems[0]
 
 
 def test_kernels_are_the_devices_own_again_after_a_part_that_records_them(rehearsed):
