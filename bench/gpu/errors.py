@@ -26,7 +26,10 @@ def errors(setting: Setting) -> Outcome:
     found: dict[str, tuple[float, float]] = {}
     rows = [row for row in ROWS if row.declared.differentiable and row.wanted()]
     with gradcore.no_grad():
-        for row in rows[::20] if setting.rehearsal else rows:
+        for k, row in enumerate(rows[::20] if setting.rehearsal else rows):
+            if k % 100 == 99:
+                _sum_up(outcome, found)
+                setting.keep(outcome)
             try:
                 values = row.values(np.float32, _SEED)
                 exact = _results(row, [_widened(a) for a in values], "cpu")
@@ -39,13 +42,17 @@ def errors(setting: Setting) -> Outcome:
             found[row.op] = max(most, ours), max(beside, numpys)
             if not ours <= max(_TIMES * numpys, _LEAST):
                 outcome.problems.append(f"{row}: an error of {ours:.1e}, NumPy's {numpys:.1e}")
+    _sum_up(outcome, found)
+    return outcome
+
+
+def _sum_up(outcome: Outcome, found: dict[str, tuple[float, float]]) -> None:
     outcome.figures = {op: {"error": ours, "NumPy's": numpys} for op, (ours, numpys) in found.items()}
     ranked = sorted(found.items(), key=lambda entry: -entry[1][0] / max(entry[1][1], 1e-8))
     outcome.table = [["op", "error", "NumPy's", "ratio"], *(
         [op, f"{ours:.1e}", f"{numpys:.1e}", f"{ours / max(numpys, 1e-8):.1f}"] for op, (ours, numpys) in ranked[:_SHOWN])]
     larger = sum(ours > 2 * max(numpys, 6e-8) for ours, numpys in found.values())
     outcome.summary = f"{len(found)} ops; the largest error of {larger} is more than twice NumPy's"
-    return outcome
 
 
 def _widened(values: Any) -> Any:

@@ -56,12 +56,16 @@ def ownership(setting: Setting) -> Outcome:
     device = gradcore.device(setting.device)
     for name, check in checks.items():
         before = device.ledger.allocated
-        wrong = check(setting)
+        try:
+            wrong = check(setting)
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {str(error)[:800]}"
         if not wrong and device.ledger.allocated != before:
             wrong = f"{device.ledger.allocated - before} bytes are still live"
         outcome.table.append([name, wrong or "as expected"])
         if wrong and not wrong.startswith("not run"):
             outcome.problems.append(f"{name}: {wrong}")
+        setting.keep(outcome)
     outcome.summary = "; ".join(f"{name}: {result}" for name, result in outcome.table[1:])
     return outcome
 

@@ -113,6 +113,7 @@ def streams(setting: Setting) -> Outcome:
                       figures={"rounds": rounds, "wrong": wrong})
     if wrong:
         outcome.problems.append(outcome.summary)
+    setting.keep(outcome)
     _uploads(gradcore.device(setting.device), setting, outcome)
     return outcome
 

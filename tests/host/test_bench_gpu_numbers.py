@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from bench.gpu import correct, errors, host, speed, steps, training
+from bench.gpu import correct, errors, host, ownership, speed, steps, training
 from bench.gpu.part import Outcome, Setting
 from bench.workloads import WORKLOADS
 
@@ -37,6 +37,34 @@ def test_an_error_far_beyond_numpys_is_a_problem(rehearsed, monkeypatch):
     outcome = errors.errors(dataclasses.replace(rehearsed, rehearsal=False))
     assert outcome.problems and all(problem.startswith("exp-") for problem in outcome.problems)
     assert outcome.table[1][0] == "exp" and outcome.summary == "2 ops; the largest error of 1 is more than twice NumPy's"
+
+
+def test_errors_of_a_part_that_is_stopped_are_not_lost(rehearsed, monkeypatch):
+    calls = iter(range(3 * 150))
+
+    def stopped(row, values, device):
+        if next(calls) > 3 * 120:
+            raise KeyboardInterrupt
+        return results(row, values, device)
+
+    results = errors._results
+    monkeypatch.setattr(errors, "_results", stopped)
+    path = rehearsed.folder / "kept"
+    with pytest.raises(KeyboardInterrupt):
+        errors.errors(dataclasses.replace(rehearsed, rehearsal=False, path=path))
+    kept = json.loads(path.read_text())
+    assert kept["figures"] and kept["summary"].startswith(f"{len(kept['figures'])} ops")
+
+
+def test_a_check_of_ownership_that_breaks_does_not_take_the_others_with_it(rehearsed, monkeypatch):
+    def breaks(setting):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(ownership, "_slices", breaks)
+    monkeypatch.setattr(ownership, "_at_exit", lambda setting: "")
+    outcome = ownership.ownership(rehearsed)
+    assert outcome.problems == ["slices of slices: ZeroDivisionError: planted"]
+    assert [row[1] == "as expected" or row[1].startswith("not run") for row in outcome.table[1:]] == [True, False, *[True] * 3]
 
 
 def test_training_that_differs_between_devices_is_a_problem(rehearsed, monkeypatch):
