@@ -11,7 +11,7 @@ from typing import Any
 import gradcore
 from bench.gpu.clock import host_seconds, medians
 from bench.gpu.part import Outcome, Setting
-from bench.gpu.steps import BATCHES, initial_weights, torch_on
+from bench.gpu.steps import BATCHES, initial_weights, precision, torch_on
 from bench.workloads import WORKLOADS, Workload, step_on
 
 #: cudaGraphNodeType.
@@ -56,19 +56,22 @@ def nodes_of(graph: int) -> Counter[str]:
 def graphs(setting: Setting) -> Outcome:
     """For four models: losses must equal eager ones bit by bit; medians of interleaved rounds; a step that copies its batch.
 
-    Batches that keep a GPU busy come last, as long as half of the time is left.
+    Batches that keep a GPU busy come last, without TF32 and with it, as long as half of the time is left.
     """
     torch, start = torch_on(setting), perf_counter()
     outcome = Outcome(table=[["model", "batch", "eager ms", "one by one ms", "captured ms", "torch ms", "torch graph ms",
                               "of torch", "of torch graph", "kernels", "host us"]])
-    chosen = [(name, sizes[0]) for name, sizes in BATCHES.items()]
+    chosen = [(name, sizes[0], False) for name, sizes in BATCHES.items()]
     if not setting.rehearsal:
-        chosen += [(name, sizes[-1]) for name, sizes in BATCHES.items()]
-    for k, (name, batch) in enumerate(chosen):
+        chosen += [(name, sizes[-1], tf32) for tf32 in (False, True) for name, sizes in BATCHES.items()]
+    for k, (name, batch, tf32) in enumerate(chosen):
         if k >= len(BATCHES) and perf_counter() - start > setting.seconds / 2:
             break
+        workload = WORKLOADS[name].with_batch(2 if setting.rehearsal else batch)
+        name += ", TF32" if tf32 else ""
         try:
-            _compare(name, WORKLOADS[name].with_batch(2 if setting.rehearsal else batch), torch, setting, outcome)
+            with precision(torch, tf32):
+                _compare(name, workload, torch, setting, outcome)
         except Exception as error:
             outcome.problems.append(f"{name}, batch {batch}: {type(error).__name__}: {str(error)[:800]}")
         setting.keep(outcome)

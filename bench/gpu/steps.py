@@ -25,12 +25,13 @@ def training_step(library: Any, workload: Workload, device: str, weights: Any = 
     return lambda: step(*batch)
 
 
-#: The steps whose losses are recorded, and those of them that must agree with PyTorch's: later ones differ by rounding.
-_STEPS, _EQUAL = 50, 3
+#: The steps whose losses are recorded, of a workload's own batch and of others, and those of them that must agree with
+#: PyTorch's: later ones differ by rounding.
+_STEPS, _FEWER, _EQUAL = 200, 20, 3
 
 
 def steps(setting: Setting) -> Outcome:
-    """Eager steps, interleaved, each round ended by a synchronisation; without TF32, and for the first batch size with it.
+    """Eager steps, interleaved, each round ended by a synchronisation; for the first and the last batch size as TF32, too.
 
     The other batch sizes come last, as long as most of the time is left.
     """
@@ -40,13 +41,13 @@ def steps(setting: Setting) -> Outcome:
     chosen = [(name, sizes[0], tf32) for tf32 in (False, True) for name, sizes in BATCHES.items()]
     first = len(chosen)
     if not setting.rehearsal:
-        chosen += [(name, sizes[k], False) for k in (2, 1) for name, sizes in BATCHES.items()]
+        chosen += [(name, sizes[k], tf32) for k, tf32 in ((2, False), (2, True), (1, False)) for name, sizes in BATCHES.items()]
     for k, (name, batch, tf32) in enumerate(chosen):
         if k >= first and perf_counter() - start > 0.8 * setting.seconds:
             break
         workload = WORKLOADS[name].with_batch(2 if setting.rehearsal else batch)
         try:
-            with _tf32(torch, tf32):
+            with precision(torch, tf32):
                 _compare(f"{name}, TF32" if tf32 else name, workload, torch, setting, outcome, 1e-2 if tf32 else 1e-3)
         except Exception as error:
             outcome.problems.append(f"{name}, batch {workload.batch}: {type(error).__name__}: {str(error)[:800]}")
@@ -74,7 +75,7 @@ def torch_on(setting: Setting) -> Any:
 
 
 @contextmanager
-def _tf32(torch: Any, allowed: bool) -> Iterator[None]:
+def precision(torch: Any, allowed: bool) -> Iterator[None]:
     """Products and convolutions of float32 as TF32 in both libraries, if ``allowed``."""
     usual = gradcore.get_float32_matmul_precision()
     if allowed:
@@ -100,7 +101,8 @@ def initial_weights(workload: Workload, torch: Any) -> Any:
 
 def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcome: Outcome, tolerance: float) -> None:
     weights = initial_weights(workload, torch)
-    device, count = gradcore.device(setting.device), _EQUAL if setting.rehearsal else _STEPS
+    device, own = gradcore.device(setting.device), WORKLOADS[name.split(",")[0]].batch
+    count = _EQUAL if setting.rehearsal else _STEPS if workload.batch == own else _FEWER
     gradcore.empty_cache(setting.device)
     ours = training_step(gradcore, workload, setting.device, weights)
     losses = [ours().item() for _ in range(count)]

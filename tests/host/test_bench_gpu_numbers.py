@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from bench.gpu import correct, errors, host, ownership, speed, steps, training
+from bench.gpu import correct, errors, graphs, host, ownership, speed, steps, training
 from bench.gpu.part import Outcome, Setting
 from bench.workloads import WORKLOADS
 
@@ -114,7 +114,7 @@ def test_a_kernels_ceiling_is_the_product_of_its_own_kind_of_numbers(rehearsed):
         assert figures["of its ceiling"] == figures["operations a second"] / products[kind], name
 
 
-@pytest.mark.parametrize(("seconds", "rows", "words"), [(1e9, 16, "small 256: "), (0, 8, "; 8 of 16 were measured")])
+@pytest.mark.parametrize(("seconds", "rows", "words"), [(1e9, 20, "small 256: "), (0, 8, "; 8 of 20 were measured")])
 def test_steps_are_timed_at_three_batch_sizes_if_there_is_time(rehearsed, monkeypatch, seconds, rows, words):
     asked = []
 
@@ -127,7 +127,33 @@ def test_steps_are_timed_at_three_batch_sizes_if_there_is_time(rehearsed, monkey
     outcome = steps.steps(dataclasses.replace(rehearsed, rehearsal=False, seconds=seconds))
     assert len(asked) == len(set(asked)) == rows and words in outcome.summary
     assert {name.split(",")[0] for name, _ in asked[:8]} == set(steps.BATCHES)
+    assert {batch for name, batch in asked if name == "gpt, TF32"} <= {8, 64}
     assert [len(set(sizes)) for sizes in steps.BATCHES.values()] == [3] * 4
+
+
+@pytest.mark.parametrize(("seconds", "rows"), [(1e9, 12), (0, 4)])
+def test_graphs_are_timed_as_tf32_where_a_gpu_is_busy(rehearsed, monkeypatch, seconds, rows):
+    asked = []
+
+    def compare(name, workload, torch, setting, outcome):
+        asked.append((name, workload.batch, gradcore.get_float32_matmul_precision()))
+
+    monkeypatch.setattr(graphs, "_compare", compare)
+    monkeypatch.setattr(graphs, "torch_on", lambda setting: None)
+    assert not graphs.graphs(dataclasses.replace(rehearsed, rehearsal=False, seconds=seconds)).problems
+    assert len(asked) == len(set(asked)) == rows
+    assert all((precision == "high") is name.endswith(", TF32") for name, _, precision in asked)
+    assert seconds == 0 or ("gpt, TF32", 64, "high") in asked
+
+
+@pytest.mark.parametrize(("batch", "count"), [(64, 200), (512, 20)])
+def test_losses_of_a_workloads_own_batch_are_recorded_for_longer(batch, count, rehearsed, monkeypatch):
+    monkeypatch.setattr(steps, "training_step", lambda *what: lambda: SimpleNamespace(item=lambda: 1.0))
+    monkeypatch.setattr(steps, "initial_weights", lambda *what: None)
+    outcome = Outcome()
+    steps._compare("small, TF32", WORKLOADS["small"].with_batch(batch), None, dataclasses.replace(rehearsed, rehearsal=False),
+                   outcome, 1e-3)
+    assert len(outcome.figures[f"small, TF32 {batch}"]["losses"]) == count
 
 
 def test_losses_unlike_torchs_are_a_problem_beside_the_times(rehearsed, monkeypatch):
