@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from bench.gpu import correct, errors, graphs, host, ownership, speed, steps, training
+from bench.gpu import correct, errors, graphs, host, memory, ownership, speed, steps, training
 from bench.gpu.part import Outcome, Setting
 from bench.workloads import WORKLOADS
 
@@ -178,6 +178,11 @@ def test_the_ratio_of_peaks_counts_workspaces_of_libraries(rehearsed, monkeypatc
     outcome = Outcome()
     steps._compare("small", WORKLOADS["small"].with_batch(2), None, rehearsed, outcome, 1e-3)
     assert outcome.figures["small 2"]["libraries"] == 12345 and outcome.table[0][6] == "12,345"
+
+
+def test_memory_runs_out_inside_a_layer_whose_name_the_error_has(rehearsed):
+    outcome = memory.out_of_memory(rehearsed)
+    assert not outcome.problems and "for linear in layer 0, forward" in outcome.figures["text"][0]
 
 
 def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
