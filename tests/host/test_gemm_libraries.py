@@ -264,7 +264,9 @@ class Real:
 
     def matmul_algo_check(self, *arguments):
         assert len(arguments) == len(parameters(self._lt.matmul_algo_check))
-        fake_cublas.at(arguments[-1] + self._lt.matmul_heuristic_result_dtype.fields["state"][1], np.int32)[0] = 0
+        # The memory of a new result is not cleared.
+        for name, dtype in (("state", np.int32), ("workspace_size", np.uint64)):
+            fake_cublas.at(arguments[-1] + self._lt.matmul_heuristic_result_dtype.fields[name][1], dtype)[0] = 0
 
 
 @without_nvmath
