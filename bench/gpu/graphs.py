@@ -100,10 +100,7 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
     outcome.problems += [f"{name}: losses {how} are {found}, eager {losses['eager']}"
                          for how, found in losses.items() if found != losses["eager"]]
     if torch is not None:
-        step, batch = step_on(torch, workload, setting.device, weights)
-        runs["torch"] = lambda step=step, batch=batch: step(*batch)  # type: ignore[misc]
-        if setting.device == "cuda":
-            runs["torch graph"] = torch_graph(torch, workload, weights)
+        runs |= _torch_runs(name, workload, torch, weights, setting, outcome)
     found = medians(runs, device, 2 if setting.rehearsal else 15)
     host = host_seconds(runs["captured" if "captured" in runs else "one by one"], device, 3 if setting.rehearsal else 20)
     best = found.get("captured", found["one by one"])
@@ -113,6 +110,24 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
     kernels = dict(counted.nodes) if counted is not None else {}
     outcome.table.append([name, str(workload.batch), *cells, *ratios, str(kernels.get("kernels", "")), f"{host * 1e6:.1f}"])
     outcome.figures[f"{name} {workload.batch}"] = {"seconds": found, "nodes": kernels, "host": host, "losses": losses["eager"]}
+
+
+def _torch_runs(name: str, workload: Workload, torch: Any, weights: Any, setting: Setting,
+                outcome: Outcome) -> dict[str, Callable[[], Any]]:
+    """PyTorch's eager step, and on a GPU its graph. If one fails, ours are measured all the same."""
+    step, batch = step_on(torch, workload, setting.device, weights)
+    makes: dict[str, Callable[[], Callable[[], Any]]] = {"torch": lambda: lambda: step(*batch)}
+    if setting.device == "cuda":
+        makes["torch graph"] = lambda: torch_graph(torch, workload, weights)
+    runs = {}
+    for how, make in makes.items():
+        try:
+            runs[how] = make()
+            runs[how]()
+        except Exception as error:
+            runs.pop(how, None)
+            outcome.problems.append(f"{name}, {how}: {type(error).__name__}: {str(error)[:800]}")
+    return runs
 
 
 def torch_graph(torch: Any, workload: Workload, weights: Any) -> Callable[[], Any]:

@@ -146,6 +146,18 @@ def test_graphs_are_timed_as_tf32_where_a_gpu_is_busy(rehearsed, monkeypatch, se
     assert seconds == 0 or ("gpt, TF32", 64, "high") in asked
 
 
+def test_a_graph_of_pytorchs_that_fails_does_not_take_our_times_with_it(rehearsed, monkeypatch):
+    def breaks(torch, workload, weights):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(graphs, "torch_graph", breaks)
+    monkeypatch.setattr(graphs, "step_on", lambda *what: (lambda x: x, (7,)))
+    outcome = Outcome()
+    runs = graphs._torch_runs("small", WORKLOADS["small"], None, None, dataclasses.replace(rehearsed, device="cuda"), outcome)
+    assert runs["torch"]() == 7 and list(runs) == ["torch"]
+    assert outcome.problems == ["small, torch graph: RuntimeError: planted"]
+
+
 @pytest.mark.parametrize(("batch", "count"), [(64, 200), (512, 20)])
 def test_losses_of_a_workloads_own_batch_are_recorded_for_longer(batch, count, rehearsed, monkeypatch):
     monkeypatch.setattr(steps, "training_step", lambda *what: lambda: SimpleNamespace(item=lambda: 1.0))
