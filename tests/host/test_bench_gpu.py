@@ -183,21 +183,6 @@ def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
     assert outcome.problems == ["op-2: the process ended with code 139: segmentation fault", "op-3: wrong"]
 
 
-@pytest.mark.skipif(not CUPY, reason="CuPy is not installed: pip install -e '.[nodriver]'")
-def test_compilers_end_in_time_however_long_they_take_to_start(tmp_path, monkeypatch):
-    """Each reads a clock that began before it was started, and its result is found among what it prints."""
-    from bench.gpu import facts
-    from tests.host import cuda_rows
-
-    monkeypatch.setattr(cuda_rows, "noted", lambda: SimpleNamespace(wanted={"scan": {"a", "b"}}))
-    monkeypatch.setattr(facts, "python", lambda module, path, first, step, until: [
-        sys.executable, "-c", f"import json, time; print(json.dumps({{'compiled': 1, 'failed': [], 'seconds': {until} - "
-                              "time.time()}), 'at exit', sep='\\n')"])
-    outcome = facts.compile_all(Setting("cuda", False, tmp_path, 60))
-    assert outcome.problems == [] and outcome.summary.startswith(f"{outcome.figures['processes']} of 2 instances")
-    assert 0 < outcome.figures["seconds"] / outcome.figures["processes"] < 60
-
-
 def test_memory_that_no_pool_holds_is_unaccounted():
     from bench.gpu.libraries import differences
 
@@ -206,14 +191,6 @@ def test_memory_that_no_pool_holds_is_unaccounted():
     assert differences([first, later]) == [
         {"after": "a product", "driver": 500, "library": 250, "segments": 200, "unaccounted": 50, "undeclared": 7}]
     assert differences([{**first, "free": None}, {**later, "free": None}])[0]["unaccounted"] is None
-
-
-def test_a_route_that_fails_is_a_problem(tmp_path, monkeypatch):
-    from bench.gpu import libraries
-
-    monkeypatch.setattr(libraries, "run_limited", lambda *what: (1, "no such library"))
-    outcome = libraries.libraries(Setting("cpu", True, tmp_path, 9))
-    assert [problem.split(": ", 1)[1] for problem in outcome.problems] == ["code 1: no such library"] * 3
 
 
 @pytest.mark.parametrize(("answer", "problem"), [

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from bench.gpu import correct, errors, graphs, host, memory, ownership, speed, steps, training
+from bench.gpu import correct, errors, graphs, host, libraries, memory, ownership, speed, steps, training
 from bench.gpu.part import Outcome, Setting
 from bench.workloads import WORKLOADS
 
@@ -195,6 +195,12 @@ def test_the_ratio_of_peaks_counts_workspaces_of_libraries(rehearsed, monkeypatc
 def test_memory_runs_out_inside_a_layer_whose_name_the_error_has(rehearsed):
     outcome = memory.out_of_memory(rehearsed)
     assert not outcome.problems and "for linear in layer 0, forward" in outcome.figures["text"][0]
+
+
+def test_a_route_that_fails_is_a_problem(rehearsed, monkeypatch):
+    monkeypatch.setattr(libraries, "run_limited", lambda *what: (1, "no such library"))
+    outcome = libraries.libraries(dataclasses.replace(rehearsed, seconds=9))
+    assert [problem.split(": ", 1)[1] for problem in outcome.problems] == ["code 1: no such library"] * 3
 
 
 def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,3 +50,18 @@ def test_what_a_parts_own_children_started_ends_with_it(error, tmp_path, monkeyp
     stat = Path("/proc", (tmp_path / "started").read_text(), "stat")
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed: pip install -e '.[nodriver]'")
+def test_compilers_end_in_time_however_long_they_take_to_start(tmp_path, monkeypatch):
+    """Each reads a clock that began before it was started, and its result is found among what it prints."""
+    from bench.gpu import facts
+    from tests.host import cuda_rows
+
+    monkeypatch.setattr(cuda_rows, "noted", lambda: SimpleNamespace(wanted={"scan": {"a", "b"}}))
+    monkeypatch.setattr(facts, "python", lambda module, path, first, step, until: [
+        sys.executable, "-c", f"import json, time; print(json.dumps({{'compiled': 1, 'failed': [], 'seconds': {until} - "
+                              "time.time()}), 'at exit', sep='\\n')"])
+    outcome = facts.compile_all(Setting("cuda", False, tmp_path, 60))
+    assert outcome.problems == [] and outcome.summary.startswith(f"{outcome.figures['processes']} of 2 instances")
+    assert 0 < outcome.figures["seconds"] / outcome.figures["processes"] < 60
