@@ -30,6 +30,7 @@ from gradcore.program.program import Instruction, Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.program.shipping import forward_part, names_of, shown_spec
 from gradcore.program.tracing import Tracing
+from gradcore.report.files import replacing
 from gradcore.spec import TensorSpec, contiguous_strides
 
 INSTALL = "the package onnx is not installed: pip install 'gradcore[onnx]'"
@@ -75,7 +76,8 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
         [onnx.numpy_helper.from_array(array, name) for name, array in g.initializers.items()])
     proto = h.make_model(made, producer_name="gradcore", ir_version=IR, opset_imports=[h.make_opsetid("", OPSET)])
     if path is not None:
-        Path(path).write_bytes(proto.SerializeToString())
+        with replacing(Path(path)) as file:
+            file.write(proto.SerializeToString())
     return proto
 
 

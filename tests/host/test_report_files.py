@@ -1,4 +1,4 @@
-"""Files that reports write: whole or not at all, where a link leads, into pipes, never in the place of a folder."""
+"""Files that reports and exports write: whole or not at all, where a link leads, into pipes, never in the place of a folder."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ def test_what_fails_leaves_the_file_of_before(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), replacing(path) as file:
         file.write(b"new")
         raise ZeroDivisionError
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_export_that_fails_leaves_the_file_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed: pip install -e '.[onnx]'")
+    path = tmp_path / "a"
+    path.write_text("old")
+    monkeypatch.setattr("os.fsync", lambda file: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        gradcore.onnx.export(gradcore.nn.Linear(2, 2), gradcore.ones(1, 2), path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
