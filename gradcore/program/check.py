@@ -96,7 +96,7 @@ def _compare(what: str, ours: np.ndarray[Any, Any], eager: np.ndarray[Any, Any])
             if same and float(np.abs(wide - near).max(initial=0.0)) <= _TOLERANCE[ours.dtype.itemsize] * largest:
                 return
     raise TraceError(f"a replay differs from the eager run in {what}: {_brief(ours)} and {_brief(eager)}. The function depends "
-                     "on something that no guard checks (a file, the clock, getattr with a computed name, an object of a "
+                     "on something that no guard checks (getattr with a computed name, sys.modules, an object of a "
                      "library): pass it as an argument")
 
 

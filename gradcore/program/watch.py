@@ -1,8 +1,8 @@
 """Watches a function while it is traced, to find what it reads besides its arguments.
 
 While it runs, every Python function that it enters is recorded. Afterwards the globals, closure variables and attributes that
-their code names are looked up, and each becomes a guard. What is read in other ways (``getattr`` with a computed name, files,
-the clock, C extensions) no guard can see.
+their code names are looked up, and each becomes a guard. What is read in other ways (``getattr`` with a computed name, C
+extensions) no guard can see; a function that asks the clock, files or the system is not replayed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Items, Options, is_plain
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
+from gradcore.program.outside import Outside
 from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, takes_first, users_line
 from gradcore.program.reach import Found, Reach, is_library
 
@@ -49,8 +50,6 @@ _ASKS: dict[CodeType, str] = {
     Generator.initial_seed.__code__: "a generator's seed",
     initial_seed.__code__: "a generator's seed",
 }
-#: What NumPy and ``secrets`` call for a new seed.
-_TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
 
 
 class Watcher:
@@ -74,6 +73,7 @@ class Watcher:
         self.fresh: set[int] = set()
         self.made: list[ref[Optimizer]] = []
         self.drawn: list[str] = []
+        self._outside = Outside(self.drawn)
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
@@ -116,8 +116,7 @@ class Watcher:
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
-        if code is _TAKES_ENTROPY and event == "call":
-            self._saw_entropy(frame)
+        self._outside.saw(frame, event, arg)
         if event not in ("call", "c_call") or is_library(code.co_filename):
             return
         inside = is_inside(code)
@@ -228,16 +227,9 @@ class Watcher:
             what = getattr(called, "__qualname__", repr(called))
             self.drawn.append(f"{line_of(frame)} calls {what}, which gives a different value each time")
 
-    def _saw_entropy(self, frame: FrameType | None) -> None:
-        """Record a user's line that takes a seed from the system: NumPy's compiled generators report no calls themselves."""
-        while frame is not None and is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None and not is_inside(frame.f_code):
-            self.drawn.append(f"{line_of(frame)} takes a seed from the system, which differs each time")
-
     def guards(self) -> list[Any]:
         """Guards for everything that was seen."""
-        found: dict[tuple[Any, ...], Any] = {}
+        found: dict[tuple[Any, ...], Any] = {**self._outside.guards}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
             if not isinstance(guard, (Draws, Items, Options)):

@@ -1,0 +1,88 @@
+"""What a function asks of the world outside: the clock, files, the system, and variables of the environment and of contexts."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import genericpath
+import glob
+import os
+import pathlib
+import random
+import shutil
+import tempfile
+import time
+import uuid
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from gradcore.engine.sites import is_inside
+from gradcore.program.guards import Guard, equal, identical, is_plain
+from gradcore.program.passed import line_of
+from gradcore.program.reach import is_library
+
+#: What NumPy and ``secrets`` call for a new seed.
+_TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
+#: What reads a variable of the environment, for ``os.getenv`` and ``os.environ.get`` too.
+_READS_VARIABLE: CodeType = type(os.environ).__getitem__.__code__
+_FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, shutil.copy, tempfile.mkstemp, uuid.uuid1,
+                          *(f for kind in pathlib.Path.__mro__ for f in vars(kind).values() if isinstance(f, FunctionType))]
+#: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
+_ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
+_CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
+#: Functions of the operating system's module that give the same answer each time.
+_PURE = frozenset(("fspath", "cpu_count"))
+
+
+class Outside:
+    """Records what user code asks while a function is traced: reasons against a replay in ``drawn``, and guards by place."""
+
+    def __init__(self, drawn: list[str]) -> None:
+        self._drawn = drawn
+        self.guards: dict[tuple[str, Any], Guard] = {}
+
+    def saw(self, frame: FrameType, event: str, called: Any) -> None:
+        """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
+        code = frame.f_code
+        if event == "c_call" and not is_inside(code):
+            what = _asked(called)
+            if what is not None and (not is_library(code.co_filename) or code.co_filename in _ASKING):
+                self._refuse(frame, f"calls {what}, which may give something else each time")
+            if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and called.__name__ == "get":
+                self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
+        elif event == "call" and code is _TAKES_ENTROPY:
+            self._refuse(frame, "takes a seed from the system, which differs each time")
+        elif event == "call" and code is _READS_VARIABLE and _asker(frame) is not None:
+            key = frame.f_locals["key"]
+            if isinstance(key, str):
+                self._guard(f"the environment variable {key}", key, lambda: os.environ.get(key))
+
+    def _refuse(self, frame: FrameType, why: str) -> None:
+        asker = _asker(frame)
+        if asker is not None:
+            self._drawn.append(f"{line_of(asker)} {why}")
+
+    def _guard(self, name: str, place: Any, look: Any) -> None:
+        value = look()
+        self.guards["outside", place] = Guard(name, look, value, equal if is_plain(value) else identical)
+
+
+def _asked(called: Any) -> str | None:
+    """The name of a function written in C that asks the clock, a file or the system; None for any other."""
+    of, module, name = (getattr(called, key, None) for key in ("__self__", "__module__", "__name__"))
+    if called in _CLOCKS:
+        return f"time.{name}()"
+    if isinstance(of, type) and issubclass(of, datetime.date) and name in ("now", "utcnow", "today"):
+        return f"{of.__name__}.{name}()"
+    if called is open or called is input:
+        return f"{name}()"
+    if module in ("posix", "nt") and name not in _PURE:
+        return f"os.{name}()"
+    return f"{name}() of a file" if type(of).__module__ == "_io" and str(name).startswith("read") else None
+
+
+def _asker(frame: FrameType | None) -> FrameType | None:
+    """The user's frame that a frame, of Python's own library perhaps, runs for; None for one that runs for gradcore."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None or is_inside(frame.f_code) else frame

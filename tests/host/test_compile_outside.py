@@ -1,0 +1,117 @@
+"""What a compiled function asks of the world outside: it is not replayed, or the answer is guarded."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradcore
+
+FACTOR = contextvars.ContextVar("FACTOR", default=1.0)
+#: A file, whose number each test sets.
+NUMBER = Path(tempfile.gettempdir()) / f"gradcore-number-{os.getpid()}"
+
+
+def twice(x: Any, *asked: Any) -> Any:
+    return x * 2
+
+
+ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "the time": (lambda x: twice(x, time.time()), "calls time.time(), which may give something else each time"),
+    "a counter": (lambda x: twice(x, time.perf_counter_ns()), "calls time.perf_counter_ns()"),
+    "the date": (lambda x: twice(x, datetime.date.today()), "calls date.today()"),
+    "date and time": (lambda x: twice(x, datetime.datetime.now()), "calls datetime.now()"),
+    "a file": (lambda x: x * float(open(NUMBER).read()), "calls open()"),  # noqa: SIM115
+    "a file by its path": (lambda x: x * float(NUMBER.read_text()), "calls open()"),
+    "whether a file exists": (lambda x: twice(x, os.path.exists(NUMBER)), "calls os."),
+    "whether a path exists": (lambda x: twice(x, NUMBER.exists()), "calls os."),
+    "a folder": (lambda x: twice(x, os.listdir(NUMBER.parent)), "calls os.listdir()"),
+    "the process": (lambda x: twice(x, os.getpid()), "calls os.getpid()"),
+    "a unique name": (lambda x: twice(x, uuid.uuid4()), "calls os.urandom()"),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_function_that_asks_is_not_replayed(name: str) -> None:
+    function, reason = ASKING[name]
+    try:
+        f = gradcore.compile(function)
+        for number in (2, 2, 3):
+            NUMBER.write_text(str(number))
+            f(gradcore.ones(1))
+        line = f"test_compile_outside.py:{function.__code__.co_firstlineno} {reason}"
+        assert not f.programs and all(line in trace for trace in f.traces)
+        assert f(gradcore.ones(1)).item() == (3 if "NUMBER" in reason or name.startswith("a file") else 2)
+    finally:
+        NUMBER.unlink()
+
+
+def test_a_file_that_is_open_is_read_at_each_call() -> None:
+    with tempfile.TemporaryFile("w+") as file:
+        file.write("2\n2\n3\n")
+        file.seek(0)
+        f = gradcore.compile(lambda x: x * float(file.readline()))
+        assert [f(gradcore.ones(1)).item() for _ in range(3)] == [2, 2, 3]
+        assert "calls readline() of a file" in f.traces[0]
+
+
+@pytest.mark.parametrize("read", [os.environ.__getitem__, os.getenv, os.environ.get])
+def test_variables_of_the_environment_are_guarded(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADCORE_TEST", "2")
+    f = gradcore.compile(lambda x: x * float(read("GRADCORE_TEST")))
+    found = []
+    for value in "2232":
+        monkeypatch.setenv("GRADCORE_TEST", value)
+        found.append(f(gradcore.ones(1)).item())
+    assert found == [2, 2, 3, 2] and len(f.traces) == 2
+    assert f.traces[1] == "the environment variable GRADCORE_TEST is '3' and was '2'"
+
+
+def test_whether_a_variable_is_set_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = gradcore.compile(lambda x: x * 2 if "GRADCORE_TEST" in os.environ else x * 3)
+    found = [f(gradcore.ones(1)).item(), f(gradcore.ones(1)).item()]
+    monkeypatch.setenv("GRADCORE_TEST", "")
+    assert [*found, f(gradcore.ones(1)).item()] == [3, 3, 2]
+
+
+def test_variables_of_contexts_are_guarded() -> None:
+    f = gradcore.compile(lambda x: x * FACTOR.get())
+    found = []
+    for value in (1.0, 1.0, 4.0, 1.0):
+        token = FACTOR.set(value)
+        found.append(f(gradcore.ones(1)).item())
+        FACTOR.reset(token)
+    assert found == [1, 1, 4, 1] and len(f.traces) == 2 and f.traces[1] == "the context variable FACTOR is 4.0 and was 1.0"
+
+
+def test_what_python_asks_for_itself_is_no_reason(capsys: Any) -> None:
+    # A record of logging has the time, and print writes to a file.
+    def function(x: Any) -> Any:
+        logging.getLogger("gradcore.test").warning("a step at %s", os.path.join("a", "b"))
+        print("a step")
+        time.sleep(0)
+        return x * 2
+
+    f = gradcore.compile(function)
+    for _ in range(3):
+        assert f(gradcore.ones(1)).item() == 2
+    assert len(f.traces) == len(f.programs) == 1 and capsys.readouterr().out == "a step\n"
+
+
+def test_reading_a_file_ends_in_eager_runs_with_a_warning() -> None:
+    f = gradcore.compile(lambda x: twice(x, time.time()), max_programs=2)
+    f(gradcore.ones(1))
+    f(gradcore.ones(1))
+    with pytest.warns(RuntimeWarning, match=r"calls time\.time\(\)"):
+        f(gradcore.ones(1))
