@@ -187,7 +187,7 @@ class Gradients(Value):
         if self.edge is None:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
         if type(self.edge[0]) is not Leaf:
-            hooks_of(self.edge[0]).retained.setdefault(self.edge[1], None)
+            hooks_of(self.edge[0]).retain(self.edge[1], self)
 
     @property
     def retains_grad(self) -> bool:

@@ -66,7 +66,7 @@ def before_node(node: Node, gs: list[Any]) -> None:
             result = hook(tuple(gs))
             if result is not None:
                 gs[:] = _all_replaced(gs, result, f"a pre-hook of {node.name()}")
-    for k, before in hooks.retained.items():
+    for k, before in list(hooks.retained.items()):
         g = gs[k]
         if g is not None:
             hooks.retained[k] = make_value(g.storage, g.spec, g.array, g.edge) if before is None else before + g

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 _keys = itertools.count().__next__
 
@@ -12,7 +13,7 @@ _keys = itertools.count().__next__
 class Hooks:
     """The hooks of one node, or of a leaf, each kind in order of registration."""
 
-    __slots__ = ("tensor", "before", "after", "retained", "accumulated")
+    __slots__ = ("tensor", "before", "after", "retained", "retainers", "accumulated")
 
     def __init__(self) -> None:
         #: (index of the output, function) of hooks on a tensor; each gets the cotangent, and may return another.
@@ -21,10 +22,17 @@ class Hooks:
         self.before: dict[int, Callable[..., Any]] = {}
         #: Called with the gradients that a node returns and the cotangents that it received.
         self.after: dict[int, Callable[..., Any]] = {}
-        #: Cotangents that ``retain_grad`` asked for, by output.
+        #: Cotangents that ``retain_grad`` asked for, by output; and weak references to the tensors that asked.
         self.retained: dict[int, Any] = {}
+        self.retainers: dict[int, ref[Any]] = {}
         #: (weak reference to the leaf's tensor, function) of hooks that run when its gradient has been added to.
         self.accumulated: dict[int, tuple[Any, Callable[..., Any]]] = {}
+
+    def retain(self, index: int, tensor: Any) -> None:
+        """Let backward keep the cotangent of an output, as long as its tensor exists: the graph may live longer."""
+        retained = self.retained
+        retained.setdefault(index, None)
+        self.retainers[index] = ref(tensor, lambda _: retained.pop(index, None))
 
 
 class RemovableHandle:

@@ -73,7 +73,8 @@ def _move(hooks: Any, edge: Edge) -> None:
     target, index = edge
     there = hooks_of(target)
     there.tensor |= {key: (index, function) for key, (_, function) in hooks.tensor.items()}
-    if 0 in hooks.retained:
+    if 0 in hooks.retained and (tensor := hooks.retainers[0]()) is not None:
+        there.retain(index, tensor)
         there.retained[index] = hooks.retained[0]
 
 

@@ -227,6 +227,33 @@ def test_a_hook_sees_its_own_lines() -> None:
     made.clear()
 
 
+def test_a_retained_gradient_lives_as_long_as_its_tensor() -> None:
+    gc.disable()
+    x = gradcore.ones(1000, requires_grad=True)
+    y = x.exp()
+    y.retain_grad()
+    loss = (y * 2).sum()
+    loss.backward()
+    before = gradcore.memory_requested()
+    assert y.grad.tolist() == [2.0] * 1000
+    del y
+    # The result itself, which nothing keeps any more, and its gradient.
+    assert before - gradcore.memory_requested() == 8000
+
+
+def test_a_retained_gradient_with_a_graph_makes_a_cycle_only_while_its_tensor_exists() -> None:
+    gc.disable()
+    before = gradcore.memory_requested()
+    x = gradcore.ones(1000, requires_grad=True)
+    y = x.exp()
+    y.retain_grad()
+    y.exp().sum().backward(create_graph=True)
+    assert y.grad.requires_grad
+    x.grad = None
+    del x, y
+    assert gradcore.memory_requested() == before
+
+
 def test_hooks_hold_no_graph() -> None:
     gc.disable()
     x = gradcore.ones(3, requires_grad=True)

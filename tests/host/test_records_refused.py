@@ -21,10 +21,15 @@ class Tripled(gradcore.autograd.Function):
         return g * 3
 
 
+#: The tensors of :func:`hooked`, since a gradient that is retained goes with its tensor.
+HELD: list[Any] = []
+
+
 def hooked(hang: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def run(a: Any) -> Any:
         h = a * 3
         hang(h)
+        HELD.append(h)
         return h.sum()
 
     return run
@@ -45,6 +50,7 @@ def test_what_another_run_would_leave_out_is_refused(run: Callable[[Any], Any], 
         y.backward()
     with raises(RuntimeError, part):
         y.forward()
+    HELD.clear()
 
 
 def test_functions_before_the_record_and_hooks_on_leaves_run() -> None:
