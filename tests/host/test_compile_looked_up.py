@@ -15,9 +15,8 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.host.test_compile_reach import Case, check_traced_again
 
-#: A function of a tensor, and a change of its factor from 2 to 7.
-Case = tuple[Callable[[Any], Any], Callable[[], Any]]
 CASES: dict[str, Callable[[], Case]] = {}
 
 
@@ -127,16 +126,7 @@ def an_attribute_of_a_dict() -> Case:
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_traced_again(name: str) -> None:
-    f, change = CASES[name]()
-    compiled = gradcore.compile(f)
-    found = [compiled(gradcore.ones(1)).item() for _ in range(3)]
-    change()
-    found += [compiled(gradcore.ones(1)).item() for _ in range(2)]
-    assert found == [2.0, 2.0, 2.0, 7.0, 7.0]
-    assert len(compiled.traces) == 2 and len(compiled.programs) == 2, compiled.explain()
-    # A class and its attributes are freed by the garbage collector.
-    del f, change, compiled
-    gc.collect()
+    check_traced_again(CASES[name])
 
 
 def test_what_changes_beside_settings_that_are_read_as_a_whole_costs_no_trace() -> None:
