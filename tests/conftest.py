@@ -16,6 +16,7 @@ import gradcore
 from gradcore import _step
 from gradcore.devices.availability import cuda_status
 from gradcore.events import TAGS
+from tests.host.compiled import shared_folder
 
 INSTALL_TORCH = "torch is not installed: pip install -e '.[oracle]'"
 
@@ -25,6 +26,9 @@ _failed = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("GRADCORE_REQUIRE_ORACLE") == "1" and importlib.util.find_spec("torch") is None:
         raise pytest.UsageError(f"GRADCORE_REQUIRE_ORACLE=1, but {INSTALL_TORCH}")
+    sharing = shared_folder()
+    sharing.__enter__()
+    config.add_cleanup(lambda: sharing.__exit__(None, None, None))
 
 
 @pytest.hookimpl(optionalhook=True)

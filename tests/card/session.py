@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.card.card import Card
 from tests.card.hooks import install
+from tests.host.compiled import FOLDER
 
 
 class _Asked(threading.local):
@@ -37,6 +38,7 @@ class Session:
 
     def start(self) -> None:
         """Install the simulated GPU; call before anything looks for a driver."""
+        os.environ.setdefault(FOLDER, str(self.folder))
         # Exit functions run in reverse order of registration.
         atexit.register(self.close)
         install(self.card, self.folder)
@@ -71,12 +73,6 @@ class Session:
         make = gpu_gemm.make_library
         gpu_gemm.make_library = lambda index: make(index) if os.environ.get("GRADCORE_GEMM") == "cupy" else gpu_gemm.CublasLt(
             lt, gpu_gemm.workspace_bytes(index), lambda size: gpu_workspaces.reserve(index, size, "cuBLASLt", "matmul"))
-
-    def _own_folder(self) -> Path:
-        """A folder that no other process of the command writes to."""
-        made = self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}"
-        made.mkdir()
-        return made
 
     def work(self, name: str, blocks: int, threads: int, arguments: int) -> Callable[[], None]:
         """A launch as it reached the driver, which runs now or later with the arguments as CuPy converted them."""
@@ -119,14 +115,12 @@ class Session:
             # Compiling all at the first launch is faster, and processes without launches do not wait.
             for line in set(self._known.read_text().splitlines()) if self._known.exists() else ():
                 emulator.wanted.setdefault(line.split()[0], set()).add(line.split(" ", 1)[1])
-            emulator.folder = self._own_folder()
             emulator.compile()
         if instance not in emulator.libraries.get(family, (None, {}))[1]:
             # Later instances get a library of their own, since a loaded one cannot be replaced.
             with self._known.open("a") as known:
                 known.write(f"{family} {instance}\n")
             emulator.wanted[family] = {instance}
-            emulator.folder = self._own_folder()
             emulator.libraries[family] = emulator._compile(family)
         library, numbers = emulator.libraries[family]
         call = self._calls[family, instance] = getattr(library, f"call_{numbers[instance]}")

@@ -21,6 +21,7 @@ from cupy.cuda import memory
 
 from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.devices.gpu_sources import source_of
+from tests.host.compiled import library_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
@@ -104,6 +105,7 @@ class Emulator:
         #: By kernel: the largest number of threads in a block that it was launched with.
         self.threads: dict[str, int] = {}
         self.libraries: dict[str, tuple[Any, dict[str, int]]] = {}
+        self.paths: dict[str, Path] = {}
         #: The memory that the blocks of one launch share.
         self.shared = np.zeros(gpu_workspaces.SHARED_BYTES // 8, np.uint64)
         #: Whether threads and blocks run in descending order.
@@ -117,24 +119,24 @@ class Emulator:
                 self.libraries[family] = found
 
     def _compile(self, family: str, source: str | None = None) -> tuple[Any, dict[str, int]]:
-        instances = sorted(self.wanted[family])
         # In an anonymous namespace, so that kernels' shared arrays can be collected in one section.
         code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
-        for k, name in enumerate(instances):
-            code.append(f'extern "C" __attribute__((visibility("default"))) bool call_{k}(unsigned blocks, unsigned threads, '
-                        f"bool falling, void** arguments) {{ return emulator::call({name}, blocks, threads, falling, "
-                        "arguments); }")
-            code.append(f'extern "C" __attribute__((visibility("default"))) const unsigned* sizes_{k}() '
-                        f"{{ return emulator::sizes({name}); }}")
-        path, library = self.folder / f"{family}.cpp", self.folder / f"{family}.so"
-        path.write_text("\n".join(code))
-        inputs = [str(path)]
-        if self.watch:
-            inputs = [str(self.folder / f"{family}.o"), str(self.folder / f"{family}_watch.o")]
-            _run([*COMPILER, *WATCHED, "-c", str(path), "-o", inputs[0]], family)
-            _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c", str(HEADER.with_name(f"{self.watch}.cpp")),
-                  "-o", inputs[1]], family)
-        _run([*COMPILER, *(SANITIZED if self.sanitize else []), *inputs, "-o", str(library)], family)
+        options = [*COMPILER, *(SANITIZED if self.sanitize else []), *(WATCHED if self.watch else [])]
+        watch = [HEADER.with_name(name).read_text() for name in (f"{self.watch}.cpp", "watch.h")] if self.watch else []
+
+        def make(library: Path, instances: list[str]) -> None:
+            path = library.with_suffix(".cpp")
+            path.write_text("\n".join(code + [_entries(k, name) for k, name in enumerate(instances)]))
+            inputs = [str(path)]
+            if self.watch:
+                inputs = [str(library.with_suffix(".o")), str(library.with_name(f"{family}_watch.o"))]
+                _run([*options, "-c", str(path), "-o", inputs[0]], family)
+                _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c",
+                      str(HEADER.with_name(f"{self.watch}.cpp")), "-o", inputs[1]], family)
+            _run([*(COMPILER if self.watch else options), *inputs, "-o", str(library)], family)
+
+        library, instances = library_of(self.folder, family, [*options, *code, *watch], self.wanted[family], make)
+        self.paths[family] = library
         return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
@@ -169,7 +171,7 @@ class Emulator:
 
         def line(found: re.Match[str]) -> str:
             # The address is that of the next instruction, which may be of the next line.
-            command = ["addr2line", "-e", str(self.folder / f"{family}.so"), "-f", "-C", hex(int(found[1], 16) - 1)]
+            command = ["addr2line", "-e", str(self.paths[family]), "-f", "-C", hex(int(found[1], 16) - 1)]
             function, place = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[:2]
             return f" at {place.rsplit('/', 1)[-1]} in {function}"
 
@@ -193,6 +195,14 @@ class Emulator:
                 streamSynchronize=lambda stream: None,
                 memcpyAsync=lambda to, source, nbytes, kind, stream: ctypes.memmove(to, source, nbytes)))
             yield
+
+
+def _entries(k: int, name: str) -> str:
+    """What a library exports for its ``k``-th instance."""
+    return (f'extern "C" __attribute__((visibility("default"))) bool call_{k}(unsigned blocks, unsigned threads, bool falling, '
+            f"void** arguments) {{ return emulator::call({name}, blocks, threads, falling, arguments); }}\n"
+            f'extern "C" __attribute__((visibility("default"))) const unsigned* sizes_{k}() '
+            f"{{ return emulator::sizes({name}); }}")
 
 
 def _run(command: list[str], family: str) -> None:
