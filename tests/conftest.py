@@ -62,8 +62,9 @@ def _torch() -> Any:
 @pytest.fixture
 def torch() -> Any:
     found = torch_or_skip()
-    # Otherwise the weights that a test draws depend on the tests before it.
-    found.manual_seed(0)
+    # Otherwise the weights that a test draws depend on the tests before it. (torch.manual_seed also prepares the generators of
+    # devices that are not there, and formats the stack for each: 0.4 ms, ten thousand times.)
+    found.default_generator.manual_seed(0)
     return found
 
 
