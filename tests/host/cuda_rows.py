@@ -228,9 +228,9 @@ def noted() -> Emulator:
     return emulator
 
 
-def emulate(folder: Path, **checks: bool) -> Emulator:
+def emulate(folder: Path) -> Emulator:
     """An emulator with every requested instance."""
-    emulator = Emulator(folder, **checks)
+    emulator = Emulator(folder)
     emulator.wanted = noted().wanted
     emulator.compile()
     return emulator
