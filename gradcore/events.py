@@ -50,7 +50,8 @@ class Site(NamedTuple):
     @property
     def short(self) -> str:
         """``train.py:12``: the line without the folders of its file, which may come from another system."""
-        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
+        name = self.file.replace("\\", "/").rpartition("/")[2]
+        return f"{name}:{self.line}"
 
 
 class Network(NamedTuple):

@@ -69,7 +69,10 @@ def before_node(node: Node, gs: list[Any]) -> None:
     for k, before in list(hooks.retained.items()):
         g = gs[k]
         if g is not None:
-            hooks.retained[k] = make_value(g.storage, g.spec, g.array, g.edge) if before is None else before + g
+            kept = make_value(g.storage, g.spec, g.array, g.edge) if before is None else before + g
+            if k in hooks.retained:
+                # Its tensor still exists.
+                hooks.retained[k] = kept
 
 
 def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]:
