@@ -102,6 +102,13 @@ def _devices() -> list[Any]:
     return [gradcore.device(name) for name in ("cpu", "meta", "cuda") if name != "cuda" or cuda_status().available]
 
 
+def _replaceable() -> dict[str, Any]:
+    """What simulated GPUs replace: the functions through which launches and products go, of modules that are loaded."""
+    names = {"gpu_launch": ("launch", "clear"), "gpu_gemm": ("library", "current_stream", "runtime")}
+    return {f"{file}.{name}": getattr(module, name) for file in names
+            if (module := sys.modules.get(f"gradcore.devices.{file}")) for name in names[file]}
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """Turn the collector off during the test, and check that afterwards no block is live that was not live before.
@@ -120,6 +127,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
         gradcore.empty_cache(device)
     _step._ends.clear()
     before = [set(device.ledger.live) for device in watched]
+    replaced = _replaceable()
     gc.disable()
     # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.
     gc.freeze()
@@ -131,6 +139,9 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
                 assert not left, f"still live on {device.name}: " + "; ".join(
                     f"{b.requested} bytes, {TAGS[b.tag].role} of {TAGS[b.tag].op}, {TAGS[b.tag].site}"
                     for b in left.values())
+        # The fixture monkeypatch is undone after a block that replaced the same function, and puts that block's back.
+        left_over = [name for name, function in replaced.items() if _replaceable()[name] is not function]
+        assert not left_over, f"still replaced after the test: {left_over}"
     finally:
         gc.collect()
         gc.enable()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return emulator_of(tmp_path_factory.mktemp("shared"), lambda bed: folded(numbers()[0]))
 
 
-def shared_of(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The addresses that later launches get."""
+@contextmanager
+def shared_of_launches() -> Iterator[list[int]]:
+    """The addresses that launches within the block get."""
     found: list[int] = []
     launch = gpu_launch.launch
 
@@ -48,13 +51,14 @@ def shared_of(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(int(arguments[-1]))
         launch(family, instance, blocks, threads, arguments)
 
-    monkeypatch.setattr(gpu_launch, "launch", noted)
-    return found
+    # Undone before the bed's own patches, unlike those of the fixture monkeypatch.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_launch, "launch", noted)
+        yield found
 
 
-def test_each_stream_has_a_place_of_its_own(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Bed(kernels).in_place() as bed:
-        found = shared_of(bed, monkeypatch)
+def test_each_stream_has_a_place_of_its_own(kernels: Any) -> None:
+    with Bed(kernels).in_place() as bed, shared_of_launches() as found:
         x, values = numbers()
         side = bed.device.make_stream()
         # From the third time on, launches are repeated from a record.
