@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dis
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType, MethodType
@@ -14,7 +13,8 @@ import numpy as np
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
-from gradcore.program.guards import MOST, buffer_of
+from gradcore.program.guards import MOST, buffer_of, has_buffer
+from gradcore.program.libraries import is_opaque
 from gradcore.spec import TensorSpec
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
@@ -90,9 +90,16 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
     if isinstance(x, deque):
         # The same object again, if the function returns it, and its items, which may be others.
         return deque, id(x), *[key_of(v, tensors, kept, leaves) for v in x]
-    if isinstance(x, (bytearray, array)) and len(x) <= MOST:
+    if has_buffer(x):
         return id(x), *buffer_of(x)
     return id(x)
+
+
+def unknown_among(kept: list[Any]) -> list[str]:
+    """Reasons against a replay: arguments that a key identifies, but that give something else each time, or may."""
+    return [f"an argument is a {type(a).__name__}, " + ("which gives different values each time" if isinstance(a, Iterator)
+                                                        else "whose state no guard can see")
+            for a in kept if isinstance(a, Iterator) or is_opaque(a)]
 
 
 def contents(arguments: Any, leaves: bool) -> Any:

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from gradcore.engine.sites import is_inside
-from gradcore.program.reach import is_library
+from gradcore.program.libraries import is_library
 
 #: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))

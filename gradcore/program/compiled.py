@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from types import MethodType
 from typing import Any
@@ -28,6 +28,7 @@ from gradcore.program.arguments import (
     key_of,
     rebuilt,
     template_of,
+    unknown_among,
     unread_by,
 )
 from gradcore.program.capture import replay_of
@@ -209,8 +210,7 @@ class Compiled:
         if entered.hooked and tracing.ran_backward():
             trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
         trace.obstacles += unrelated
-        trace.obstacles += [f"an argument is a {type(a).__name__}, which gives different values each time"
-                            for a in kept if isinstance(a, Iterator)]
+        trace.obstacles += unknown_among(kept)
         trace.obstacles += made_anew(shape, [*kept, self._function, getattr(self._function, "__self__", None)], tracing.guards)
         if before != contents((args, kwargs), self._take_leaves):
             trace.obstacles.append("the function modifies an argument, which a replay would not do")

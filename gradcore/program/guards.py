@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,23 @@ class Guard:
             return _difference(self.name, now, self.seen)
         return f"{self.name} is a different object"
 
+    def refusal(self) -> str:
+        """Why a run that has changed what is guarded is not replayed."""
+        return f"the function changes what it reads: {self.why_not()}"
+
+
+class CodeGuard(Guard):
+    """A function has the code that ran: a module that is loaded again, in a notebook say, may give it another."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: FunctionType) -> None:
+        super().__init__(f"the code of {function.__name__}", lambda: function.__code__, function.__code__, identical)
+        self.function = function
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self.function)}.__code__ is {name(self.seen)}"
+
 
 class Options(Guard):
     """The options of an optimizer's groups: compared after a traced run, which must not change them, but not between runs."""
@@ -79,6 +97,18 @@ class Draws(Guard):
     """
 
     __slots__ = ()
+
+    def refusal(self) -> str:
+        return f"the function draws from {self.name}, which gives different values each time"
+
+
+class Opaque(Draws):
+    """An object of C code, whose state no guard can see: no run of a function that refers to it is replayed."""
+
+    __slots__ = ()
+
+    def refusal(self) -> str:
+        return f"the function refers to {self.name}, whose state no guard can see"
 
 
 class Items(Guard):
@@ -96,7 +126,7 @@ class Items(Guard):
 
 
 def ids_in(container: Any) -> tuple[int, ...]:
-    return tuple(map(id, (*container, *container.values()) if isinstance(container, dict) else container))
+    return tuple(map(id, (*container, *container.values()) if isinstance(container, Mapping) else container))
 
 
 #: Types of random generators.
@@ -187,7 +217,8 @@ def identical(now: Any, seen: Any) -> bool:
 
 
 def same_object(now: Any, seen: Any) -> bool:
-    return now is seen()
+    # Both are None once the object that a weak reference leads to has gone.
+    return now is not None and now is seen()
 
 
 def same_method(now: Any, seen: Any) -> bool:
@@ -208,6 +239,14 @@ def buffer_of(x: Any) -> tuple[str, bytes]:
     """The format and the bytes of a bytearray or an array."""
     view = memoryview(x)
     return view.format, view.tobytes()
+
+
+def has_buffer(x: Any) -> bool:
+    """Does an object other than a NumPy array show its bytes, as a bytearray or a number of ctypes does, and are they few?"""
+    try:
+        return not isinstance(x, np.ndarray) and memoryview(x).nbytes <= 8 * MOST
+    except (TypeError, ValueError, BufferError):
+        return False
 
 
 def same_buffer(now: Any, seen: Any) -> bool:

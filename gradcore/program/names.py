@@ -16,7 +16,7 @@ _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
                       "__setattr__"))
 #: Code that uses one of these may read all attributes of an object without naming one.
-_READ_WHOLE = frozenset(("vars", "__dict__", "asdict", "astuple", "fields"))
+_READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields"))
 
 
 class Names(NamedTuple):

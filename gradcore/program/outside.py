@@ -13,13 +13,13 @@ import shutil
 import tempfile
 import time
 import uuid
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
 from gradcore.engine.sites import is_inside
 from gradcore.program.guards import Guard, equal, identical, is_plain
+from gradcore.program.libraries import is_library
 from gradcore.program.passed import line_of
-from gradcore.program.reach import is_library
 
 #: What NumPy and ``secrets`` call for a new seed.
 _TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
@@ -32,6 +32,19 @@ _ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
 _PURE = frozenset(("fspath", "cpu_count"))
+_ALL: frozenset[str] = frozenset(("all",))
+#: By module, without an underscore in front: the functions written in C, methods included, that answer by their arguments alone
+#: as far as a traced function is concerned, or that have effects only. What other guards know is among them.
+_BY_ARGUMENTS: dict[str, frozenset[str]] = {
+    **dict.fromkeys("""abc array ast asyncio bisect builtins binascii blake2 bz2 cmath codecs collections contextvars csv
+        datetime decimal elementtree functools hashlib heapq io itertools json locale lzma marshal math md5 ml_dtypes numpy
+        operator pickle posix nt random re sha1 sha2 sha3 sre statistics string struct time types typing unicodedata uuid
+        warnings weakref zlib zoneinfo""".split(), _ALL),
+    "gc": frozenset(("collect", "freeze", "unfreeze", "enable", "disable")),
+    "sys": frozenset(("audit", "exc_info", "exception", "getrefcount", "getsizeof", "intern")),
+    "thread": frozenset(("acquire", "acquire_lock", "release", "release_lock", "locked", "__enter__", "__exit__",
+                         "allocate_lock", "RLock", "lock", "start_new_thread")),
+}
 
 
 class Outside:
@@ -45,7 +58,7 @@ class Outside:
         """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
         code = frame.f_code
         if event == "c_call" and not is_inside(code):
-            what = _asked(called)
+            what = _asked(called, not is_library(code.co_filename))
             if what is not None and (not is_library(code.co_filename) or code.co_filename in _ASKING):
                 self._refuse(frame, f"calls {what}, which may give something else each time")
             if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and called.__name__ == "get":
@@ -67,8 +80,11 @@ class Outside:
         self.guards["outside", place] = Guard(name, look, value, equal if is_plain(value) else identical)
 
 
-def _asked(called: Any) -> str | None:
-    """The name of a function written in C that asks the clock, a file or the system; None for any other."""
+def _asked(called: Any, user: bool) -> str | None:
+    """The name of a function written in C that asks the clock, a file or the system; None for any other.
+
+    Of those that the ``user`` calls, only what is known to answer by its arguments alone is no such function.
+    """
     of, module, name = (getattr(called, key, None) for key in ("__self__", "__module__", "__name__"))
     if called in _CLOCKS:
         return f"time.{name}()"
@@ -78,7 +94,16 @@ def _asked(called: Any) -> str | None:
         return f"{name}()"
     if module in ("posix", "nt") and name not in _PURE:
         return f"os.{name}()"
-    return f"{name}() of a file" if type(of).__module__ == "_io" and str(name).startswith("read") else None
+    if type(of).__module__ == "_io" and str(name).startswith(("read", "getvalue", "getbuffer", "tell")):
+        return f"{name}() of a file"
+    if not user:
+        return None
+    if not isinstance(of, (ModuleType, NoneType)):
+        kind = of if isinstance(of, type) else type(of)
+        # A class of the user's may inherit the method.
+        module = next((c.__module__ for c in kind.__mro__ if name in vars(c)), kind.__module__)
+    known = _BY_ARGUMENTS.get(str(module).partition(".")[0].lstrip("_"), ())
+    return None if known is _ALL or name in known else f"{name}() of {module}"
 
 
 def _asker(frame: FrameType | None) -> FrameType | None:

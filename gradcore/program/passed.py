@@ -12,7 +12,7 @@ from typing import Any
 
 from gradcore.engine.sites import is_inside
 from gradcore.program.guards import MOST_INSIDE
-from gradcore.program.reach import is_library
+from gradcore.program.libraries import is_library
 
 #: Methods of a module that go through it from its first part on in each call.
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import io
-import os
 import sys
-from array import array
-from collections import ChainMap, UserDict, UserList, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import resolve_name
-from threading import Event
-from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -28,10 +24,12 @@ from gradcore.program.guards import (
     Draws,
     Guard,
     Items,
+    Opaque,
     Options,
     buffer_of,
     copied,
     equal,
+    has_buffer,
     identical,
     is_plain,
     same_array,
@@ -43,43 +41,21 @@ from gradcore.program.guards import (
     same_object,
     state_of,
 )
+from gradcore.program.libraries import is_of_library, is_opaque, is_whole
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, is_optimizer
 from gradcore.program.names import Names, globals_of, imports_of
 
 #: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
-_LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
-#: The folders of Python's own library, and of packages inside it that are not Python's.
-_STANDARD = os.path.join(os.path.dirname(dis.__file__), "")
-_INSTALLED = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
-#: The packages that gradcore is built on, wherever they are installed.
-_BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath")
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
                        "_parents", "_hooks", "_foreign", "_whole"))
-
-#: Python's own classes, mostly containers, whose attributes hold what their methods answer, so that no user's code names them.
-_HIDING = (UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet, Event)
 
 #: What is compared by its value, or by its items.
 _DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict)
 
 _absent = object()
-
-
-@functools.lru_cache(maxsize=4096)
-def is_library(file: str) -> bool:
-    """Is the file part of Python or of a library that gradcore is built on, whose state needs no guards?"""
-    if file.startswith("<frozen") or (file.startswith(_STANDARD) and not any(folder in file for folder in _INSTALLED)):
-        return True
-    packages = [getattr(sys.modules.get(name), "__file__", None) for name in _BUILT_ON]
-    return file.startswith(tuple(os.path.join(os.path.dirname(p), "") for p in packages if p is not None))
-
-
-def _of_library(module: str) -> bool:
-    """Is a module, by name, one of those? The user's own may have the same name, so its file counts too."""
-    return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
 
 
 class Reach:
@@ -106,7 +82,7 @@ class Reach:
             if name.startswith("."):
                 package = variables.get("__package__") or str(variables.get("__name__")).rpartition(".")[0]
                 name = resolve_name(name, package) if package else ""
-            if name in sys.modules and not _of_library(name):
+            if name in sys.modules and not is_of_library(name):
                 yield from self.of_value(f"the module {name}", lambda n=name: sys.modules[n],  # type: ignore[misc]
                                          sys.modules[name], ("import", name))
         if function is None:
@@ -138,7 +114,7 @@ class Reach:
         elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
             # An iterator does not show its state; code that refers to one is taken to draw from it.
             yield Draws(name, object, None, identical), key
-        elif isinstance(value, (bytearray, array)) and len(value) <= MOST:
+        elif has_buffer(value):
             yield Guard(name, look, buffer_of(value), same_buffer), key
         elif isinstance(value, ref) and isinstance(value(), Value):
             # A guard would keep the tensor alive.
@@ -153,7 +129,7 @@ class Reach:
                     # A set has no places, but its items are known to be the same.
                     at = _given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
                     yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
-        elif isinstance(value, dict) and len(value) <= MOST:
+        elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
             # Tensors as keys are compared by identity.
             yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
                          same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
@@ -167,6 +143,8 @@ class Reach:
                                              item, (*key, "item", id(k)))
         else:
             yield self._identity(name, look, value), key
+            if is_opaque(value):
+                yield Opaque(f"{name}, a {type(value).__name__}", object, None, identical), (*key, "opaque")
             yield from self.of_object(value)
             if isinstance(value, ref) and value() is not None:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
@@ -185,7 +163,7 @@ class Reach:
             for name in names.among(vars(owner)):
                 yield from self._attribute(owner, name, vars(owner)[name])
             return
-        if names.asked and not (isinstance(owner, (type, ModuleType)) and _of_library(
+        if names.asked and not (isinstance(owner, (type, ModuleType)) and is_of_library(
                 owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
             yield from self._absent(owner, names.asked - _INTERNAL)
         if isinstance(owner, functools.partial):
@@ -203,9 +181,9 @@ class Reach:
             # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
         elif not isinstance(owner, Optimizer) and not (
-                isinstance(owner, ModuleType) and _of_library(owner.__name__)):
+                isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
-            whole = own if isinstance(owner, _HIDING) else getattr(type(owner), "_decides", ())
+            whole = own if is_whole(type(owner)) else getattr(type(owner), "_decides", ())
             if names.whole and _is_settings(own):
                 whole = own
                 yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
@@ -231,7 +209,7 @@ class Reach:
     def _of_class(self, owner: Any, names: Names) -> Found:
         """Guards for what an object, or a class, has from its class: data, slots included, and methods."""
         kind = owner if isinstance(owner, type) else type(owner)
-        if _of_library(kind.__module__):
+        if is_of_library(kind.__module__):
             return
         own = {} if owner is kind else getattr(owner, "__dict__", {})
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
@@ -242,8 +220,11 @@ class Reach:
                 yield Guard(f"{name} of {kind.__name__}",
                             lambda a=name: getattr(x := getattr(owner, a, None), "__func__", x),  # type: ignore[misc]
                             getattr(method, "__func__", method), identical), ("method", id(owner), name)
+            elif isinstance(member, property):
+                # Its code is watched by itself.
+                yield (Guard(f"{name} of {kind.__name__}", lambda a=name: getattr(kind, a, None),  # type: ignore[misc]
+                             member, identical), ("property", kind, name))
             elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
-                # The code of a property is watched by itself.
                 value = getattr(owner, name, _absent)
                 if value is not _absent:
                     yield from self._attribute(owner, name, value)

@@ -28,12 +28,13 @@ from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
-from gradcore.program.guards import GENERATORS, Draws, Guard, Items, Options, is_plain
+from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
+from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
 from gradcore.program.outside import Outside
 from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, takes_first, users_line
-from gradcore.program.reach import Found, Reach, is_library
+from gradcore.program.reach import Found, Reach
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
@@ -249,8 +250,11 @@ class Watcher:
                 if key != ("argument", i):
                     add(key, guard)
         for code, (variables, free) in self.codes.items():
-            for guard, key in reach.of_code(code, variables, _function_of(code, free, functions)):
+            function = _function_of(code, free, functions)
+            for guard, key in reach.of_code(code, variables, function):
                 add(key, guard)
+            if function is not None:
+                add(("code", code), CodeGuard(function))
         return list(found.values())
 
     def optimizers(self) -> list[Optimizer]:
@@ -297,9 +301,7 @@ class Watcher:
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(f"the function draws from {guard.name}, which gives different values each time"
-                           if isinstance(guard, Draws) else f"the function changes what it reads: {guard.why_not()}"
-                           for guard in self.began.values() if not guard.holds()), *self._counts()]
+        return found or [*(guard.refusal() for guard in self.began.values() if not guard.holds()), *self._counts()]
 
     def _counts(self) -> list[str]:
         """Reasons against a replay: plain data that an optimizer of the user's changed in its state."""

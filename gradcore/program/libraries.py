@@ -1,0 +1,79 @@
+"""What is Python's own, or of a library that gradcore is built on: code without guards, and objects that hide their state."""
+
+from __future__ import annotations
+
+import argparse
+import contextvars
+import datetime
+import decimal
+import dis
+import functools
+import io
+import logging
+import os
+import re
+import struct
+import sys
+import threading
+import types
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+_LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
+#: The folders of Python's own library, and of packages inside it that are not Python's.
+_STANDARD = os.path.join(os.path.dirname(dis.__file__), "")
+_INSTALLED = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
+#: The packages that gradcore is built on, wherever they are installed.
+_BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath")
+#: Python's own classes of which code reads single attributes, or whose methods only have effects elsewhere.
+_BY_ATTRIBUTES = (argparse.Namespace, types.SimpleNamespace, logging.Filterer, logging.LoggerAdapter, logging.Manager,
+                  BaseException)
+#: Kinds written in C that never change, that have no value, or that other guards know. The cache of ``functools.lru_cache`` is
+#: taken for what it should be, that of a function which depends on its arguments alone.
+_KNOWN: tuple[Any, ...] = (
+    int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice, deque, array,
+    type, property, staticmethod, classmethod, io.IOBase, np.generic, np.ndarray, np.dtype, np.ufunc,
+    decimal.Decimal, decimal.Context, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, struct.Struct,
+    re.Pattern, re.Match, type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar,
+    contextvars.Context, contextvars.Token, functools.partial, functools._lru_cache_wrapper, weakref.ref, weakref.ProxyType,
+    weakref.CallableProxyType,
+    *(kind for name, kind in vars(types).items() if isinstance(kind, type) and name != "CapsuleType"))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Is the file part of Python or of a library that gradcore is built on, whose state needs no guards?"""
+    if file.startswith("<frozen") or (file.startswith(_STANDARD) and not any(folder in file for folder in _INSTALLED)):
+        return True
+    packages = [getattr(sys.modules.get(name), "__file__", None) for name in _BUILT_ON]
+    return file.startswith(tuple(os.path.join(os.path.dirname(p), "") for p in packages if p is not None))
+
+
+def is_of_library(module: str) -> bool:
+    """Is a module, by name, one of those? The user's own may have the same name, so its file counts too."""
+    return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
+
+
+def is_whole(kind: type) -> bool:
+    """Is it one of Python's own classes, whose methods read attributes that no user's code names, so that all of them count?"""
+    return (is_of_library(kind.__module__) and kind.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy")
+            and not issubclass(kind, _BY_ATTRIBUTES) and not _is_written_in_c(kind))
+
+
+def is_opaque(x: Any) -> bool:
+    """Can no guard see the state of an object, since C code holds it?"""
+    return not isinstance(x, (*_KNOWN, *_BY_ATTRIBUTES, Iterator)) and type(x) is not object and _is_written_in_c(type(x))
+
+
+def _is_written_in_c(kind: type) -> bool:
+    """C code may give a class the name of a module in Python, but not functions in Python."""
+    if any(isinstance(x, FunctionType) for c in kind.__mro__ for x in vars(c).values()):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ != "__main__" and (file is None or not file.endswith(".py") or is_library(file))

@@ -1,0 +1,243 @@
+"""Objects of Python's own classes and of C code, whose state no attribute shows that the user's code names."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import ctypes
+import decimal
+import gc
+import io
+import json
+import logging
+import mmap
+import multiprocessing
+import operator
+import queue
+import re
+import socket
+import sqlite3
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gradcore
+
+#: A function, and what changes its result between two calls.
+Case = tuple[Callable[[Any], Any], Callable[[], Any]]
+
+
+def a_config() -> Case:
+    config = configparser.ConfigParser()
+    config["training"] = {"scale": "2"}
+    return lambda x: x * config.getfloat("training", "scale"), lambda: config.set("training", "scale", "3")
+
+
+def a_section() -> Case:
+    config = configparser.ConfigParser()
+    config["training"] = {"scale": "2"}
+    return lambda x: x * float(config["training"]["scale"]), lambda: config.set("training", "scale", "3")
+
+
+def the_size_of_a_queue() -> Case:
+    waiting: queue.Queue[int] = queue.Queue()
+    return lambda x: x * waiting.qsize(), lambda: waiting.put(1)
+
+
+def the_size_of_a_queue_of_asyncio() -> Case:
+    waiting: asyncio.Queue[int] = asyncio.Queue()
+    return lambda x: x * waiting.qsize(), lambda: waiting.put_nowait(1)
+
+
+def a_future() -> Case:
+    future: Future[int] = Future()
+    return lambda x: x * 2 if future.done() else x * 3, lambda: future.set_result(1)
+
+
+def a_view_of_a_dict() -> Case:
+    options = {"scale": 2}
+    view = MappingProxyType(options)
+    return lambda x: x * view["scale"], lambda: options.update(scale=3)
+
+
+def all_of_a_view_of_a_dict() -> Case:
+    options = {"scale": 2}
+    view = MappingProxyType(options)
+    return lambda x: x * sum(view.values()), lambda: options.update(other=3)
+
+
+def a_number_of_ctypes() -> Case:
+    number = ctypes.c_double(2)
+    return lambda x: x * number.value, lambda: setattr(number, "value", 3.0)
+
+
+def a_structure_of_ctypes() -> Case:
+    class Pair(ctypes.Structure):
+        _fields_ = [("first", ctypes.c_int), ("second", ctypes.c_int)]
+
+    pair = Pair(2, 5)
+    return lambda x: x * pair.first, lambda: setattr(pair, "first", 3)
+
+
+def a_memoryview() -> Case:
+    data = bytearray(b"\2\5")
+    view = memoryview(data)
+    return lambda x: x * view[0], lambda: operator.setitem(data, 0, 3)
+
+
+def a_mapped_file() -> Case:
+    mapped = mmap.mmap(-1, 8)
+    return lambda x: x * mapped[0], lambda: operator.setitem(mapped, 0, 3)
+
+
+def a_weak_reference() -> Case:
+    class Thing:
+        pass
+
+    things = [Thing()]
+    found = weakref.ref(things[0])
+    return lambda x: x * 2 if found() is None else x * 3, things.clear
+
+
+def a_property() -> Case:
+    class Options:
+        scale = property(lambda self: 2)
+
+    options = Options()
+    return lambda x: x * options.scale, lambda: setattr(Options, "scale", property(lambda self: 3))
+
+
+def the_code_of_a_function() -> Case:
+    def doubled(x: Any) -> Any:
+        return x * 2
+
+    def tripled(x: Any) -> Any:
+        return x * 3
+
+    return lambda x: doubled(x), lambda: setattr(doubled, "__code__", tripled.__code__)
+
+
+def which_attributes_there_are() -> Case:
+    options = SimpleNamespace(scale=1)
+    return lambda x: x * len([a for a in dir(options) if a[0] != "_"]), lambda: setattr(options, "other", 1)
+
+
+GUARDED = [a_config, a_section, the_size_of_a_queue, the_size_of_a_queue_of_asyncio, a_future, a_view_of_a_dict,
+           all_of_a_view_of_a_dict, a_number_of_ctypes, a_structure_of_ctypes, a_memoryview, a_mapped_file,
+           a_weak_reference, a_property, the_code_of_a_function, which_attributes_there_are]
+
+
+@pytest.mark.parametrize("case", GUARDED, ids=lambda case: case.__name__)
+def test_a_change_is_seen(case: Callable[[], Case]) -> None:
+    function, change = case()
+    f, x = gradcore.compile(function), gradcore.ones(1)
+    before = function(x).item()
+    assert [f(x).item() for _ in range(3)] == [before] * 3 and len(f.traces) == 1
+    change()
+    after = function(x).item()
+    assert after != before and [f(x).item() for _ in range(3)] == [after] * 3
+    assert len(f.traces) == 2 and "cannot be replayed" not in f.traces[0]
+
+
+def a_queue() -> Callable[[Any], Any]:
+    waiting: queue.Queue[int] = queue.Queue()
+    for k in range(5):
+        waiting.put(k)
+    return lambda x: x * waiting.get()
+
+
+def a_simple_queue() -> Callable[[Any], Any]:
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for k in range(5):
+        waiting.put(k)
+    return lambda x: x * waiting.get()
+
+
+def a_file_in_memory() -> Callable[[Any], Any]:
+    file = io.StringIO()
+    return lambda x: x * (file.write("a") + len(file.getvalue()))
+
+
+def a_database() -> Callable[[Any], Any]:
+    database = sqlite3.connect(":memory:")
+    database.execute("create table counts (k int)")
+
+    def function(x: Any) -> Any:
+        database.execute("insert into counts values (1)")
+        return x * database.execute("select count(*) from counts").fetchone()[0]
+
+    return function
+
+
+def a_number_that_processes_share() -> Callable[[Any], Any]:
+    number = multiprocessing.Value("d", 2.0)
+    return lambda x: x * number.value
+
+
+def an_attrgetter() -> Callable[[Any], Any]:
+    scale, options = operator.attrgetter("scale"), SimpleNamespace(scale=2)
+    return lambda x: x * scale(options)
+
+
+REFUSED = {
+    a_queue: "the function changes what it reads: queue of a Queue is deque([1, 2, 3, 4]) and was",
+    a_simple_queue: "calls get() of _queue, which may give something else each time",
+    a_file_in_memory: "calls getvalue() of a file",
+    a_database: "calls execute() of sqlite3",
+    a_number_that_processes_share: "calls acquire() of _multiprocessing",
+    an_attrgetter: "refers to the variable scale of <lambda>'s closure, a attrgetter, whose state no guard can see",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.__name__)
+def test_what_cannot_be_known_is_not_replayed(case: Callable[[], Callable[[Any], Any]]) -> None:
+    f, other, x = gradcore.compile(case()), case(), gradcore.ones(1)
+    assert [f(x).item() for _ in range(4)] == [other(x).item() for _ in range(4)]
+    assert not f.programs and REFUSED[case] in f.traces[0]
+
+
+def test_what_a_socket_has_received_is_not_replayed() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(bytes(range(1, 9)))
+        f = gradcore.compile(lambda x: x * ours.recv(1)[0])
+        assert [f(gradcore.ones(1)).item() for _ in range(4)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("asks", [gc.isenabled, gc.get_count, sys.getrecursionlimit, threading.get_ident])
+def test_what_the_interpreter_is_asked_is_not_replayed(asks: Callable[[], Any]) -> None:
+    f = gradcore.compile(lambda x: x * 2 if asks() else x * 3)
+    f(gradcore.ones(1))
+    assert not f.programs and f"calls {asks.__name__}() of " in f.traces[0]
+
+
+def test_an_argument_of_c_code_is_not_replayed() -> None:
+    f = gradcore.compile(lambda x, waiting: x * 2)
+    for waiting in (queue.SimpleQueue(), sqlite3.connect(":memory:")):
+        f(gradcore.ones(1), waiting)
+        assert f"an argument is a {type(waiting).__name__}, whose state no guard can see" in f.traces[-1]
+    waiting.close()
+    assert not f.programs
+
+
+def test_what_has_effects_alone_or_never_changes_is_no_reason() -> None:
+    lock, log, words = threading.Lock(), logging.getLogger("gradcore.test"), re.compile(r"\w+")
+    third, sink, options = decimal.Decimal(3), io.StringIO(), SimpleNamespace(scale=2, seen=0)
+
+    def function(x: Any) -> Any:
+        with lock:
+            log.info("a step of %s", json.dumps({"scale": options.scale}))
+            print("a step", file=sink)
+            return x * float(third) * len(words.findall("two words")) * options.scale
+
+    f = gradcore.compile(function)
+    for seen in range(3):
+        options.seen = seen
+        assert f(gradcore.ones(1)).item() == 12
+    assert len(f.traces) == len(f.programs) == 1 and sink.getvalue() == "a step\n"
