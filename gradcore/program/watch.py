@@ -1,8 +1,8 @@
 """Watches a function while it is traced, to find what it reads besides its arguments.
 
 While it runs, every Python function that it enters is recorded. Afterwards the globals, closure variables and attributes that
-their code names are looked up, and each becomes a guard. What is read in other ways (``getattr`` with a computed name, C
-extensions) no guard can see; a function that asks the clock, files or the system is not replayed.
+their code names are looked up, and each becomes a guard. What is read in other ways (``getattr`` with a computed name)
+no guard can see; a function that asks the clock, files, the system or other C code with a state is not replayed.
 """
 
 from __future__ import annotations

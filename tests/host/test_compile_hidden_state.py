@@ -195,6 +195,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.__name__)
 def test_what_cannot_be_known_is_not_replayed(case: Callable[[], Callable[[Any], Any]]) -> None:
     f, other, x = gradcore.compile(case()), case(), gradcore.ones(1)
