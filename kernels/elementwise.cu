@@ -115,11 +115,13 @@ template <typename C> __device__ __forceinline__ C normal_below(C x) { return (C
 template <typename C> __device__ __forceinline__ C bent(C x) { return tanh((C)0.7978845608028654 * (x + (C)0.044715 * x * x * x)); }
 UNARY(Gelu, x * normal_below(x))
 UNARY(GeluTanh, (C)0.5 * x * ((C)1 + bent(x)))
-BINARY(GeluGrad, x * (normal_below(y) + y * exp((C)-0.5 * y * y) * (C)0.3989422804014327))
+// With fma, since the compiler chooses by what else a kernel computes which product of a sum it fuses: a gradient has the same bits
+// alone and in `with_slopes`.
+BINARY(GeluGrad, x * fma(y * exp((C)-0.5 * y * y), (C)0.3989422804014327, normal_below(y)))
 struct GeluTanhGrad {
     template <typename C> static __device__ __forceinline__ C of(C dy, C x) {
         C t = bent(x), slope = (C)0.7978845608028654 * ((C)1 + (C)0.134145 * x * x);
-        return dy * ((C)0.5 * ((C)1 + t) + (C)0.5 * x * ((C)1 - t * t) * slope);
+        return dy * fma((C)0.5 * x * ((C)1 - t * t), slope, (C)0.5 * ((C)1 + t));
     }
 };
 

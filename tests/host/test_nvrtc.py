@@ -122,6 +122,19 @@ def test_an_updates_numbers_are_read_once():
     assert max(found.start() for found in re.finditer(r"\sld\.\S*f64", code)) < code.index("st.global")
 
 
+@pytest.mark.parametrize(("dtype", "factor"), [("float", "0f3ECC422A"), ("double", "0d3FD9884533D43651")])
+def test_gelus_gradient_is_rounded_alike_alone_and_beside_gelu(dtype, factor):
+    """A product with the same factor is part of a fused multiply-add in both kernels: a replay has the bits of eager mode."""
+    made = []
+    for name in (f"map<GeluGrad, {dtype}, 1, {dtype}, const {dtype}*, const {dtype}*>",
+                 f"with_slopes<Gelu, GeluGrad, {dtype}, 1, {dtype}>"):
+        code = Nvrtc(library_path()).ptx(source_of("elementwise"), name)
+        # The factor may be put into a register first.
+        code = re.sub(rf"mov\.\S+\s+(%\w+), {factor};(.*?)\1\b", rf"\g<2>{factor}", code, flags=re.S)
+        made.append(set(re.findall(rf"\b(fma|mul)\.[^;]*{factor}", code)))
+    assert made == [{"fma"}] * 2
+
+
 def test_a_negative_number_as_a_byte_wraps_around():
     """Conversion to an unsigned type saturates on a GPU, and -1 would be 0 there that is 255 on a CPU."""
     code = Nvrtc(library_path()).ptx(source_of("elementwise"), "map<Copy, float, 16, unsigned char, const float*>")
