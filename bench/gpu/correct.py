@@ -156,7 +156,9 @@ def sanitizer(setting: Setting) -> Outcome:
     for name, share, every in _TOOLS:
         path = setting.folder / f"{name}.jsonl"
         path.unlink(missing_ok=True)
-        code, output = run_limited([tool, "--tool", name, "--error-exitcode", "77", *python(
+        # CuPy raises what its calls return, while the runtime's own look-ups in a driver older than it fail by design.
+        quiet = ("--report-api-errors", "no") if name == "memcheck" else ()
+        code, output = run_limited([tool, "--tool", name, *quiet, "--error-exitcode", "77", *python(
             "bench.gpu.rows", setting.device, str(path), "0", str(every), "1")], share * setting.seconds)
         calls = sum("error" in line for line in _lines(path))
         path.unlink(missing_ok=True)

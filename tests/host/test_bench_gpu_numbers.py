@@ -217,6 +217,23 @@ def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
     assert len(outcome.problems) == 1 and outcome.problems[0].startswith("racecheck has checked no call: out of time")
 
 
+def test_memcheck_reports_accesses_and_no_calls_that_the_runtime_tries(rehearsed, monkeypatch):
+    """A runtime that is newer than the driver looks for functions that the driver lacks, which memcheck counts as errors."""
+    commands = []
+
+    def run(command, seconds, environment=None):
+        commands.append(command)
+        Path(command[command.index("bench.gpu.rows") + 2]).write_text('{"call": 0, "name": "add", "error": null}\n')
+        quiet = command[3:5] == ["--report-api-errors", "no"]
+        return (0, "") if quiet or command[2] != "memcheck" else (77, "========= Program hit CUDA_ERROR_NOT_FOUND (error 500)")
+
+    monkeypatch.setattr(correct, "sanitizer_path", lambda: "compute-sanitizer")
+    monkeypatch.setattr(correct, "run_limited", run)
+    assert not correct.sanitizer(dataclasses.replace(rehearsed, seconds=9)).problems
+    # The other tools have no such option.
+    assert ["--report-api-errors" in command for command in commands] == [True, False, False, False]
+
+
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.skipif(
     importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed"))])
 def test_each_test_counts_once_and_skipped_ones_say_why(workers, rehearsed, monkeypatch):
