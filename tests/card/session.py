@@ -44,10 +44,9 @@ class Session:
         install(self.card, self.folder)
         from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
         from gradcore.devices.gpu_sources import source_folder
-        from gradcore.program import watch
+        from gradcore.program import libraries
         from tests.host import emulator, graph_bed
 
-        self._shared = gpu_launch.SHARED
         #: The argument that the launch itself fills in.
         self._shared = gpu_launch.SHARED
         # The instances that were launched before, for this version of the kernels.
@@ -56,8 +55,9 @@ class Session:
         self._as_bytes = emulator._as_bytes
         self.emulator = emulator.Emulator(self.folder)
         # Code of the simulated GPU must not be watched by a trace.
-        library, own = watch.is_library, str(Path(__file__).parent)
-        watch.is_library = lambda file: file.startswith(own) or file in graph_bed._CUDA or library(file)
+        library, own = libraries.is_library, str(Path(__file__).parent)
+        for module in graph_bed.ASKING:
+            module.is_library = lambda file: file.startswith(own) or file in graph_bed.SIMULATING or library(file)
         launch = gpu_launch.launch
 
         def asked(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:

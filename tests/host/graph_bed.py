@@ -13,7 +13,7 @@ import pytest
 
 from gradcore.devices import device as devices
 from gradcore.devices import gpu, gpu_gemm, gpu_launch, gpu_workspaces
-from gradcore.program import watch
+from gradcore.program import libraries, outside, watch
 from tests.host import emulator as emulation
 from tests.host import fake_cublas
 from tests.host.emulator import Emulator
@@ -21,8 +21,10 @@ from tests.host.fake_cublas import FakeCublas, FakeLt
 from tests.meta import graph_card, simulated_cuda
 from tests.meta.graph_card import GraphCard
 
-#: Files whose functions simulate CUDA, which a trace does not watch.
-_CUDA = {module.__file__ for module in (emulation, fake_cublas, graph_card, simulated_cuda)} | {__file__}
+#: What asks whether code is a library's, which a trace does not watch.
+ASKING = (watch, outside)
+#: Files whose functions simulate CUDA, which a trace takes for a library's.
+SIMULATING = {module.__file__ for module in (emulation, fake_cublas, graph_card, simulated_cuda)} | {__file__}
 
 
 class QueuedLt(FakeLt):
@@ -83,7 +85,6 @@ class Bed:
 
     @contextmanager
     def in_place(self) -> Iterator[Bed]:
-        library = watch.is_library
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpu_launch, "launch", self.launch)
             patch.setattr(gpu_launch, "clear", self.clear)
@@ -95,7 +96,8 @@ class Bed:
             patch.setattr(gpu_workspaces, "current_stream", lambda: self.card.current)
             patch.setattr(gpu_workspaces, "runtime", self.card)
             patch.setattr(gpu_workspaces, "SHARED", {})
-            patch.setattr(watch, "is_library", lambda file: file in _CUDA or library(file))
+            for module in ASKING:
+                patch.setattr(module, "is_library", lambda file: file in SIMULATING or libraries.is_library(file))
             for name in ("cuda", "cuda:0"):
                 patch.setitem(devices._devices, name, self.device)
             patch.setattr(devices, "_used", [*devices._used, self.device])
