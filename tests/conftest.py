@@ -71,9 +71,11 @@ def torch() -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
+    # A test that is skipped from inside leaves its frames behind, too.
+    stopped = report.failed or (report.skipped and call.when == "call")
     if call.when == "call":
-        item.stash[_failed] = report.failed
-    if report.failed:
+        item.stash[_failed] = stopped
+    if stopped:
         item.session.stash[_failed] = True
     return report
 
