@@ -96,7 +96,7 @@ def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = No
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *, generator: Generator | None = None,
-           dtype: Any = None, device: Any = None) -> Tensor:
+           dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Normally distributed numbers: for two numbers of shape ``size``, for tensors of the shape that these broadcast to.
 
     Raises TypeError for two numbers without a size, RuntimeError for a negative deviation; deviations in a tensor on a GPU are
@@ -112,7 +112,9 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
     shape = tuple(size) if size is not None else broadcast_shapes(*(x.spec.shape for x in tensors))
     with modes.no_grad():
         like = {"dtype": tensors[0].dtype, "device": tensors[0].device} if tensors else {"dtype": dtype, "device": device}
-        return randn(*shape, generator=generator, **like) * std + mean
+        result = randn(*shape, generator=generator, **like) * std + mean
+    result.requires_grad = requires_grad
+    return result
 
 
 @modes.no_grad()

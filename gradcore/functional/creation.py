@@ -185,35 +185,40 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return result
 
 
-def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor filled with one value, with the shape, dtype and device of ``input`` unless given."""
-    return full(input.spec.shape, fill_value, dtype=dtype or input.spec.dtype, device=device or input.storage.device)
+    return full(input.spec.shape, fill_value, dtype=dtype or input.spec.dtype, device=device or input.storage.device,
+                requires_grad=requires_grad)
 
 
-def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros with the shape, dtype and device of ``input`` unless given."""
-    return full_like(input, 0, dtype=dtype, device=device)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones with the shape, dtype and device of ``input`` unless given."""
-    return full_like(input, 1, dtype=dtype, device=device)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """An uninitialised tensor with the shape, dtype and device of ``input`` unless given."""
-    return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device or input.storage.device)
+    return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device or input.storage.device,
+                 requires_grad=requires_grad)
 
 
-def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:
+def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
+           requires_grad: bool = False) -> Tensor:
     """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``."""
     if end is None:
         start, end = 0, start
     if dtype is None:
         dtype = np.int64 if builtins.all(isinstance(v, (int, np.integer)) for v in (start, end, step)) else get_default_dtype()
     start, end, step = _whole(dtype, start, end, step)
-    return creation.arange(start, step, length=creation.length_of_range(start, end, step), dtype=np.dtype(dtype),
-                           device=device)
+    result = creation.arange(start, step, length=creation.length_of_range(start, end, step), dtype=np.dtype(dtype),
+                             device=device)
+    result.requires_grad = requires_grad
+    return result
 
 
 def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
@@ -221,7 +226,8 @@ def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
     return bounds if dtype is None or np.dtype(dtype).kind not in "iu" else tuple(map(int, bounds))
 
 
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
+             requires_grad: bool = False) -> Tensor:
     """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host."""
     if not isinstance(steps, (int, np.integer)):
         raise TypeError(f"linspace(): argument 'steps' must be int, not {type(steps).__name__}")
@@ -235,18 +241,23 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
         # Rounding misses the end, which may make another integer of it.
         last = full((1,), end, dtype=found.spec.dtype, device=device)
         movement.copy_(movement.narrow(found, 0, steps - 1, 1), last)
+    found.requires_grad = requires_grad
     return found
 
 
-def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Tensor:
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None,
+             requires_grad: bool = False) -> Tensor:
     """``base`` to the powers of ``linspace(start, end, steps)``, computed in float64."""
     if steps > 1:
         start, end = _whole(dtype, start, end)
     powers = linspace(start, end, steps, dtype=np.dtype(np.float64), device=device)
-    return movement.cast(elementwise.pow(float(base), powers), dtype=np.dtype(dtype or get_default_dtype()))
+    result = movement.cast(elementwise.pow(float(base), powers), dtype=np.dtype(dtype or get_default_dtype()))
+    result.requires_grad = requires_grad
+    return result
 
 
-def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:
+def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
+          requires_grad: bool = False) -> Tensor:
     """Numbers from ``start`` (0 if only one bound is given) to ``end`` inclusive, in steps of ``step``.
 
     They are floats unless ``dtype`` is given. Prefer :func:`arange`, which excludes ``end``, as Python's ranges do.
@@ -254,8 +265,10 @@ def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any
     if end is None:
         start, end = 0, start
     creation.length_of_range(start, end, step)  # raises for a step that never reaches the end
-    return creation.arange(start, step, length=int((end - start) / step) + 1, dtype=np.dtype(dtype or get_default_dtype()),
-                           device=device)
+    result = creation.arange(start, step, length=int((end - start) / step) + 1, dtype=np.dtype(dtype or get_default_dtype()),
+                             device=device)
+    result.requires_grad = requires_grad
+    return result
 
 
 def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:

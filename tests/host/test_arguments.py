@@ -46,6 +46,8 @@ def schemas(torch: Any, path: str, name: str) -> Iterator[list[str]]:
             yield [n for n in names if n != "self"]
         else:
             extra = ["out"] if outs and path != "nn.functional" else []
+            # What makes a tensor takes requires_grad in Python, which no schema has.
+            extra += ["requires_grad"] * ("pin_memory" in names)
             yield [*("input" if n == "self" else n for n in names if n != "names"), *extra]
 
 
@@ -93,6 +95,7 @@ GENERAL = {"out", "generator", "layout", "memory_format", "pin_memory", "size_av
 REFUSED = {
     "addmm baddbmm bmm mm Tensor.addmm Tensor.baddbmm Tensor.bmm Tensor.mm": "out_dtype",
     "as_tensor tensor": "t", "einsum": "path tensors", "normal": "input", "sort Tensor.sort": "reverse",
+    "randperm tril_indices triu_indices": "requires_grad",
     "Tensor.add_": "b", "Tensor.to": "other", "Tensor.expand": "implicit",
     "Tensor.is_pinned Tensor.pin_memory": "device", "Tensor.random_": "from to", "Tensor.record_stream": "s",
     "nn.functional.embedding nn.functional.embedding_bag": "max_norm norm_type scale_grad_by_freq sparse",
@@ -185,6 +188,12 @@ CALLS: dict[str, Callable[..., Any]] = {
     "empty": lambda t, x, y, m, i: t.empty(size=(2, 3)).fill_(1) + t.rand(size=(2, 3)) * 0 + t.randn(size=[2, 3]) * 0,
     "new": lambda t, x, y, m, i: x.new_zeros(size=(2,), dtype=t.int64) + i.new_ones((2,), dtype=t.float64, device="cpu"),
     "new_full": lambda t, x, y, m, i: x.new_full((2, 2), 3, dtype=t.int64) + x.new_empty(size=(2, 2), dtype=t.int64).fill_(1),
+    "requires_grad": lambda t, x, y, m, i: t.tensor([float(z.requires_grad) for z in (
+        t.linspace(0, 1, 3, requires_grad=True), t.arange(3.0, requires_grad=True), t.logspace(0, 1, 3, requires_grad=True),
+        t.zeros_like(x, requires_grad=True), t.ones_like(i, dtype=t.float32, requires_grad=True),
+        t.zeros_like(i, requires_grad=False), t.empty_like(x, requires_grad=True), t.full_like(x, 2, requires_grad=True),
+        t.randperm(3, requires_grad=False), t.normal(0.0, 1.0, (2,), requires_grad=True),
+        t.normal(0.0, 1.0, (2,)))]),
     "like": lambda t, x, y, m, i: t.zeros_like(input=x) + t.ones_like(input=x, dtype=t.float64) + t.full_like(x, fill_value=2),
     "index_select": lambda t, x, y, m, i: t.index_select(input=x, dim=1, index=i) + x.index_select(axis=1, index=i),
     "gather": lambda t, x, y, m, i: t.gather(input=x, dim=1, index=i[None]),
