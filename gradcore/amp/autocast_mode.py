@@ -45,11 +45,19 @@ class autocast(Decorator):
         self._around: list[regions.Region | None] = []
 
     def __enter__(self) -> autocast:
-        self._around.append(regions.enter(self.device, self.fast_dtype if self._enabled else None, self._caching))
+        around = local.state.autocast
+        region = regions.inside(around, self.device, self.fast_dtype if self._enabled else None, self._caching)
+        regions.note(True)
+        self._around.append(around)
+        # Interrupts are raised after calls, so none comes between this and the block, which would leave the region open.
+        local.state.autocast = region
         return self
 
     def __exit__(self, *exc: object) -> None:
-        regions.leave(self._around.pop())
+        around = self._around[-1]
+        del self._around[-1]
+        local.state.autocast = around
+        regions.note(around is not None)
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:

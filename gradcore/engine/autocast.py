@@ -83,23 +83,30 @@ class Chosen(Op):
 
 _listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
 _lock = brief()
-#: Regions that are entered and not left, in all threads.
-_open = 0
+#: The states of the threads that are in a region, by identity.
+_open: set[int] = set()
 
 
-def _count(change: int) -> None:
-    """Note regions that begin or end; the ops of the lists are called through :class:`Chosen` while there are any."""
-    global _open
+def note(inside: bool) -> None:
+    """Say whether this thread is in a region, before one begins and after one has ended.
+
+    The ops of the lists are called through :class:`Chosen` while any thread is in one. What an interrupt has left half done or
+    said too early is put right by the next call.
+    """
     with _lock:
-        before, _open = _open, _open + change
-        if bool(before) != bool(_open):
+        if inside:
+            _open.add(id(local.state))
+        else:
+            _open.discard(id(local.state))
+        kind = Chosen if _open else Op
+        # The first and the last differ after half a loop.
+        if not _listed[0].__class__ is _listed[-1].__class__ is kind:
             for op in _listed:
-                op.__class__ = Chosen if _open else Op
+                op.__class__ = kind
 
 
-def enter(device_type: str, dtype: np.dtype[Any] | None, caching: bool) -> Region | None:
-    """Begin a region for a type of device, or, with no dtype, an exception from the one around it; returns that one."""
-    around = local.state.autocast
+def inside(around: Region | None, device_type: str, dtype: np.dtype[Any] | None, caching: bool) -> Region:
+    """The region for a type of device, or, with no dtype, the exception from the one around it."""
     dtypes = {} if around is None else dict(around.dtypes)
     # Meta tensors stand for those of the device that a program is written for.
     for kind in (device_type, "meta"):
@@ -107,24 +114,20 @@ def enter(device_type: str, dtype: np.dtype[Any] | None, caching: bool) -> Regio
             dtypes.pop(kind, None)
         else:
             dtypes[kind] = dtype
-    local.state.autocast = Region(dtypes, {} if around is None else around.casts, caching)
-    _count(1)
-    return around
-
-
-def leave(around: Region | None) -> None:
-    """End a region; the casts go with the outermost."""
-    local.state.autocast = around
-    _count(-1)
+    # The casts go with the outermost.
+    return Region(dtypes, {} if around is None else around.casts, caching)
 
 
 @contextmanager
 def resumed(region: Region | None) -> Iterator[None]:
     """Run a part once more in the region that it ran in, or in none, with casts of its own."""
     state = local.state
-    around, state.autocast = state.autocast, None if region is None else Region(region.dtypes, {}, region.caching)
-    _count(1)
+    around = state.autocast
+    again = None if region is None else Region(region.dtypes, {}, region.caching)
+    note(True)
     try:
+        state.autocast = again
         yield
     finally:
-        leave(around)
+        state.autocast = around
+        note(around is not None)

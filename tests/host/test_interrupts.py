@@ -53,3 +53,18 @@ def test_initial_values_that_are_interrupted_leave_gradients_enabled() -> None:
     layer = nn.Linear(4, 3)
     for _ in at_every_moment(layer.reset_parameters, "/gradcore/engine/"):
         assert gradcore.is_grad_enabled()
+
+
+def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    a = gradcore.ones(2, 2)
+
+    def run() -> list[Any]:
+        with gradcore.autocast("cpu", dtype=gradcore.float16):
+            return [x.dtype for x in (a @ a, (a @ a).exp(), (a @ a).sum(), (a @ a).softmax(0))]
+
+    expected = run()
+    for _ in at_every_moment(run, "/gradcore/engine/autocast.py"):
+        assert not gradcore.is_autocast_enabled("cpu") and (a @ a).dtype == gradcore.float32
+        assert run() == expected
+    assert run() == expected
