@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, load_newest, of_step
+from gradcore.cli.runs import add_step, of_step, step_of
 from gradcore.report.diff import allowance, compare
 from gradcore.report.diff_page import diff_page
 from gradcore.report.html import save
@@ -57,9 +57,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(path: Path, step: int | str) -> tuple[str, dict[str, object], Recording]:
-    path, found = load_newest(path)
-    try:
-        number, recording = found.find(step)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    path, _, number, recording = step_of(path, step)
     return f"{path}: {of_step(number, recording)}", {"file": str(path), "step": number}, recording

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, load_newest
+from gradcore.cli.runs import add_step, step_of
 from gradcore.report.exports import FORMATS
 
 
@@ -20,6 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the file."""
-    number, recording = load_newest(options.path)[1].find(options.step)
+    _, _, number, recording = step_of(options.path, options.step)
     recording.export(options.output, options.format)
     print(f"Step {number} was written to {options.output}")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcore import folds
-from gradcore.cli.runs import add_step, load_newest, of_step
+from gradcore.cli.runs import add_step, load_newest, of_step, step_of
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
@@ -41,8 +41,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the report of one step of a run, and figures of the whole run."""
     if options.beside and options.html is None:
         raise ValueError("--beside shows another run on the page: choose its file with --html")
-    path, found = load_newest(options.path)
-    number, recording = found.find(options.step)
+    path, found, number, recording = step_of(options.path, options.step)
     if options.html is not None:
         others = [Named(p.name, run) for p, run in map(load_newest, options.beside)]
         save(options.html, page([Named(path.name, found), *others], options.step))

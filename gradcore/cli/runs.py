@@ -38,6 +38,15 @@ def load_newest(path: Path) -> tuple[Path, Run]:
     return path, load_run(path)
 
 
+def step_of(path: Path, which: int | str) -> tuple[Path, Run, int, Recording]:
+    """The file, its run, and a step's number and recording. Raises ValueError, which names the file, if it has no such step."""
+    path, run = load_newest(path)
+    try:
+        return path, run, *run.find(which)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def of_step(number: int, recording: Recording) -> str:
     """A step's peak, on one line."""
     peak, report = recording.report.peak, recording.report

@@ -14,6 +14,7 @@ from gradcore import folds
 from gradcore.cli.main import main
 from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLOURS, LETTERS, block_plot
+from gradcore.report.run import RunWriter
 from gradcore.report.timeline import BY, ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.made_steps import corners
@@ -159,3 +160,12 @@ def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
     matplotlib.pyplot.close(ax.figure)
     with raises(ValueError, "no records"):
         Recording(recording.report, ()).plot()
+
+
+@pytest.mark.parametrize("command", [["report"], ["export", "--format", "csv", "-o", "out.csv"], ["diff", "."]])
+def test_a_run_without_steps_is_named(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunWriter("ended.jsonl", {}):
+        pass
+    assert main([command[0], ".", *command[1:]]) in (1, 2)
+    assert capsys.readouterr().err.startswith("gradcore: ended.jsonl: the file has no step's events")
