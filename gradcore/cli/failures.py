@@ -26,8 +26,13 @@ def described(error: BaseException, model: str) -> str | None:
         where = f"{error.filename}:{error.lineno}"
     if where is None:
         return None
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else noted(error)
     return f"{type(error).__name__} at {short_path(where)}{f': {text}' * bool(text)} (--traceback prints the traceback)"
+
+
+def noted(error: BaseException) -> str:
+    """The error's text and its notes, on one line."""
+    return "; ".join(filter(None, (str(error), *getattr(error, "__notes__", ()))))
 
 
 def _frames(error: BaseException) -> Iterator[tuple[CodeType, str, int]]:

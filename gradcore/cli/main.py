@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from gradcore import __version__
 from gradcore.cli import collect_env, diff, export, find_batch, measure, report, train
-from gradcore.cli.failures import described
+from gradcore.cli.failures import described, noted
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 from gradcore.report.text import working_directory
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _unread()
         if options.traceback or (words is None and not isinstance(error, _SAID)):
             raise
-        print(f"gradcore: {words or str(error) or type(error).__name__}", file=sys.stderr)
+        print(f"gradcore: {words or noted(error) or type(error).__name__}", file=sys.stderr)
         return getattr(options, "error_status", 1)
     return status or 0
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="mlp", help=f"one of {', '.join(models.names())}, or a function of your own "
                                                        "(see gradcore measure --help); default mlp")
     parser.add_argument("--data", help=f"{', '.join(data.names())}, a folder of IDX files or a text file; default: digits, "
-                                       "for chargpt python-docs")
+                                       "for chargpt python-docs; your own function is trained on it, too, not on its batch")
     parser.add_argument("--batch-size", type=positive, default=64)
     parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")
     parser.add_argument("--lr", type=float, help="learning rate, which decays to zero over the run (default: 0.1 for sgd, "
@@ -144,7 +144,14 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
             # The learning rate decays linearly to zero.
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - (number - 1) / steps)
-            loss, step = train_step(workload, optimizer, x, y, device, options.record)
+            try:
+                loss, step = train_step(workload, optimizer, x, y, device, options.record)
+            except Exception as error:
+                own = list(getattr(workload.example(len(x))[0], "shape", ()))[1:]
+                if workload.task is None and own != list(x.shape[1:]):
+                    error.add_note(f"gradcore train takes samples of --data, here {list(x.shape[1:])} each, and not those "
+                                   f"that the model's function returns, {own}")
+                raise
             report = step.report
             line = StepFigures.of(number, loss if math.isfinite(loss) else None, report)
             file.add(line, step)

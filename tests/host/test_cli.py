@@ -146,6 +146,23 @@ def build(batch_size):
     assert "mine.py" in out or "cli/steps.py" in out
 
 
+def test_a_model_that_cannot_take_the_samples_of_the_data_set_is_told_where_they_are_from(capsys, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("""
+import numpy as np
+from gradcore import nn
+
+def build(batch_size):
+    x, y = np.zeros((batch_size, 3, 8, 8), np.float32), np.zeros(batch_size, np.int64)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 10)), (x, y)
+""")
+    status, _, _ = run(capsys, "measure", path, "--batch-sizes", "4")
+    assert status == 0
+    status, _, err = run(capsys, "train", "--model", path, "--device", "cpu", "--out", tmp_path)
+    assert status == 1 and len(err.strip().splitlines()) == 1
+    assert "takes samples of --data, here [64] each, and not those that the model's function returns, [3, 8, 8]" in err
+
+
 @pytest.mark.parametrize(("argv", "words"), [
     (["train", "--model", "resnet"], "unknown model 'resnet': expected one of mlp"),
     (["train", "--data", "imagenet"], "unknown data set 'imagenet'"),
