@@ -169,6 +169,25 @@ def test_sets_and_splits() -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("threads", [0, 2])
+def test_single_samples_are_pytorchs(torch: Any, threads: int) -> None:
+    Pair = namedtuple("Pair", "x y")
+    sample = Pair({"array": np.arange(3), "number": np.float32(2), "name": "a", "own": 1.5, "names": np.array(["a"])},
+                  (1, [np.ones((), bool), None, b"b"]))
+
+    def shown(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {k: shown(v) for k, v in x.items()}
+        if isinstance(x, (tuple, list)):
+            return type(x).__name__, [shown(v) for v in x]
+        return (str(x.dtype).replace("torch.", ""), x.tolist()) if hasattr(x, "dtype") and not isinstance(x, np.generic) else x
+
+    ours, = data.DataLoader([sample], batch_size=None, num_workers=threads)
+    theirs, = torch.utils.data.DataLoader([sample], batch_size=None)
+    assert shown(ours) == shown(theirs) and isinstance(ours.x["array"], gradcore.Tensor)
+
+
+@pytest.mark.oracle
 def test_sets_beside_and_behind_each_other(torch: Any) -> None:
     class Counting(data.IterableDataset):
         def __iter__(self) -> Iterator[int]:

@@ -1,6 +1,6 @@
 """Data sets, samplers and ``DataLoader``, with the names of ``torch.utils.data``."""
 
-from gradcore.utils.data.collate import default_collate
+from gradcore.utils.data.collate import default_collate, default_convert
 from gradcore.utils.data.dataset import (
     ChainDataset,
     ConcatDataset,
@@ -23,4 +23,4 @@ from gradcore.utils.data.sampler import (
 
 __all__ = ["BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
            "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset",
-           "WeightedRandomSampler", "default_collate", "get_worker_info", "random_split"]
+           "WeightedRandomSampler", "default_collate", "default_convert", "get_worker_info", "random_split"]

@@ -46,6 +46,24 @@ def _collate(batch: Sequence[Any]) -> Any:
                     f"{type(first)}")
 
 
+def default_convert(data: Any) -> Any:
+    """A sample with its arrays and NumPy numbers as tensors, which share an array's memory where they can; tuples become lists.
+
+    Strings, Python's numbers and other objects stay as they are.
+    """
+    if isinstance(data, np.ndarray) and data.dtype.kind not in "SUO":
+        return functional.as_tensor(data)
+    if isinstance(data, np.generic) and not isinstance(data, (str, bytes)):
+        return functional.as_tensor(data)
+    if isinstance(data, Mapping):
+        return {key: default_convert(part) for key, part in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(default_convert, data))
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return list(map(default_convert, data))
+    return data
+
+
 def pinned(batch: Any) -> Any:
     """A batch with its tensors in pinned memory.
 

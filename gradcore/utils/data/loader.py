@@ -17,13 +17,14 @@ from gradcore.devices.availability import cuda_status
 from gradcore.engine.owners import upload
 from gradcore.engine.state import scoped
 from gradcore.ops import movement
-from gradcore.utils.data.collate import default_collate, pinned
+from gradcore.utils.data.collate import default_collate, default_convert, pinned
 from gradcore.utils.data.dataset import IterableDataset, Subset, TensorDataset
 from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 
 class DataLoader:
-    """Iterates over batches of ``dataset``; each iteration is one epoch. ``batch_size=None`` gives single samples.
+    """Iterates over batches of ``dataset``; each iteration is one epoch. ``batch_size=None`` gives single samples,
+    their arrays as tensors.
 
     With ``num_workers``, that many threads read samples ahead, ``prefetch_factor`` batches each. The batches and their order
     are the same as without workers: the random order depends only on the seed of the generator, or of the CPU's. ``collate_fn``
@@ -69,7 +70,9 @@ class DataLoader:
         self.batch_sampler: Any = batch_sampler
         if batch_sampler is None and batch_size is not None:
             self.batch_sampler = BatchSampler(self.sampler, batch_size, drop_last)
-        self.collate_fn = collate_fn if collate_fn is not None else None if self.batch_sampler is None else default_collate
+        #: Also called with single samples.
+        alone = self.batch_sampler is None
+        self.collate_fn = collate_fn if collate_fn is not None else default_convert if alone else default_collate
 
     def __len__(self) -> int:
         """The number of batches, or of samples without batches. Raises TypeError if the data set has no length."""
@@ -97,11 +100,10 @@ class DataLoader:
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
         found = _read_ahead(read, keys, self) if self.num_workers else map(read, keys)
-        return found if self.collate_fn is None else map(self._collated, found)
+        return map(self._collated, found)
 
     def _collated(self, samples: Any) -> Any:
         """A batch by ``collate_fn``, whose tensors are inputs, whoever wrote it."""
-        assert self.collate_fn is not None
         with scoped(role="input"):
             return self.collate_fn(samples)
 
@@ -111,7 +113,7 @@ class DataLoader:
     def _in_turn(self) -> Iterator[Any]:
         samples = iter(self.dataset)
         if self.batch_size is None:
-            yield from samples if self.collate_fn is None else map(self._collated, samples)
+            yield from map(self._collated, samples)
             return
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
