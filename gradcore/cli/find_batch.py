@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measured(parser)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Find, try and print."""
+def run(options: argparse.Namespace) -> int:
+    """Find, try and print; the status is 1 if the result does not fit on the device."""
     device, note = pick_device(options.device)
     dataset, chosen = data_and_optimizer(options)
     budget = int(options.memory * (1 - options.margin))
@@ -79,19 +79,24 @@ def run(options: argparse.Namespace) -> None:
         return _limited(limit, on, lambda: measure(options.model, batch_size, on, chosen, dataset, options.steps, options.seed))
 
     found = find(attempt, budget, options.mode)
+    tried, lacking = f"not run on {device}", False
     if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
         before = device.ledger.allocated - get_device("meta").ledger.allocated
-        report = attempt(found.batch_size, budget, device)
-        found = replace(found, confirmed=report.peak.allocated - before == found.allocated)
+        tried = f"run on {device}: it fits, and its peak is as predicted"
+        # What is predicted includes a region of autocast for another type of device.
+        try:
+            if (peak := attempt(found.batch_size, budget, device).peak.allocated - before) != found.allocated:
+                tried = f"run on {device}: it fits, but allocated is {peak:,} there"
+        except OutOfMemory as error:
+            lacking, tried = True, f"run on {device}: it does not fit there: {str(error).partition(';')[0]}"
+        found = replace(found, confirmed=tried.endswith("as predicted"))
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "optimizer": chosen, "memory": options.memory,
                           "margin": options.margin, "budget": budget, "mode": options.mode, "device": device.name,
                           **asdict(found)}))
-        return
+        return int(lacking)
     if note:
         print(note)
-    tried = {None: f"not run on {device}", True: f"run on {device}: it fits, and its peak is as predicted",
-             False: f"run on {device}: it fits, but its peak differs from the prediction"}[found.confirmed]
     largest = "largest batch" if found.batch_size < MOST else "largest batch that was tried, and it fits,"
     print(f"The {largest} of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} minus "
           f"{options.margin:.1%}): {found.batch_size:,}\n"
@@ -99,6 +104,7 @@ def run(options: argparse.Namespace) -> None:
           f"  reached by {found.reached_by}\n"
           f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak\n"
           f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
+    return int(lacking)
 
 
 def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:

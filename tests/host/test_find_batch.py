@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -95,6 +96,33 @@ def broken(batch_size):
     assert status == 1 and "a batch of two samples reserves 2,097,152 bytes" in err
     status, _, err = run(capsys, "find-batch", f"{model}:broken", "--memory", "4MiB")
     assert status == 1 and "linear got input [1, 20] and weight [3, 3]" in err
+
+
+@pytest.mark.parametrize(("layers", "status", "words"), [
+    ("nn.Linear(20, 512), nn.Tanh(), nn.Linear(512, 3)", 1,
+     "run on cpu: it does not fit there: out of memory: cannot allocate [0-9,]+ bytes for tanh_grad in layer 1, .*"),
+    ("nn.Unflatten(1, (1, 4, 5)), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)", 0,
+     "run on cpu: it fits, but allocated is [0-9,]+ there")])
+def test_a_run_that_is_not_as_predicted(capsys, tmp_path, layers, status, words):
+    path = tmp_path / "mine.py"
+    # A region for a GPU is in force on meta, and not on the CPU.
+    path.write_text(f"""
+import numpy as np
+import gradcore
+from gradcore import nn
+
+def loss(module, x, y):
+    with gradcore.autocast("cuda"):
+        return nn.functional.cross_entropy(module(x), y)
+
+def build(batch_size):
+    x, y = np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64)
+    return nn.Sequential({layers}), (x, y), loss
+""")
+    found, out, _ = run(capsys, "find-batch", path, "--memory", "8MiB", "--mode", "power", "--device", "cpu")
+    assert found == status and out.startswith("The largest batch of ") and re.search(f"attempts; {words}\n$", out)
+    found, out, _ = run(capsys, "find-batch", path, "--memory", "8MiB", "--mode", "power", "--device", "cpu", "--json")
+    assert found == status and json.loads(out)["confirmed"] is False
 
 
 def test_a_search_ends(capsys):
