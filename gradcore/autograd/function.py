@@ -11,6 +11,7 @@ from weakref import ref
 from gradcore import functional
 from gradcore.engine.custom import custom_node
 from gradcore.engine.hook_calls import as_user
+from gradcore.engine.hooks import hand_on
 from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.residuals import residuals
@@ -135,7 +136,8 @@ class Function:
         plain = {id(t) for t in ctx._plain}
         for k, o in enumerate(tensors):
             if o.spec.floating and id(o) not in plain:
-                o.edge = (node, k)
+                before, o.edge = o.edge, (node, k)
+                hand_on(before, o)
                 if id(o) in dirty and o.storage.views is not None:
                     rebase(o)
         return outputs

@@ -14,6 +14,7 @@ from typing import Any
 
 from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
+from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import build_node, note_overwritten
 from gradcore.engine.operands import TENSORS, apart, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
@@ -262,7 +263,9 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             note_overwritten(node, written, overwritten)
         for k, result in enumerate(outputs):
             if result.spec.floating:
-                result.edge = (node, k)
+                before, result.edge = result.edge, (node, k)
+                if before is not None:
+                    hand_on(before, result)
         if op.in_place and outputs[0].storage.views is not None:
             rebase(outputs[0])
     return tuple(outputs) if call.several else outputs[0]

@@ -60,6 +60,17 @@ def hooks_of(target: Any) -> Hooks:
     return found
 
 
+def hand_on(edge: Any, tensor: Any) -> None:
+    """After an in-place op gave ``tensor`` another edge than ``edge``: it retains the gradient of its new value."""
+    hooks = None if edge is None else edge[0].hooks
+    if hooks is None or edge[1] not in hooks.retained or hooks.retainers[edge[1]]() is not tensor:
+        return
+    there, index = hooks_of(tensor.edge[0]), tensor.edge[1]
+    there.retain(index, tensor)
+    there.retained[index] = hooks.retained.pop(edge[1])
+    del hooks.retainers[edge[1]]
+
+
 def hang(hooks: dict[int, Any], entry: Any) -> RemovableHandle:
     """Add a hook to those of one kind."""
     key = _keys()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
+from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.ops.movement import as_strided, write_part
@@ -57,10 +58,12 @@ def rebase(target: Any) -> None:
     if base is None:
         base = target
     else:
-        base.edge = write_part(base, target, **_place(base.spec, target.spec)).edge
+        before, base.edge = base.edge, write_part(base, target, **_place(base.spec, target.spec)).edge
+        hand_on(before, base)
     for view in [v for v in [e[0]() for e in target.storage.views] if v is not None]:
         if view.base is base and view.spec.dtype == base.spec.dtype:
-            view.edge = as_strided(base, **_place(base.spec, view.spec)).edge
+            before, view.edge = view.edge, as_strided(base, **_place(base.spec, view.spec)).edge
+            hand_on(before, view)
 
 
 def _place(base: Any, part: Any) -> dict[str, Any]:

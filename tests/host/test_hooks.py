@@ -66,6 +66,37 @@ def scripts() -> dict[str, Any]:
         z.backward()
         return [x.grad, y.grad]
 
+    def retained_over_writes(t: Any, seen: list[Any]) -> list[Any]:
+        """The gradient that is retained is that of the value after the last write, added to that of an earlier one."""
+        class Doubled(t.autograd.Function):  # type: ignore[misc, name-defined]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                ctx.mark_dirty(x)
+                return x.mul_(2)
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * 2
+
+        x, factors = t.tensor([1.0, 2.0, 3.0], requires_grad=True), t.tensor([5.0, 6.0, 7.0])
+        results = [x * 1 for _ in range(4)]
+        part = results[3][:2]
+        for y in (*results, part):
+            y.retain_grad()
+            if y is not results[2]:
+                # PyTorch forgets the earlier gradient when a function of one's own writes.
+                y.sum().backward(retain_graph=True)
+        results[0].mul_(2)
+        results[1][:2].mul_(2)
+        Doubled.apply(results[2])
+        results[3].mul_(2)
+        for y in results:
+            (y * factors).sum().backward(retain_graph=True)
+        seen.append(part.grad.tolist())
+        part.exp_().sum().backward()
+        seen.append([y.retains_grad for y in (*results, part)])
+        return [y.grad for y in (x, *results, part)]
+
     def on_nodes(t: Any, seen: list[Any]) -> list[Any]:
         x, w = t.tensor([1.0, 2.0], requires_grad=True), t.tensor([3.0, 4.0], requires_grad=True)
         y = x * w
