@@ -279,7 +279,7 @@ def accumulate(leaf: Leaf, g: Any) -> None:
         there = leaf.grad
         if there is None:
             whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
-            leaf.grad = g if local.state.grad or (whole and _unseen(g)) else clone(g)
+            leaf.grad = g if whole and _unseen(g) else clone(g)
         else:
             # Three references: the slot, the local and the argument. (From Python 3.14 on, a local passes none of its own.)
             lender = there.storage.lender

@@ -11,6 +11,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import DeviceError, SpecError
+from gradcore.ops.movement import clone
 
 
 @contextmanager
@@ -69,7 +70,8 @@ def before_node(node: Node, gs: list[Any]) -> None:
     for k, before in list(hooks.retained.items()):
         g = gs[k]
         if g is not None:
-            kept = make_value(g.storage, g.spec, g.array, g.edge) if before is None else before + g
+            # A copy: others may hold the cotangent's bytes, and it may be an expanded number, which cannot be written to.
+            kept = clone(g) if before is None else before + g
             if k in hooks.retained:
                 # Its tensor still exists.
                 hooks.retained[k] = kept

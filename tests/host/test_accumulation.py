@@ -42,6 +42,31 @@ def test_a_gradient_is_no_part_of_a_larger_buffer_and_lies_in_order() -> None:
         assert t.grad.storage.nbytes == t.spec.nbytes and t.grad.is_contiguous() and set(t.grad.flatten().tolist()) == {1.0}
 
 
+def test_a_gradient_with_a_graph_has_bytes_of_its_own() -> None:
+    a, given = leaf(1.0, 2.0), gradcore.ones(2)
+    a.backward(given, create_graph=True)
+    a.grad.data.zero_()
+    assert given.tolist() == [1.0, 1.0]
+    a.grad = None
+    # The gradient of a sum repeats one number, which could not be written to.
+    a.sum().backward(create_graph=True)
+    a.sum().backward()
+    assert a.grad.tolist() == [2.0, 2.0] and a.grad.is_contiguous()
+
+
+def test_a_retained_gradient_has_bytes_of_its_own() -> None:
+    a, given = leaf(1.0, 2.0), gradcore.ones(2)
+    first = a * 1
+    second = first + 1
+    for y in (first, second):
+        y.retain_grad()
+    second.backward(given, retain_graph=True)
+    second.grad.mul_(5)
+    assert given.tolist() == first.grad.tolist() == [1.0, 1.0]
+    first.sum().backward()
+    assert first.grad.mul_(2).tolist() == [4.0, 4.0]
+
+
 def test_a_repeated_number_is_not_added_to_in_place() -> None:
     a = leaf(1.0, 2.0)
     y = a * 2
