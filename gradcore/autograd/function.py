@@ -13,11 +13,11 @@ from gradcore.engine.custom import custom_node
 from gradcore.engine.hook_calls import as_user
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.node import Node
 from gradcore.engine.residuals import residuals
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
-from gradcore.engine.views import rebase
+from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import DeviceError, NoSecondDerivative, SpecError
 from gradcore.ops.movement import sum_to
 
@@ -123,12 +123,10 @@ class Function:
     def _record(cls, ctx: FunctionCtx, args: tuple[Any, ...], edges: list[Any], outputs: list[Any]) -> list[Any]:
         dirty = {id(t) for t in ctx._dirty}
         for a in args:
-            if id(a) in dirty and a.edge is not None and type(a.edge[0]) is Leaf:
-                raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+            if id(a) in dirty:
+                check_recorded_write(cls.__name__, a, True)
         given = {id(a) for a in args}
-        # An argument that is returned unchanged becomes a new tensor, so that it can have this node's edge.
-        outputs = [make_value(o.storage, o.spec, o.array, None) if id(o) in given and id(o) not in dirty else o
-                   for o in outputs]
+        outputs = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
         specs = [o.spec if isinstance(o, Value) else None for o in outputs]
         node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs))
@@ -141,6 +139,14 @@ class Function:
                 if id(o) in dirty and o.storage.views is not None:
                     rebase(o)
         return outputs
+
+
+def _seen_again(x: Any) -> Any:
+    """An argument that is returned unchanged: a view of it, so that it can have an edge of its own."""
+    view = make_value(x.storage, x.spec, x.array, None)
+    view.base = x if x.base is None else x.base
+    note_view(view, recorded=False)
+    return view
 
 
 def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: list[Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from gradcore.engine.sites import CODES, find_site
 from gradcore.engine.state import State, local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import PLAIN, install_made, make_value
-from gradcore.engine.views import check_recorded_write, note_view, rebase
+from gradcore.engine.views import check_recorded_write, note_views, rebase
 from gradcore.errors import LocatedError, SpecError
 from gradcore.events import LAUNCH, TAGS, VIEW, Raw
 from gradcore.memory.resource import Stream
@@ -279,9 +279,7 @@ def _views(call: Call, device: Device, source: Any, tag: int, number: int) -> li
             log.viewed(source)
         log.append((VIEW, call.invocation, tag, number, source.storage.serial))
     outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
-    for result in outputs:
-        result.base = source if source.base is None else source.base
-        note_view(result)
+    note_views(outputs, source)
     return outputs
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
-from gradcore.engine.hooks import hand_on
+from gradcore.engine.hooks import hand_on, hang, hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.ops.movement import as_strided, write_part
 
 
-def note_view(view: Any, recorded: bool | None = None) -> None:
-    """Register a view with its storage, and whether gradients were recorded when it was taken: by default, whether they are."""
+def note_view(view: Any, recorded: bool) -> None:
+    """Register a view with its storage, and whether its history is that of its base: see :func:`taken_apart`."""
     storage = view.storage
-    entry = (ref(view), local.state.grad if recorded is None else recorded)
+    entry = (ref(view), recorded)
     if storage.views is None:
         storage.views = [entry]
         return
@@ -26,6 +26,20 @@ def note_view(view: Any, recorded: bool | None = None) -> None:
     # Parameters are viewed in every step, so the list is cleaned each time that it has doubled.
     if len(storage.views) & (len(storage.views) - 1) == 0 and len(storage.views) >= 8:
         storage.views = [e for e in storage.views if e[0]() is not None]
+
+
+def note_views(views: list[Any], source: Any) -> None:
+    """Register the views that an op has taken of ``source``."""
+    base = source.base
+    recorded = local.state.grad and (base is None or not taken_apart(source))
+    for view in views:
+        view.base = source if base is None else base
+        note_view(view, recorded)
+
+
+def taken_apart(view: Any) -> bool:
+    """Is it a view that was taken in no_grad mode, as by the forward of an autograd.Function, or a view of one?"""
+    return view.base is not None and any(seen() is view and not recorded for seen, recorded in view.storage.views or ())
 
 
 def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
@@ -39,7 +53,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
     # A view without an edge, of a base that has one, was taken in no_grad mode, or from a view that was.
     apart = base.edge is not None and target.edge is None and target.spec.dtype == base.spec.dtype
-    if apart or any(view() is target and not grad for view, grad in target.storage.views):
+    if apart or taken_apart(target):
         raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
                            "enabled. Either create it outside of no_grad, or clone() it before the write.")
     if not recorded:
@@ -60,10 +74,19 @@ def rebase(target: Any) -> None:
     else:
         before, base.edge = base.edge, write_part(base, target, **_place(base.spec, target.spec)).edge
         hand_on(before, base)
-    for view in [v for v in [e[0]() for e in target.storage.views] if v is not None]:
-        if view.base is base and view.spec.dtype == base.spec.dtype:
+    for view, recorded in [(seen(), recorded) for seen, recorded in target.storage.views]:
+        if view is not None and view.base is base and view.spec.dtype == base.spec.dtype:
             before, view.edge = view.edge, as_strided(base, **_place(base.spec, view.spec)).edge
             hand_on(before, view)
+            if not recorded and view.edge is not None:
+                # A function's own gradient would be left out, or a view that was to have none would have one.
+                hang(hooks_of(view.edge[0]).before, _refuse)
+
+
+def _refuse(gradients: Any) -> None:
+    raise RuntimeError("A view was created in no_grad mode, or by an autograd.Function, and its base or another view of its "
+                       "base has been modified inplace with grad mode enabled. Either create it outside of no_grad, or clone() "
+                       "it before the write.")
 
 
 def _place(base: Any, part: Any) -> dict[str, Any]:
