@@ -52,6 +52,7 @@ class Gradients(Value):
                 raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
                                    f"{self.spec.dtype.name}")
             self.edge = self._thawed() or (Leaf(self), 0)
+            self.edge[0].frozen = False
         elif not self.is_leaf:
             raise RuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed "
                                "variable in a subgraph that doesn't require differentiation use var_no_grad = "
@@ -59,6 +60,7 @@ class Gradients(Value):
         else:
             # The leaf is kept, with its gradient, since existing graphs still lead to it.
             self.frozen, self.edge = self.edge, None
+            self.frozen[0].frozen = True
 
     def _thawed(self) -> Edge | None:
         """The edge to the leaf that the tensor had before ``requires_grad`` was set to False, or None.

@@ -269,11 +269,13 @@ def _unseen(value: Any, lent: bool = False) -> bool:
 
 
 def accumulate(leaf: Leaf, g: Any) -> None:
-    """Add ``g`` to a leaf's gradient.
+    """Add ``g`` to a leaf's gradient, unless its tensor requires none by now.
 
     The first becomes the gradient itself unless something else refers to its storage (an op that passes its cotangent on, or
     the caller), in which case it is copied. Later ones are added in place unless somebody holds the gradient.
     """
+    if leaf.frozen:
+        return
     # Threads may run separate graphs that share leaves.
     with _accumulating:
         there = leaf.grad

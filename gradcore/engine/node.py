@@ -164,10 +164,12 @@ all_leaves: WeakSet[Leaf] = WeakSet()
 class Leaf:
     """Where a gradient ends up: the slot of a tensor that was made with ``requires_grad``."""
 
-    __slots__ = ("grad", "spec", "device", "name", "network", "hooks", "__weakref__")
+    __slots__ = ("grad", "spec", "device", "name", "network", "hooks", "frozen", "__weakref__")
 
     def __init__(self, value: Value) -> None:
         self.grad: Any = None
+        #: Has the tensor's requires_grad been set to False since? Graphs from before lead here, but add nothing.
+        self.frozen = False
         self.spec = value.spec
         self.device = value.storage.device
         self.name = ""

@@ -49,6 +49,21 @@ def a_graph_leads_to_a_leaf_that_was_frozen_meanwhile(t: Any) -> Any:
 
 
 @case
+def a_leaf_that_was_frozen_meanwhile_gets_nothing(t: Any) -> Any:
+    w, v = t.nn.Parameter(t.ones(2)), t.nn.Parameter(t.ones(2))
+    w.register_post_accumulate_grad_hook(lambda p: p.fill_(5))
+    optimizer = t.optim.SGD([w, v], lr=0.5)
+    loss = (w * v * 3).sum()
+    w.requires_grad_(False)
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    frozen = numbers(w), numbers(w.grad), numbers(v.grad)
+    w.requires_grad_()
+    (w * 2).sum().backward()
+    return frozen, numbers(w.grad)
+
+
+@case
 def hooks_outlast_a_frost(t: Any) -> Any:
     w = t.nn.Parameter(t.ones(2))
     w.register_hook(lambda g: g * 0)
