@@ -6,6 +6,7 @@ the written part comes from the op that wrote it, and every live view becomes a 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 from weakref import ref
 
@@ -30,11 +31,25 @@ def note_view(view: Any, recorded: bool) -> None:
 
 def note_views(views: list[Any], source: Any) -> None:
     """Register the views that an op has taken of ``source``."""
-    base = source.base
+    base = _base(source)
     recorded = local.state.grad and (base is None or not taken_apart(source))
     for view in views:
         view.base = source if base is None else base
         note_view(view, recorded)
+
+
+def _base(view: Any) -> Any:
+    """The base of a view, or None, also for one whose base nobody else can see any more: it becomes a tensor of its own.
+
+    The last op of a composed function may be a view of what the others made: only the function knows of that.
+    """
+    # One reference is the view's, one the argument of getrefcount.
+    if view.base is None or sys.getrefcount(view.base) > 2 or not view.spec.contiguous:
+        return view.base
+    if view.base.edge is None or type(view.base.edge[0]) is not Leaf:
+        view.base = None
+        view.storage.views = [e for e in view.storage.views or () if e[0]() is not view] or None
+    return view.base
 
 
 def taken_apart(view: Any) -> bool:
@@ -46,7 +61,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     """Raise RuntimeError, with PyTorch's text, for an in-place write that the graph cannot represent."""
     if target.edge is not None and type(target.edge[0]) is Leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-    base = target.base
+    base = _base(target)
     if base is None or not (recorded or base.edge is not None):
         return
     if base.edge is not None and type(base.edge[0]) is Leaf:

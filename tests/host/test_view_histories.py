@@ -76,6 +76,24 @@ def test_a_write_never_mixes_up_the_histories_of_a_base_and_a_view_with_one_of_i
         assert outcomes[0] == outcomes[1], (write, read)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("make", [lambda x: x.repeat(2), lambda x: x @ x.new_ones(4, 2)], ids=["repeat", "matmul"])
+def test_a_result_is_no_view_though_the_last_op_of_its_function_takes_one(make: Callable[[Any], Any], torch: Any) -> None:
+    outcomes = []
+    for t in (gradcore, torch):
+        x, w = t.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True), t.tensor(3.0, requires_grad=True)
+        with t.no_grad():
+            unrecorded = make(x)
+        unrecorded[1:].mul_(w)
+        unrecorded.mul_(w)
+        recorded, seen = make(x), []
+        recorded.register_hook(lambda g, seen=seen: seen.append(g.tolist()))
+        recorded[::2] += 1
+        (unrecorded.sum() + recorded.square().sum()).backward()
+        outcomes.append((unrecorded.tolist(), seen, x.grad.tolist(), w.grad.tolist()))
+    assert outcomes[0] == outcomes[1]
+
+
 def test_a_function_writes_to_no_leaf() -> None:
     class Doubled(gradcore.autograd.Function):
         @staticmethod
