@@ -44,7 +44,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     """
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
-    if _is_mask(index) and index.spec.shape == x.spec.shape[:index.spec.ndim] and index.spec.ndim and not accumulate and not (
+    if _is_mask(index) and index.spec.shape == x.spec.shape[:index.spec.ndim] and not accumulate and not (
             isinstance(value, Value) and value.spec.ndim) and not isinstance(value, (np.ndarray, list, tuple)):
         given = movement.cast_to(value, x.spec) if isinstance(value, Value) else value
         mask = movement.reshape(index, (*index.spec.shape, *(1,) * (x.spec.ndim - index.spec.ndim)))
