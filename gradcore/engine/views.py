@@ -31,8 +31,10 @@ def note_view(view: Any, recorded: bool) -> None:
 
 def note_views(views: list[Any], source: Any) -> None:
     """Register the views that an op has taken of ``source``."""
-    base = _base(source)
-    recorded = local.state.grad and (base is None or not taken_apart(source))
+    base, recorded = source.base, local.state.grad
+    if base is not None:
+        base = _base(source)
+        recorded = recorded and not taken_apart(source)
     for view in views:
         view.base = source if base is None else base
         note_view(view, recorded)
@@ -54,7 +56,14 @@ def _base(view: Any) -> Any:
 
 def taken_apart(view: Any) -> bool:
     """Is it a view that was taken in no_grad mode, as by the forward of an autograd.Function, or a view of one?"""
-    return view.base is not None and any(seen() is view and not recorded for seen, recorded in view.storage.views or ())
+    entries = view.storage.views
+    if view.base is None or not entries:
+        return False
+    seen, recorded = entries[-1]
+    if seen() is not view:
+        # It is not the newest, but, if it is taken apart step by step, the first.
+        recorded = next((recorded for seen, recorded in entries if seen() is view), True)
+    return not recorded
 
 
 def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
