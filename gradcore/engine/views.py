@@ -31,8 +31,8 @@ def note_view(view: Any, recorded: bool) -> None:
 
 def note_views(views: list[Any], source: Any) -> None:
     """Register the views that an op has taken of ``source``."""
-    base, recorded = source.base, local.state.grad
-    if base is not None:
+    base, recorded = None, local.state.grad
+    if source.base is not None:
         base = _base(source)
         recorded = recorded and not taken_apart(source)
     for view in views:
