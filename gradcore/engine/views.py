@@ -56,14 +56,12 @@ def _base(view: Any) -> Any:
 
 def taken_apart(view: Any) -> bool:
     """Is it a view that was taken in no_grad mode, as by the forward of an autograd.Function, or a view of one?"""
-    entries = view.storage.views
-    if view.base is None or not entries:
-        return False
-    seen, recorded = entries[-1]
-    if seen() is not view:
-        # It is not the newest, but, if it is taken apart step by step, the first.
-        recorded = next((recorded for seen, recorded in entries if seen() is view), True)
-    return not recorded
+    if view.base is not None:
+        # A loop, since every view of a view asks.
+        for seen, recorded in view.storage.views or ():
+            if not recorded and seen() is view:
+                return True
+    return False
 
 
 def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
