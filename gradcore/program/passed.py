@@ -7,6 +7,8 @@ import gc
 import inspect
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
+from operator import countOf
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -50,7 +52,9 @@ def is_default(x: Any, code: CodeType) -> bool:
 
 def is_new(x: Any) -> bool:
     """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
-    return any(other is x for other in gc.get_objects(generation=0))
+    # A thread that is making a tuple fails if the list of all objects, which refers to the tuple, is there when it goes on
+    # (python/cpython#59313). None goes on within one call of C's, which goes through the list to its end, and so frees it.
+    return countOf(map(id, chain.from_iterable(map(gc.get_objects, (0,)))), id(x)) > 0
 
 
 def line_of(frame: FrameType) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.program.passed import is_new
 
 THREADS, STEPS = 4, 12
 
@@ -73,3 +75,15 @@ def _values(function: Any, x: Any) -> tuple[Any, Any]:
     y = function(x)
     found, = gradcore.autograd.grad(y.sum(), [x])
     return y.tolist(), found.tolist()
+
+
+def test_a_search_for_what_is_new_leaves_tuples_that_another_thread_is_making_alone() -> None:
+    done = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: [is_new(done) for _ in iter(done.is_set, True)])
+        try:
+            for _ in range(30_000):
+                assert tuple(k for k in range(20)) == tuple(range(20))
+        finally:
+            done.set()
+        asked.result()
