@@ -141,6 +141,11 @@ class Tensor(Operators, Conversions, Gradients):
         return self.storage.device.type == "cuda"
 
     @property
+    def is_sparse(self) -> bool:
+        """False: many optimizers written for PyTorch ask it of each gradient."""
+        return False
+
+    @property
     def _version(self) -> int:
         return self.storage.version
 

@@ -68,7 +68,7 @@ WORDS: dict[str, str] = {
     "dense tensors: gradcore.zeros, and gradcore.Tensor.index_add": """sparse sparse_coo sparse_csr sparse_csc sparse_bsr
         sparse_bsc sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor
         sparse_compressed_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_dense
-        is_sparse is_sparse_csr coalesce is_coalesced sparse_mask sparse_dim dense_dim SparseAdam hspmm hsmm dsmm smm spmm
+        is_sparse_csr coalesce is_coalesced sparse_mask sparse_dim dense_dim SparseAdam hspmm hsmm dsmm smm spmm
         saddmm sspaddmm nested jagged""",
     "gradcore.autocast and gradcore.amp.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
         quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic custom_fwd custom_bwd

@@ -150,7 +150,10 @@ class RunWriter:
             self._write_events(step, source)
 
     def close(self, result: dict[str, Any] | None = None) -> None:
-        """End the file; ``result`` has the final figures, None for a run that failed. A second call does nothing."""
+        """End the file; ``result`` has the final figures, None for a run that failed. A second call does nothing.
+
+        The file of a run that failed before its first step is removed: it would be taken for the newest run.
+        """
         if self._file is None:
             return
         try:
@@ -164,6 +167,8 @@ class RunWriter:
         finally:
             os.close(self._file)
             self._file = None
+        if self._last is None and result is None:
+            self.path.unlink(missing_ok=True)
         dropped = sorted(line for step, line in self._lines.items() if step not in self._wanted)
         if dropped:
             self._leave_out(dropped)

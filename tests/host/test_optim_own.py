@@ -26,6 +26,8 @@ class Heavy(optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
+                if p.grad.is_sparse:
+                    raise RuntimeError("this optimizer does not support sparse gradients")
                 state = self.state[p]
                 if self.average:
                     state["moments"] = [0.5 * state["moments"][0] + p.grad if state else p.grad + 0.0]

@@ -156,6 +156,15 @@ def test_a_training_that_fails_leaves_its_run(capsys: Any, tmp_path: Path) -> No
     assert run.result is None and run.steps[-1].loss is None and run.find("last")[0] == run.steps[-1].step
 
 
+def test_a_training_that_fails_at_once_leaves_no_run_that_is_the_newest(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("from gradcore import nn, ones, zeros\n\ndef net(n):\n"
+                                       "    return nn.Linear(3, 3), (ones(n, 3), zeros(n, dtype=int))\n")
+    arguments = ["train", "--steps", "1", "--quiet", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    assert main([*arguments, "--model", f"{tmp_path / 'model.py'}:net"]) == 1
+    assert len([*(tmp_path / "runs").iterdir()]) == 1
+
+
 def test_runs_of_one_second_have_a_file_each(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda _: "now")
     for _ in range(3):
