@@ -26,7 +26,7 @@ class Heavy(optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad.is_sparse:
+                if p.grad is not None and p.grad.is_sparse:
                     raise RuntimeError("this optimizer does not support sparse gradients")
                 state = self.state[p]
                 if self.average:
