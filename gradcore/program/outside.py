@@ -6,6 +6,7 @@ import contextvars
 import datetime
 import genericpath
 import glob
+import logging
 import os
 import pathlib
 import random
@@ -29,6 +30,7 @@ _FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, 
                           *(f for kind in pathlib.Path.__mro__ for f in vars(kind).values() if isinstance(f, FunctionType))]
 #: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
 _ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
+_HANDLES: CodeType = logging.Logger.handle.__code__
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
 _PURE = frozenset(("fspath", "cpu_count"))
@@ -53,6 +55,21 @@ class Outside:
     def __init__(self, drawn: list[str]) -> None:
         self._drawn = drawn
         self.guards: dict[tuple[str, Any], Guard] = {}
+        #: The frame that has called ``print``, or that of ``Logger.handle``, while it runs.
+        self._telling: FrameType | None = None
+
+    def tells(self, frame: FrameType, event: str, called: Any) -> bool:
+        """Is this a call from within ``print`` or ``logging``, whose streams and handlers, a notebook's say, may do anything?
+
+        A traced function gets nothing from them, so what they do is no reason against a replay.
+        """
+        if self._telling is None:
+            if (event == "c_call" and called is print) or (event == "call" and frame.f_code is _HANDLES):
+                self._telling = frame
+            return False
+        if frame is self._telling and (event == "return" or (event in ("c_return", "c_exception") and called is print)):
+            self._telling = None
+        return True
 
     def saw(self, frame: FrameType, event: str, called: Any) -> None:
         """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""

@@ -117,6 +117,8 @@ class Watcher:
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
+        if self._outside.tells(frame, event, arg):
+            return
         self._outside.saw(frame, event, arg)
         if event not in ("call", "c_call") or is_library(code.co_filename):
             return

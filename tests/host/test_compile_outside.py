@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import datetime
 import logging
@@ -107,6 +108,63 @@ def test_what_python_asks_for_itself_is_no_reason(capsys: Any) -> None:
     for _ in range(3):
         assert f(gradcore.ones(1)).item() == 2
     assert len(f.traces) == len(f.programs) == 1 and capsys.readouterr().out == "a step\n"
+
+
+class Stream:
+    """As a notebook's: Python code, with a state, that asks the clock and the system."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.at = 0.0
+
+    def write(self, text: str) -> None:
+        self.at = time.time()
+        self.lines += [f"{os.getpid() > 0} {text}"] * (text != "\n")
+
+    def flush(self) -> None:
+        pass
+
+
+class Named:
+    def __str__(self) -> str:
+        return f"a step at {time.time() > 0}"
+
+
+@pytest.mark.parametrize("way", ["print", "logging"])
+def test_what_the_streams_of_print_and_logging_do_is_no_reason(way: str) -> None:
+    stream, log = Stream(), logging.Logger("gradcore.test")
+    log.addHandler(logging.StreamHandler(stream))
+
+    def function(x: Any) -> Any:
+        print(Named(), file=stream) if way == "print" else log.warning("%s", Named())
+        return x * 2
+
+    f = gradcore.compile(function)
+    for _ in range(3):
+        assert f(gradcore.ones(1)).item() == 2
+    assert len(f.programs) == 1 and len(stream.lines) == 1 and "a step at True" in stream.lines[0]
+
+
+@pytest.mark.parametrize("way", ["print", "logging"])
+def test_what_is_asked_after_a_stream_has_failed_is_seen(way: str) -> None:
+    class Broken(Stream):
+        def write(self, text: str) -> None:
+            raise OSError("closed")
+
+    class Handler(logging.StreamHandler[Any]):
+        def handleError(self, record: Any) -> None:
+            raise OSError("closed")
+
+    log = logging.Logger("gradcore.test")
+    log.addHandler(Handler(Broken()))
+
+    def function(x: Any) -> Any:
+        with contextlib.suppress(OSError):
+            print("a step", file=Broken()) if way == "print" else log.warning("a step")
+        return twice(x, time.time())
+
+    f = gradcore.compile(function)
+    assert f(gradcore.ones(1)).item() == 2 and not f.programs and "calls time.time()" in f.traces[0]
 
 
 def test_asking_ends_in_eager_runs_with_a_warning() -> None:
