@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 
 from gradcore.report.growth import Growth
@@ -24,9 +25,21 @@ def working_directory() -> str | None:
 
 
 def short_path(line: str) -> str:
-    """A line of source, with its path relative to the working directory if it is below that."""
+    """A line of source, with its path relative to the working directory if it is below that; or in a notebook's cell."""
+    path, dot, rest = line.partition(".py:")
+    cell = _cell(path + ".py") if dot else None
+    if cell is not None:
+        return f"{cell}:{rest}"
     here = working_directory()
     return line if here is None else below(here, line)
+
+
+def _cell(path: str) -> str | None:
+    """The name of the cell, such as ``In[4]``, whose code the notebook that runs this has put in a file; None for others."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda path: None)
+    found = name_of(path)
+    return None if found is None else str(found[1])
 
 
 def below(root: str | os.PathLike[str], line: str) -> str:
