@@ -95,20 +95,22 @@ __global__ void batch_columns(const T* x, WIDE(T)* made, i64 count, i64 channels
 
 // Stores a channel's statistics; the running variance uses the unbiased variance.
 template <typename T>
-__device__ __forceinline__ void keep_statistics(WIDE(T)* mean, WIDE(T)* rstd, T* running_mean, T* running_var, i64 c, i64 count,
-                                                WIDE(T) m, WIDE(T) var, WIDE(T) r, double momentum) {
+__device__ __forceinline__ void keep_statistics(WIDE(T)* mean, WIDE(T)* rstd, void* running_mean, void* running_var, int wide, i64 c,
+                                                i64 count, WIDE(T) m, WIDE(T) var, WIDE(T) r, double momentum) {
     typedef WIDE(T) A;
     A old = (A)(1 - momentum), now = (A)momentum;
     mean[c] = m;
     rstd[c] = r;
-    if (running_mean) running_mean[c] = (T)((A)running_mean[c] * old + m * now);
-    if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
+    if (running_mean) set_channel<T>(running_mean, c, wide, of_channel<T>(running_mean, c, wide) * old + m * now);
+    if (running_var)
+        set_channel<T>(running_var, c, wide,
+                       of_channel<T>(running_var, c, wide) * old + var * (now * (A)count / (A)(count - 1)));
 }
 
 // `batches`, if given, counts this batch.
 template <typename T>
-__global__ void batch_statistics(const WIDE(T)* made, WIDE(T)* mean, WIDE(T)* rstd, T* running_mean, T* running_var, i64 count,
-                                 i64 channels, int parts, double eps, double momentum, i64* batches) {
+__global__ void batch_statistics(const WIDE(T)* made, WIDE(T)* mean, WIDE(T)* rstd, void* running_mean, void* running_var, i64 count,
+                                 i64 channels, int parts, double eps, double momentum, i64* batches, int wide) {
     typedef WIDE(T) A;
     EACH(c, channels) {
         if (batches && !c) ++*batches;
@@ -119,7 +121,7 @@ __global__ void batch_statistics(const WIDE(T)* made, WIDE(T)* mean, WIDE(T)* rs
             all.take((A)(last - first), made[2 * (part * channels + c)], made[2 * (part * channels + c) + 1]);
         }
         A m = all.mean, var = all.square / (A)count, r = (A)1 / sqrt(var + (A)eps);
-        keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
+        keep_statistics<T>(mean, rstd, running_mean, running_var, wide, c, count, m, var, r, momentum);
     }
 }
 
@@ -142,9 +144,9 @@ __device__ __forceinline__ void put_together(const A* pairs, i64 count, int part
 // Normalises one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
 // computes the statistics too. With `relu`, relu is applied to the rounded result; NaN stays NaN.
 template <typename T, int N>
-__global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, WIDE(T)* mean,
-                           WIDE(T)* rstd, T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts,
-                           int shares, double eps, double momentum, i64* batches, int relu) {
+__global__ void batch_norm(const T* x, const void* weight, const void* bias, const WIDE(T)* made, T* out, WIDE(T)* mean,
+                           WIDE(T)* rstd, void* running_mean, void* running_var, i64 count, i64 inner, i64 channels, int parts,
+                           int shares, double eps, double momentum, i64* batches, int wide, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
@@ -163,10 +165,10 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
     m = both[0];
     A r = both[1];
     if (!team.rank && !share) {
-        keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
+        keep_statistics<T>(mean, rstd, running_mean, running_var, wide, c, count, m, var, r, momentum);
         if (batches && !c) ++*batches;
     }
-    A factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
+    A factor = weight ? of_channel<T>(weight, c, wide) : (A)1, level = bias ? of_channel<T>(bias, c, wide) : (A)0;
     // All loads before the first store, since the compiler must assume that the store overwrites what later loads read.
     for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
         Places<N> places(walk, last - from);
@@ -187,14 +189,14 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
 // As `affine` in norm.cu, for channels that are adjacent in memory: a thread has the numbers of one channel.
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
-affine_columns(const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 count,
-               i64 channels, int parts, int relu, const T* dy) {
+affine_columns(const T* x, const void* weight, const void* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 count,
+               i64 channels, int parts, int wide, int relu, const T* dy) {
     typedef WIDE(T) A;
     const int SOME = sizeof(A) > 4 ? 4 : 8;
     Columns columns(count, channels, parts);
     i64 c = columns.c;
     if (c >= channels) return;
-    A m = mean[c], r = rstd[c], factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
+    A m = mean[c], r = rstd[c], factor = weight ? of_channel<T>(weight, c, wide) : (A)1, level = bias ? of_channel<T>(bias, c, wide) : (A)0;
     for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
         int there = columns.there(row, SOME);
         T v[SOME], g[SOME];

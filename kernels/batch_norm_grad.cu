@@ -15,10 +15,10 @@ struct Cotangent {
     const T *dy, *shown;
     A factor, level;
     bool relu, weighted, biased;
-    __device__ __forceinline__ Cotangent(const T* dy, const T* shown, const T* weight, const T* bias, int relu, i64 c,
-                                         i64 first)
-        : dy(dy + first), shown(shown ? shown + first : shown), factor(weight ? (A)weight[c] : (A)1),
-          level(bias ? (A)bias[c] : (A)0), relu(relu), weighted(weight), biased(bias) {}
+    __device__ __forceinline__ Cotangent(const T* dy, const T* shown, const void* weight, const void* bias, int wide, int relu,
+                                         i64 c, i64 first)
+        : dy(dy + first), shown(shown ? shown + first : shown), factor(weight ? of_channel<T>(weight, c, wide) : (A)1),
+          level(bias ? of_channel<T>(bias, c, wide) : (A)0), relu(relu), weighted(weight), biased(bias) {}
     // Loads dy, and `shown` if there is one.
     template <int N> __device__ __forceinline__ void load(i64 at, Pack<T, N>& g, Pack<T, N>& y) const {
         g = *(const Pack<T, N>*)(dy + at);
@@ -71,14 +71,14 @@ __device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T
 // The same for each share, into made[parts, channels, 2].
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-batch_grad_parts(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const T* bias,
-                 const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
+batch_grad_parts(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const void* bias,
+                 const T* shown, i64 count, i64 inner, i64 channels, int parts, int wide, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(256);
     i64 first, last, c = blockIdx.x % channels;
     share_of(count, blockIdx.x / channels, parts, first, last);
-    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
+    Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, c * inner);
     A w, b;
     Walk<N> walk(first + team.rank * N, count, inner, channels);
     slopes_of<T, N>(cotangent, x + c * inner, walk, first, last, mean[c], rstd[c], team, room, w, b);
@@ -111,14 +111,14 @@ struct RowCotangents {
 // As batch_grad_parts, for channels that are adjacent in memory.
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
-batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const T* bias,
-                   const T* shown, i64 count, i64 channels, int parts, int relu) {
+batch_grad_columns(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const void* bias,
+                   const T* shown, i64 count, i64 channels, int parts, int wide, int relu) {
     typedef WIDE(T) A;
     __shared__ A rooms[2][8][32];
     Columns columns(count, channels, parts);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 c = columns.c < channels ? columns.c : 0;
-    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c);
+    Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, c);
     A m = mean[c], r = rstd[c], w = 0, b = 0;
     x += c;
     for (i64 row = columns.first; row < columns.last; row += 8 * RowCotangents<T>::some) {
@@ -137,25 +137,25 @@ batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean
 
 // Their sums, which are also stored in the first share's place, where dx reads them in full precision.
 template <typename T>
-__global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channels, int parts) {
+__global__ void batch_grad_total(WIDE(T)* made, void* dweight, void* dbias, i64 channels, int parts, int wide) {
     EACH(c, channels) {
         WIDE(T) w = 0, b = 0;
         for (int part = 0; part < parts; ++part) w += made[2 * (part * channels + c)], b += made[2 * (part * channels + c) + 1];
         made[2 * c] = w, made[2 * c + 1] = b;
-        dweight[c] = (T)w, dbias[c] = (T)b;
+        set_channel<T>(dweight, c, wide, w), set_channel<T>(dbias, c, wide, b);
     }
 }
 
 template <typename T, int N>
-__global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made,
-                              T* dx, const T* bias, const T* shown, i64 n, i64 inner, i64 channels, int relu) {
+__global__ void batch_norm_dx(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made,
+                              T* dx, const void* bias, const T* shown, i64 n, i64 inner, i64 channels, int wide, int relu) {
     typedef WIDE(T) A;
     i64 count = n / channels;
     EACH(i, n / N) {
         i64 at = i * N, c = n < (i64)1 << 32 ? (i64)((u32)at / (u32)inner % (u32)channels) : at / inner % channels;
-        A m = mean[c], r = rstd[c], own = weight ? r * (A)weight[c] : r;
+        A m = mean[c], r = rstd[c], own = weight ? r * of_channel<T>(weight, c, wide) : r;
         A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
-        Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, 0);
+        Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, 0);
         Pack<T, N> v = *(const Pack<T, N>*)(x + at), g, y;
         cotangent.load(at, g, y);
 #pragma unroll
@@ -170,14 +170,14 @@ __global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const WI
 // As batch_norm_dx, for channels that are adjacent in memory: a thread has the numbers of one channel.
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
-batch_dx_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
-                 const T* bias, const T* shown, i64 count, i64 channels, int parts, int relu) {
+batch_dx_columns(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
+                 const void* bias, const T* shown, i64 count, i64 channels, int parts, int wide, int relu) {
     typedef WIDE(T) A;
     Columns columns(count, channels, parts);
     i64 c = columns.c;
     if (c >= channels) return;
-    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c);
-    A m = mean[c], r = rstd[c], own = weight ? r * (A)weight[c] : r;
+    Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, c);
+    A m = mean[c], r = rstd[c], own = weight ? r * of_channel<T>(weight, c, wide) : r;
     A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
     x += c;
     dx += c;
@@ -192,16 +192,16 @@ batch_dx_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
 // All three gradients, for one of `shares` of a channel, divided among blocks as in batch_norm; no dx if it is not needed.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-batch_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
-                 T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts,
-                 int shares, int relu) {
+batch_norm_grads(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
+                 void* dweight, void* dbias, const void* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts,
+                 int shares, int wide, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
     i64 first, last, c = blockIdx.x % channels, share = blockIdx.x / channels;
     share_of(count, share, shares, first, last);
     Walk<N> walk(first + team.rank * N, count, inner, channels);
-    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
+    Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, c * inner);
     x += c * inner;
     A m = mean[c], r = rstd[c], w = 0, b = 0;
     if (made) gather(made, c, channels, parts, pairs);
@@ -209,12 +209,12 @@ batch_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
     if (!team.rank) {
         for (int part = 0; made && part < parts; ++part) w += pairs[2 * part], b += pairs[2 * part + 1];
         both[0] = w / (A)count, both[1] = b / (A)count;
-        if (!share) dweight[c] = (T)w, dbias[c] = (T)b;
+        if (!share) set_channel<T>(dweight, c, wide, w), set_channel<T>(dbias, c, wide, b);
     }
     __syncthreads();
     if (!dx) return;
     dx += c * inner;
-    A slope = both[0], level = both[1], own = weight ? r * (A)weight[c] : r;
+    A slope = both[0], level = both[1], own = weight ? r * of_channel<T>(weight, c, wide) : r;
     for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
         Cotangents<T, N> next(cotangent, x, walk, last - from, m, r);
 #pragma unroll

@@ -96,8 +96,8 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)
 // With `relu`, relu is applied to the rounded result, where NaN stays NaN; with `dy`, the result is the gradient of relu for that
 // cotangent.
 template <typename T, int N>
-__global__ void affine(const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 n,
-                       i64 inner, i64 channels, int relu, const T* dy) {
+__global__ void affine(const T* x, const void* weight, const void* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 n,
+                       i64 inner, i64 channels, int wide, int relu, const T* dy) {
     typedef WIDE(T) A;
     EACH(i, n / N) {
         i64 row = n < (i64)1 << 32 ? (i64)((u32)(i * N) / (u32)inner) : i * N / inner, column = i * N - row * inner;
@@ -105,8 +105,14 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const WIDE(T)
         A m = mean[row], r = rstd[row], factor[N], level[N];
         Pack<T, N> v = *(const Pack<T, N>*)(x + i * N), g;
         if (dy) g = *(const Pack<T, N>*)(dy + i * N);
-        given(weight, column, channels, (A)1, factor);
-        given(bias, column, channels, (A)0, level);
+        if (channels) {
+            A one = weight ? of_channel<T>(weight, column, wide) : (A)1, other = bias ? of_channel<T>(bias, column, wide) : (A)0;
+#pragma unroll
+            for (int k = 0; k < N; ++k) factor[k] = one, level[k] = other;
+        } else {
+            given((const T*)weight, column, false, (A)1, factor);
+            given((const T*)bias, column, false, (A)0, level);
+        }
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             T made = (T)affine_of(((A)v.of[k] - m) * r, weight, factor[k], bias, level[k]);

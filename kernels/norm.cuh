@@ -18,3 +18,15 @@ __device__ __forceinline__ T through_relu(T made, bool relu, bool gradient, T g)
     if (gradient) return (T)((A)made <= 0 ? (A)0 : (A)g);
     return relu && (A)made < 0 ? (T)0 : made;
 }
+
+// The number of a channel, such as batch norm's weight: a T, or with `wide` in the precision of the computation.
+template <typename T>
+__device__ __forceinline__ WIDE(T) of_channel(const void* x, i64 c, int wide) {
+    return wide ? ((const WIDE(T)*)x)[c] : (WIDE(T))((const T*)x)[c];
+}
+
+template <typename T>
+__device__ __forceinline__ void set_channel(void* x, i64 c, int wide, WIDE(T) v) {
+    if (wide) ((WIDE(T)*)x)[c] = v;
+    else ((T*)x)[c] = (T)v;
+}

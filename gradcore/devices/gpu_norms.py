@@ -60,11 +60,11 @@ def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inne
         count = x.size // channels
         parts, blocks = _parts_of_columns(count, channels)
         gl.run_blocks("batch_norm", "affine_columns", (x.dtype,), blocks, x, weight, bias, mean, rstd, out, np.int64(count),
-                      np.int64(channels), parts, np.int32(relu), dy)
+                      np.int64(channels), parts, _wide(x, weight, bias), np.int32(relu), dy)
         return
     length = gl.length_of(inner, x, out, dy, *(() if channels else (weight, bias)))
     gl.run("norm", "affine", (x.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
-           np.int64(x.size), np.int64(inner), np.int64(channels), np.int32(relu), dy)
+           np.int64(x.size), np.int64(inner), np.int64(channels), _wide(x, weight, bias), np.int32(relu), dy)
 
 
 @gl.kernel
@@ -159,6 +159,11 @@ def _near(x: Any) -> bool:
     return bool(math.prod(x.shape[2:]) >= _NEIGHBOURS or x.size <= _CACHED)
 
 
+def _wide(x: Any, *channels: Any) -> Any:
+    """Have weights and the like, as far as they are there, another dtype than ``x``? Then it is that of the computation."""
+    return np.int32(any(c is not None and c.dtype != x.dtype for c in channels))
+
+
 def alone(x: Any) -> bool:
     """Does one block handle a whole channel? Then the workspace is not used."""
     return bool(_near(x) and x.size <= _CHANNEL * x.shape[1])
@@ -192,6 +197,7 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
     """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
     by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
     kept, parts = (mean, rstd, running_mean, running_var), np.int32(by.parts)
+    own = _wide(x, weight, bias, running_mean, running_var)
     count, inner, channels = by.sizes
     types = x.dtype, gl.length_of(int(inner), x, out)
     if by.columns:
@@ -200,9 +206,9 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
         gl.run_blocks("batch_norm", "batch_parts", types, by.blocks, x, by.made, *by.sizes, parts)
     if by.together:
         gl.run_blocks("batch_norm", "batch_norm", types, by.channels * by.shares, x, weight, bias, by.made, out, *kept,
-                      *by.sizes, parts, np.int32(by.shares), *numbers, np.int32(relu))
+                      *by.sizes, parts, np.int32(by.shares), *numbers, own, np.int32(relu))
         return
-    gl.run("batch_norm", "batch_statistics", types[:1], by.channels, by.made, *kept, count, channels, parts, *numbers)
+    gl.run("batch_norm", "batch_statistics", types[:1], by.channels, by.made, *kept, count, channels, parts, *numbers, own)
     _affine(x, weight, bias, mean, rstd, out, int(inner), by.channels, relu)
 
 
@@ -217,23 +223,23 @@ def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
-    by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
+    by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), (_wide(x, weight, bias, dweight), np.int32(relu))
     count, inner, channels = by.sizes
     family, types, parts = "batch_norm_grad", (x.dtype, gl.length_of(int(inner), dy, x, dx, shown)), np.int32(by.parts)
     if by.columns:
         gl.run_blocks(family, "batch_grad_columns", types[:1], by.blocks, *given, by.made, bias, shown, count, channels, parts,
-                      last)
+                      *last)
     elif not by.alone:
-        gl.run_blocks(family, "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes, parts, last)
+        gl.run_blocks(family, "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes, parts, *last)
     if by.together:
         gl.run_blocks(family, "batch_norm_grads", types, by.channels * by.shares, *given, by.made, dx if needs[0] else None,
-                      dweight, dbias, bias, shown, *by.sizes, parts, np.int32(by.shares), last)
+                      dweight, dbias, bias, shown, *by.sizes, parts, np.int32(by.shares), *last)
         return
-    gl.run(family, "batch_grad_total", types[:1], by.channels, by.made, dweight, dbias, channels, parts)
+    gl.run(family, "batch_grad_total", types[:1], by.channels, by.made, dweight, dbias, channels, parts, last[0])
     if needs[0] and by.columns:
         parts, blocks = _parts_of_columns(int(count), by.channels)
         gl.run_blocks(family, "batch_dx_columns", types[:1], blocks, *given, by.made, dx, bias, shown, count, channels, parts,
-                      last)
+                      *last)
     elif needs[0]:
         gl.run(family, "batch_norm_dx", types, x.size // types[1], *given, by.made, dx, bias, shown, np.int64(x.size), inner,
-               channels, last)
+               channels, *last)

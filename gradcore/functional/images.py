@@ -138,7 +138,7 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     batch, with the unbiased variance; otherwise mean and variance are the running ones. For a 16-bit input, the other tensors
     may be float32. Ioffe and Szegedy, arXiv:1502.03167.
     """
-    if is_mixed(input, running_mean, running_var, weight, bias):
+    if weight is None and bias is not None and is_mixed(input, running_mean, running_var, bias):
         return movement.cast_to(batch_norm(movement.cast(input, dtype=FLOAT32), running_mean, running_var, weight, bias,
                                            training, momentum, eps), input.spec)
     if training and not input.spec.numel and input.spec.ndim > 1:

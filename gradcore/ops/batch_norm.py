@@ -25,11 +25,14 @@ def _room(x: TensorSpec, temporaries: int, channels: int) -> int:
 
 
 def _check(x: TensorSpec, **channels: TensorSpec | None) -> None:
+    """The numbers of channels have the input's dtype, or all float32 for an input of 16 bits; statistics are float32 anyway."""
     need_float("batch_norm", input=x, **channels)
     if x.ndim < 2:
         raise SpecError(f"batch_norm: expected an input [N, C, ...], but got {list(x.shape)}")
+    wide = x.widened().dtype
+    own = next((spec.dtype for name, spec in channels.items() if spec is not None and name not in ("mean", "rstd")), x.dtype)
     for name, spec in channels.items():
-        dtype = x.widened().dtype if name in ("mean", "rstd") else x.dtype
+        dtype = wide if name in ("mean", "rstd") or own == wide else x.dtype
         if spec is not None and (spec.shape != (x.shape[1],) or spec.dtype != dtype):
             raise SpecError(f"batch_norm: {name} should contain {x.shape[1]} elements of {dtype.name} and not "
                             f"{list(spec.shape)} of {spec.dtype.name}")
@@ -53,14 +56,16 @@ def _apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | Non
 
 def _grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
                needs: tuple[bool, ...]) -> Inferred:
-    channel = TensorSpec.of((x.shape[1],), x.dtype)
+    channel = TensorSpec.of((x.shape[1],), x.dtype if weight is None else weight.dtype)
     return Inferred((x.like(), channel, channel), (), _room(x, 1, 4))
 
 
-def _rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
+def _rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, bias_spec: Any,
+          needs: tuple[bool, ...]) -> Any:
     dx = dweight = dbias = None
     if g is not None:
         dx, dweight, dbias = batch_norm_grad(g, x, weight, mean, rstd, needs=needs)
+        dbias = cast_to(dbias, bias_spec) if needs[2] else None
     if needs[0] and (g_mean is not None or g_rstd is not None):
         columns = [None if v is None else _column(v, x) for v in (mean, rstd, g_mean, g_rstd)]
         aside = by_statistics(x, *columns, count=x.spec.numel // x.spec.shape[1])
@@ -80,14 +85,15 @@ def _slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> Any:
     return centred * _column(rstd if weight is None else rstd * weight, x), dweight, dbias
 
 
-def _apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
+def _apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, weight_spec: Any, bias_spec: Any,
+                needs: tuple[bool, ...]) -> Any:
     """Elementary, for statistics that do not depend on the input."""
     dims = (0, *range(2, g.spec.ndim))
     factor = rstd if weight is None else mul(rstd, weight)
     dweight = sum(mul(g, mul(sub(x, _column(mean, g)), _column(rstd, g))), dims=dims, keepdim=False) if needs[1] else None
     return (cast_to(mul(g, _column(factor, g)), g.spec) if needs[0] else None,
-            None if dweight is None else cast_to(dweight, g.spec),
-            sum(g, dims=dims, keepdim=False) if needs[2] else None)
+            None if dweight is None else cast_to(dweight, weight_spec),
+            cast_to(sum(cast_to(g, bias_spec), dims=dims, keepdim=False), bias_spec) if needs[2] else None)
 
 
 batch_norm = op("batch_norm", _spec, joint("x", "weight", "bias")(_rule), aux=("mean", "rstd"), contiguous=True,

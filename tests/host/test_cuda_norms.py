@@ -53,8 +53,8 @@ def made(name: str, *values: Any, more: tuple[Any, ...] = (), **attrs: Any) -> l
     return [None if c is None else c.array if isinstance(c, Copy) else c for c in copies]
 
 
-def channels(shape: tuple[int, ...], dtype: Any) -> list[Any]:
-    """An input with NaN in the last of several channels, and the operands per channel."""
+def channels(shape: tuple[int, ...], dtype: Any, own: Any = None) -> list[Any]:
+    """An input with NaN in the last of several channels, and the operands per channel, in another dtype if that is given."""
     x = normal(1, dtype, *shape)
     if shape[1] > 1:
         x[0, -1] = np.nan
@@ -63,13 +63,13 @@ def channels(shape: tuple[int, ...], dtype: Any) -> list[Any]:
     weight[0] = 1e-9
     bias = normal(3, dtype, shape[1])
     bias[0] = 0
-    return [x, weight, bias]
+    return [x, weight.astype(own or dtype), bias.astype(own or dtype)]
 
 
-def batch_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+def batch_norm(shape: tuple[int, ...], dtype: Any, own: Any = None) -> tuple[list[Any], list[Any]]:
     """Batch norm and relu, separate and fused."""
-    given = channels(shape, dtype)
-    running = [normal(4, dtype, shape[1]), normal(5, dtype, shape[1])]
+    given = channels(shape, dtype, own)
+    running = [normal(k, dtype, shape[1]).astype(own or dtype) for k in (4, 5)]
     how = {"momentum": 0.1, "eps": 1e-5}
     results = [np.zeros_like(given[0]), *statistics(dtype, shape[1])]
     workspace = room("batch_norm", *given, *running, **how)
@@ -80,18 +80,18 @@ def batch_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]
     return [*apart[:8], np.array(42)], [*together[:8], together[-1]]
 
 
-def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+def batch_norm_apply(shape: tuple[int, ...], dtype: Any, own: Any = None) -> tuple[list[Any], list[Any]]:
     """The map, relu, and its gradient."""
-    given = [*channels(shape, dtype), *statistics(dtype, shape[1])]
+    given = [*channels(shape, dtype, own), *statistics(dtype, shape[1])]
     out, dy, workspace = np.zeros_like(given[0]), normal(6, dtype, *shape), room("batch_norm_apply", *given)
     relu = made("relu", made("batch_norm_apply", *given, out, workspace)[5], out)[1]
     slopes = made("relu_grad", dy, relu, out)[2]
     return [relu, slopes], [made("batch_norm_apply", *given, out, workspace, more=more)[5] for more in ((True,), (True, dy))]
 
 
-def batch_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+def batch_norm_grad(shape: tuple[int, ...], dtype: Any, own: Any = None) -> tuple[list[Any], list[Any]]:
     """The gradients of relu, recomputed or kept, and of batch norm; dx is separate, or overwrites the cotangent."""
-    x, weight, bias = channels(shape, dtype)
+    x, weight, bias = channels(shape, dtype, own)
     (mean, rstd), dy = statistics(dtype, shape[1]), normal(6, dtype, *shape)
     how = {"needs": (True, True, True)}
     workspace, out = room("batch_norm_grad", dy, x, weight, mean, rstd, **how), np.zeros_like(x)
@@ -208,6 +208,16 @@ def emulator(emulated: Emulator, request: pytest.FixtureRequest) -> Emulator:
 def test_one_launch_has_the_bits_of_two(emulator: Emulator, f: Any, shape: Any, dtype: Any) -> None:
     for one, other in zip(*f(shape, dtype), strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES[2:], ids=str)
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+@pytest.mark.parametrize("f", [batch_norm, batch_norm_apply, batch_norm_grad], ids=lambda f: f.__name__)
+def test_a_16_bit_input_may_have_float32_channels(emulator: Emulator, f: Any, shape: Any, dtype: Any) -> None:
+    narrow, wide = f(shape, dtype)[1], f(shape, dtype, np.float32)
+    for own, one, other in zip(narrow, *wide, strict=True):
+        assert one.tobytes() == other.tobytes()
+        np.testing.assert_array_equal(other.astype(own.dtype).astype(float), own.astype(float))
 
 
 @pytest.mark.parametrize("rows, width, parts, lanes", SUMS)
