@@ -19,14 +19,15 @@ __device__ __forceinline__ T through_relu(T made, bool relu, bool gradient, T g)
     return relu && (A)made < 0 ? (T)0 : made;
 }
 
-// The number of a channel, such as batch norm's weight: a T, or with `wide` in the precision of the computation.
+// The number of a channel, such as batch norm's weight: a T, or with `wide` in the precision of the computation, which only for
+// types of 16 bits is another.
 template <typename T>
 __device__ __forceinline__ WIDE(T) of_channel(const void* x, i64 c, int wide) {
-    return wide ? ((const WIDE(T)*)x)[c] : (WIDE(T))((const T*)x)[c];
+    return sizeof(T) == 2 && wide ? ((const WIDE(T)*)x)[c] : (WIDE(T))((const T*)x)[c];
 }
 
 template <typename T>
 __device__ __forceinline__ void set_channel(void* x, i64 c, int wide, WIDE(T) v) {
-    if (wide) ((WIDE(T)*)x)[c] = v;
+    if (sizeof(T) == 2 && wide) ((WIDE(T)*)x)[c] = v;
     else ((T*)x)[c] = (T)v;
 }
