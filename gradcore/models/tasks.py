@@ -113,7 +113,7 @@ class TextTask:
         module.eval()
         with no_grad():
             loss = self._test_loss(module, device)
-            sample = write(module, self._text, "The ", 300, device)
+            sample = write(module, self._text, self._context, "The ", 300, device)
         module.train(training)
         entropy = self._text.bigram_entropy()
         beside = "below" if loss < entropy else "not below"
@@ -136,13 +136,14 @@ class TextTask:
         return total / len(starts)
 
 
-def write(module: Any, text: Text, start: str, length: int, device: Any, temperature: float = 0.8, seed: int = 0) -> str:
-    """``start`` and ``length`` more characters, each sampled from the module's prediction."""
+def write(module: Any, text: Text, context: int, start: str, length: int, device: Any, temperature: float = 0.8,
+          seed: int = 0) -> str:
+    """``start`` and ``length`` more characters, each sampled from the module's prediction from the ``context`` before it."""
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, 3], np.uint64)))
     known = [c for c in start if c in text.alphabet] or [text.alphabet[0]]
     numbers = list(text.encode("".join(known)))
     for _ in range(length):
-        seen = np.array([numbers[-module.context:]], np.int64)
+        seen = np.array([numbers[-context:]], np.int64)
         scores = module(functional.tensor(seen, device=device))[0, -1].cpu().numpy().astype(np.float64) / temperature
         odds = np.exp(scores - scores.max())
         numbers.append(int(generator.choice(len(odds), p=odds / odds.sum())))

@@ -79,6 +79,17 @@ def test_train_the_gpt_on_text(capsys, tmp_path):
     assert len(written["sample"]) > 300 and written["sample"] in out
 
 
+def test_train_a_model_of_ones_own_on_text(capsys, tmp_path):
+    """As docs/questions.md says; only the task knows how many characters the model takes."""
+    model, text = tmp_path / "lines.py", tmp_path / "verse.txt"
+    page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
+    code = page.partition("## How do I train a model of my own on text?")[2].partition("```python\n")[2]
+    model.write_text(code.partition("workload = ")[0], encoding="utf-8")
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 80)
+    status, out, _ = run(capsys, "train", "--model", model, "--data", text, "--steps", 3, "--out", tmp_path)
+    assert status == 0 and "bigram entropy" in out and "A sample of text:" in out
+
+
 @pytest.mark.parametrize("model", ["cnn", "chargpt"])
 def test_measure_predicts_the_larger_models(capsys, model):
     rows = {}
