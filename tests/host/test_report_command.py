@@ -165,7 +165,6 @@ def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["report"], ["export", "--format", "csv", "-o", "out.csv"], ["diff", "."]])
 def test_a_run_without_steps_is_named(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    with RunWriter("ended.jsonl", {}):
-        pass
+    RunWriter("ended.jsonl", {}).close({})
     assert main([command[0], ".", *command[1:]]) in (1, 2)
     assert capsys.readouterr().err.startswith("gradcore: ended.jsonl: the file has no step's events")
