@@ -61,9 +61,11 @@ def is_of_library(module: str) -> bool:
 
 
 def is_whole(kind: type) -> bool:
-    """Is it one of Python's own classes, whose methods read attributes that no user's code names, so that all of them count?"""
-    return (is_of_library(kind.__module__) and kind.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy")
-            and not issubclass(kind, _BY_ATTRIBUTES) and not _is_written_in_c(kind))
+    """Has it a constructor of Python's own, even if it is the user's? Then methods read attributes that no user's code names,
+    so that all of them count. A class such as ``ABC`` keeps nothing."""
+    return not issubclass(kind, _BY_ATTRIBUTES) and any(
+        isinstance(vars(c).get("__init__"), FunctionType) and is_of_library(c.__module__)
+        and c.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy") for c in kind.__mro__)
 
 
 def is_opaque(x: Any) -> bool:

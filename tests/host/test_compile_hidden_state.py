@@ -20,6 +20,8 @@ import sqlite3
 import sys
 import threading
 import weakref
+from abc import ABC
+from collections import UserDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import MappingProxyType, SimpleNamespace
@@ -43,6 +45,14 @@ def a_section() -> Case:
     config = configparser.ConfigParser()
     config["training"] = {"scale": "2"}
     return lambda x: x * float(config["training"]["scale"]), lambda: config.set("training", "scale", "3")
+
+
+def a_dict_of_a_class_of_the_users() -> Case:
+    class Options(UserDict[str, int]):
+        pass
+
+    options = Options(scale=2)
+    return lambda x: x * options["scale"], lambda: options.update(scale=3)
 
 
 def the_size_of_a_queue() -> Case:
@@ -128,8 +138,8 @@ def which_attributes_there_are() -> Case:
     return lambda x: x * len([a for a in dir(options) if a[0] != "_"]), lambda: setattr(options, "other", 1)
 
 
-GUARDED = [a_config, a_section, the_size_of_a_queue, the_size_of_a_queue_of_asyncio, a_future, a_view_of_a_dict,
-           all_of_a_view_of_a_dict, a_number_of_ctypes, a_structure_of_ctypes, a_memoryview, a_mapped_file,
+GUARDED = [a_config, a_section, a_dict_of_a_class_of_the_users, the_size_of_a_queue, the_size_of_a_queue_of_asyncio, a_future,
+           a_view_of_a_dict, all_of_a_view_of_a_dict, a_number_of_ctypes, a_structure_of_ctypes, a_memoryview, a_mapped_file,
            a_weak_reference, a_property, the_code_of_a_function, which_attributes_there_are]
 
 
@@ -225,6 +235,21 @@ def test_an_argument_of_c_code_is_not_replayed() -> None:
         assert f"an argument is a {type(waiting).__name__}, whose state no guard can see" in f.traces[-1]
     waiting.close()
     assert not f.programs
+
+
+def test_a_class_that_keeps_nothing_makes_no_attribute_count() -> None:
+    class Trainer(ABC):  # noqa: B024
+        def __init__(self) -> None:
+            self.scale, self.steps = 2, 0
+
+        def step(self, x: Any) -> Any:
+            return x * self.scale
+
+    trainer = Trainer()
+    f = gradcore.compile(trainer.step)
+    for trainer.steps in range(3):
+        assert f(gradcore.ones(1)).item() == 2
+    assert len(f.traces) == 1
 
 
 def test_what_has_effects_alone_or_never_changes_is_no_reason() -> None:
