@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,26 +33,107 @@ class IncompatibleKeys(NamedTuple):
 
 #: The last part of the key under which a module's ``get_extra_state`` is stored.
 _EXTRA = "_extra_state"
+#: The entry of a module's metadata with the loading that it is a part of.
+_LOADING = "loading"
 
 
-def collect(module: Module, prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """The state dict: for each module of the tree its parameters, its persistent buffers, and its extra state.
+class Stateful:
+    """The part of :class:`Module` that collects and loads its state dict, each module by methods that it may override."""
 
-    A module that occurs twice in the tree is listed twice, as in PyTorch.
-    """
-    found: dict[str, Any] = {}
-    for path, owner in _paths(module, prefix):
-        found.update(_tensors(owner, path, keep_vars))
-        if type(owner).get_extra_state is not Named.get_extra_state:
-            found[path + _EXTRA] = owner.get_extra_state()
-    return found
+    #: Stored with the state dict, for a later class that loads an earlier one's.
+    _version: int = 1
+    #: Names that a state dict may lack, since earlier ones did.
+    _may_be_missing: frozenset[str] = frozenset()
+    _parameters: Any
+    _buffers: Any
+    _modules: Any
+    _transient: set[str]
+
+    def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
+        """Parameters and persistent buffers by path. The tensors share their storage with the module.
+
+        For classes that define ``get_extra_state``, what it returns is added as ``_extra_state``. A module that occurs twice in
+        the tree is listed twice. ``destination`` is a dict to add to.
+        """
+        if destination is None:
+            destination = OrderedDict()
+            destination._metadata = OrderedDict()
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]] = {"version": self._version}
+        self._save_to_state_dict(destination, prefix, keep_vars)
+        for name, child in self._modules.items():
+            if child is not None:
+                child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        found: dict[str, Any] = destination
+        return found
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Add what this module has to a state dict, without its children."""
+        destination.update(_tensors(self, prefix, keep_vars))
+        if type(self).get_extra_state is not Named.get_extra_state:  # type: ignore[attr-defined]
+            destination[prefix + _EXTRA] = self.get_extra_state()  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> IncompatibleKeys:
+        """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
+
+        With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs.
+        Raises RuntimeError, before anything is copied, with a list of all size mismatches and, if ``strict``, all missing and
+        unexpected keys.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
+        loading, missing, unexpected, errors = _Loading(assign), list[str](), list[str](), list[str]()
+        unexpected += [k for k in state_dict if not isinstance(k, str)]
+        given = {k: v for k, v in state_dict.items() if isinstance(k, str)}
+        _load(self, given, "", getattr(state_dict, "_metadata", {}), loading, (missing, unexpected, errors))
+        if strict and unexpected:
+            errors.insert(0, f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
+        if strict and missing:
+            errors.insert(0, f"Missing key(s) in state_dict: {_quoted(missing)}. ")
+        if errors:
+            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(errors))
+        loading.run()
+        return IncompatibleKeys(missing, unexpected)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+                              unexpected_keys: list[str], error_msgs: list[str]) -> None:
+        """Load what this module has, without its children, and add to the lists what does not fit.
+
+        ``state_dict`` has the keys below ``prefix``, and may be changed. As a part of :meth:`load_state_dict`, the values are
+        copied when all modules have been looked at.
+        """
+        loading = local_metadata.get(_LOADING)
+        now = _Loading(False) if loading is None else loading
+        own = _tensors(self, prefix, True)
+        for key, target in own.items():
+            if key in state_dict:
+                value = as_value(key, state_dict[key])
+                shape = tuple(value.shape)
+                if shape == target.spec.shape:
+                    now.values.append((target, value))
+                else:
+                    error_msgs.append(f"size mismatch for {key}: copying a param with shape gradcore.Size({list(shape)}) from "
+                                      f"checkpoint, the shape in current model is gradcore.Size({list(target.spec.shape)}).")
+            # What keeps its own value must have one.
+            elif strict and (key[len(prefix):] not in self._may_be_missing or (now.assign and target.device.type == "meta")):
+                missing_keys.append(key)
+        has_extra = type(self).set_extra_state is not Named.set_extra_state  # type: ignore[attr-defined]
+        if has_extra and prefix + _EXTRA in state_dict:
+            now.extra.append((self, state_dict[prefix + _EXTRA]))
+        elif has_extra and strict:
+            missing_keys.append(prefix + _EXTRA)
+        if strict:
+            known = {*own, prefix + _EXTRA} if has_extra else own
+            unexpected_keys += [k for k in state_dict if k.startswith(prefix) and k not in known
+                                and _child_of(k, prefix) not in self._modules]
+        if loading is None:
+            now.run()
 
 
-def _paths(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
-    yield prefix, module
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from _paths(child, f"{prefix}{name}.")
+def _child_of(key: str, prefix: str) -> str | None:
+    """The name of the child that a key below ``prefix`` leads to, if it leads to one."""
+    name, dot, _ = key[len(prefix):].partition(".")
+    return name if dot else None
 
 
 def _tensors(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
@@ -60,54 +142,42 @@ def _tensors(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
             if value is not None and name not in module._transient}
 
 
-def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool = False) -> IncompatibleKeys:
-    """Load a state dict: check everything, then copy the values, or with ``assign`` take over their storage."""
-    if not isinstance(state_dict, Mapping):
-        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
-    own: dict[str, Tensor] = {}
-    extra: dict[str, Module] = {}
-    optional: set[str] = set()
-    for path, owner in _paths(module, ""):
-        optional.update(path + name for name in owner._may_be_missing)
-        own.update(_tensors(owner, path, True))
-        if type(owner).set_extra_state is not Named.set_extra_state:
-            extra[path + _EXTRA] = owner
-    if assign:
-        # What keeps its own value must have one.
-        optional = {k for k in optional if k in own and own[k].device.type != "meta"}
-    missing = [k for k in (*own, *extra) if k not in state_dict and k not in optional]
-    unexpected = [k for k in state_dict if k not in own and k not in extra]
-    errors = []
-    if strict and missing:
-        errors.append(f"Missing key(s) in state_dict: {_quoted(missing)}. ")
-    if strict and unexpected:
-        errors.append(f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
-    values = {}
-    for key, target in own.items():
-        if key in state_dict:
-            value = values[key] = as_value(key, state_dict[key])
-            shape = tuple(value.shape)
-            if shape != target.spec.shape:
-                errors.append(f"size mismatch for {key}: copying a param with shape gradcore.Size({list(shape)}) from "
-                              f"checkpoint, the shape in current model is gradcore.Size({list(target.spec.shape)}).")
-    if errors:
-        raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t" + "\n\t".join(errors))
-    with modes.no_grad():
-        for key, value in values.items():
-            target = own[key]
-            given = value if isinstance(value, Tensor) else functional.tensor(value, device=None if assign else target.device)
-            if assign:
-                was = TAGS[target.storage.block.tag]
-                target.data = given.detach()
-                owners.retag(target, role=was.role, layer=was.layer, network=was.network)
-            else:
-                target.copy_(given)
-    for key, owner in extra.items():
-        if key in state_dict:
-            owner.set_extra_state(state_dict[key])
-    if assign:
-        paths.structure_changed()
-    return IncompatibleKeys(missing, unexpected)
+def _load(module: Module, state_dict: dict[str, Any], prefix: str, metadata: Any, loading: _Loading,
+          found: tuple[list[str], list[str], list[str]]) -> None:
+    """Let each module of a tree look at its part of a state dict, as a dict of its own, which it may change."""
+    module._load_from_state_dict(state_dict, prefix, {**metadata.get(prefix[:-1], {}), _LOADING: loading}, True, *found)
+    for name, child in module._modules.items():
+        if child is not None:
+            below = f"{prefix}{name}."
+            _load(child, {k: v for k, v in state_dict.items() if k.startswith(below)}, below, metadata, loading, found)
+
+
+class _Loading:
+    """What a state dict will set when all of it has been checked: values to copy, and extra state.
+
+    With ``assign``, the tensors take over the values' storage instead.
+    """
+
+    def __init__(self, assign: bool) -> None:
+        self.assign = assign
+        self.values: list[tuple[Tensor, Any]] = []
+        self.extra: list[tuple[Any, Any]] = []
+
+    def run(self) -> None:
+        with modes.no_grad():
+            for target, value in self.values:
+                given = value if isinstance(value, Tensor) else functional.tensor(
+                    value, device=None if self.assign else target.device)
+                if self.assign:
+                    was = TAGS[target.storage.block.tag]
+                    target.data = given.detach()
+                    owners.retag(target, role=was.role, layer=was.layer, network=was.network)
+                else:
+                    target.copy_(given)
+        for owner, state in self.extra:
+            owner.set_extra_state(state)
+        if self.assign:
+            paths.structure_changed()
 
 
 def as_value(key: str, value: Any) -> Any:

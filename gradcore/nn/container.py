@@ -16,7 +16,7 @@ class _Numbered(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(list(self._modules.values()))  # type: ignore[arg-type]
+        return iter(list(self._modules.values()))
 
     def _name(self, index: int) -> str:
         count = len(self._modules)
@@ -113,8 +113,8 @@ class Sequential(_Numbered):
         return self
 
     def forward(self, input: Any) -> Any:
-        for module in self._modules.values():
-            input = module(input)  # type: ignore[misc]
+        for module in self.__dict__["_modules"].values():
+            input = module(input)
         return input
 
     def __add__(self, other: Any) -> Sequential:

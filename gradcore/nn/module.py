@@ -17,8 +17,10 @@ from gradcore.engine import owners
 from gradcore.engine.sites import find_site, is_inside
 from gradcore.engine.state import local
 from gradcore.functional import empty_like
-from gradcore.nn import _state_dict, paths
+from gradcore.nn import paths
+from gradcore.nn._state_dict import Stateful
 from gradcore.nn.hooks import Hooked
+from gradcore.nn.members import members
 from gradcore.nn.named import Named
 from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.spec import bfloat16, is_floating
@@ -29,21 +31,19 @@ _calls = paths.calls
 _KINDS = ("_parameters", "_buffers", "_modules")
 
 
-class Module(Hooked, Named):
+class Module(Hooked, Named, Stateful):
     """A function with parameters. Subclasses define ``forward``; memory allocated in a call belongs to the module's layer.
 
-    ``_parameters``, ``_buffers`` and ``_modules`` list what the module has, in order. The values are also in the instance's
-    ``__dict__``, so that reading ``self.weight`` runs no Python code; so set them as attributes, never in the dicts.
+    ``_parameters``, ``_buffers`` and ``_modules`` show what the module has, in order. They are dicts in the instance's
+    ``__dict__``, where the values are attributes, too, so that reading ``self.weight`` runs no Python code.
     """
 
     training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
+    _parameters = members("_parameters")
+    _buffers = members("_buffers")
+    _modules = members("_modules")
     #: Names of the buffers that are not persistent.
     _transient: set[str]
-    #: Names that a state dict may lack, since earlier ones did.
-    _may_be_missing: frozenset[str] = frozenset()
     #: The module's place in each tree.
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None
@@ -184,7 +184,7 @@ class Module(Hooked, Named):
         if id(self) not in memo:
             memo.add(id(self))
             yield prefix, self
-            for name, child in self._modules.items():
+            for name, child in self.__dict__["_modules"].items():
                 if child is not None:
                     yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
 
@@ -193,7 +193,7 @@ class Module(Hooked, Named):
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         seen = set()
-        for name, child in self._modules.items():
+        for name, child in self.__dict__["_modules"].items():
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
                 yield name, child
@@ -231,8 +231,10 @@ class Module(Hooked, Named):
         """Set training mode (or evaluation) for the whole tree, which dropout and batch norm, for example, depend on."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
-        for module in self.modules():
-            module.training = mode
+        self.training = mode
+        # By their own methods, since layers that stay in one mode override them.
+        for child in self.children():
+            child.train(mode)
         return self
 
     def eval(self: M) -> M:
@@ -259,13 +261,19 @@ class Module(Hooked, Named):
         fn(self)
         return self
 
-    def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
-        """Replace the storage of every parameter, gradient and buffer; the tensor objects stay."""
-        for tensor in (*self.parameters(), *self.buffers()):
+    def _apply(self: M, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> M:
+        """Replace the storage of every parameter, gradient and buffer; the tensor objects stay.
+
+        Classes that have tensors elsewhere override this, and convert those too.
+        """
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        for tensor in (*self.parameters(False), *self.buffers(False)):
             grad = tensor.grad
-            tensor.data = change(tensor.detach())
+            tensor.data = fn(tensor.detach())
             if grad is not None:
-                grad.data = change(grad.detach())
+                grad.data = fn(grad.detach())
         paths.structure_changed()
         return self
 
@@ -286,12 +294,12 @@ class Module(Hooked, Named):
                 dtype = a
         if dtype is not None and not is_floating(np.dtype(dtype)):
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={np.dtype(dtype)}")
-        return self._convert(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,
-                                            non_blocking=non_blocking))
+        return self._apply(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,
+                                          non_blocking=non_blocking))
 
     def to_empty(self: M, *, device: Any) -> M:
         """Move to a device without copying values, such as a model made on meta."""
-        return self._convert(lambda t: empty_like(t, device=device))
+        return self._apply(lambda t: empty_like(t, device=device))
 
     def cpu(self: M) -> M:
         return self.to("cpu")
@@ -311,24 +319,6 @@ class Module(Hooked, Named):
     def bfloat16(self: M) -> M:
         """Convert floating parameters and buffers to bfloat16. Raises ImportError without the package ml_dtypes."""
         return self.to(bfloat16())
-
-    # -- state dict ----------------------------------------------------------------------------------------------------
-
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
-        """Parameters and persistent buffers by path. The tensors share their storage with the module.
-
-        For classes that define ``get_extra_state``, what it returns is added as ``_extra_state``.
-        """
-        return _state_dict.collect(self, prefix, keep_vars)
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> _state_dict.IncompatibleKeys:
-        """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
-
-        With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs.
-        Raises RuntimeError, before anything is copied, with a list of all size mismatches and, if ``strict``, all missing and
-        unexpected keys.
-        """
-        return _state_dict.load(self, state_dict, strict, assign)
 
     # -- repr ----------------------------------------------------------------------------------------------------------
 

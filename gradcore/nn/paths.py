@@ -105,8 +105,8 @@ def _whole(part: Module) -> Module | None:
     whole = None if found is None else found()
     if whole is None:
         return None
-    children = {*map(id, whole._modules.values())}
-    return whole if all(id(m) in children for m in part._modules.values()) else None
+    children = {*map(id, whole.__dict__["_modules"].values())}
+    return whole if all(id(m) in children for m in part.__dict__["_modules"].values()) else None
 
 
 def root_of(module: Module) -> Module:
@@ -116,7 +116,7 @@ def root_of(module: Module) -> Module:
         whole = _whole(module)
         found = {id(whole): whole} if whole is not None else {
             id(p): p for p in (r() for r in module._parents)
-            if p is not None and _whole(p) is None and any(m is module for m in p._modules.values())}
+            if p is not None and _whole(p) is None and any(m is module for m in p.__dict__["_modules"].values())}
         if len(found) != 1 or not seen.isdisjoint(found):
             return module
         seen |= found.keys()

@@ -121,7 +121,7 @@ class _Recurrent(Module):
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
-                weights = [self._parameters.get(name) for name in self._names[k]]
+                weights = [self.__dict__["_parameters"].get(name) for name in self._names[k]]
                 if runs is None:
                     out, end = run(self.mode, x, states[k], weights, bool(direction))
                 else:

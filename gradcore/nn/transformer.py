@@ -55,8 +55,7 @@ class _Layer(Module):
 
     def _part(self, k: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         """norm(x + dropout(part(x))), or x + dropout(part(norm(x))) with ``norm_first``; the norm is number ``k``."""
-        norm, dropout = self._modules[f"norm{k}"], self._modules[f"dropout{k}"]
-        assert norm is not None and dropout is not None
+        norm, dropout = getattr(self, f"norm{k}"), getattr(self, f"dropout{k}")
         if self.norm_first:
             return x + dropout(part(norm(x)))
         return norm(x + dropout(part(x)))
@@ -113,6 +112,8 @@ class TransformerEncoder(Module):
     ``enable_nested_tensor`` and ``mask_check`` have no effect.
     """
 
+    norm: Module | None
+
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
                  mask_check: bool = True) -> None:
         super().__init__()
@@ -124,12 +125,13 @@ class TransformerEncoder(Module):
                 is_causal: bool | None = None) -> Tensor:
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))
-        norm = self._modules["norm"]
-        return src if norm is None else norm(src)
+        return src if self.norm is None else self.norm(src)
 
 
 class TransformerDecoder(Module):
     """A stack of copies of a decoder layer, and a final norm if one is given."""
+
+    norm: Module | None
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -143,8 +145,7 @@ class TransformerDecoder(Module):
         for layer in self.layers:
             tgt = layer(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
                         bool(tgt_is_causal), memory_is_causal)
-        norm = self._modules["norm"]
-        return tgt if norm is None else norm(tgt)
+        return tgt if self.norm is None else self.norm(tgt)
 
 
 class Transformer(Module):

@@ -1,0 +1,83 @@
+"""The dicts ``_parameters``, ``_buffers`` and ``_modules`` of a module, as code written for PyTorch uses them."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from typing import Any
+
+
+class Members(MutableMapping[str, Any]):
+    """What a module has of one kind, by name, in order. A write sets the module's attribute, and a deletion deletes it."""
+
+    __slots__ = ("_module", "_kind")
+
+    def __init__(self, module: Any, kind: str) -> None:
+        self._module = module
+        self._kind = kind
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._module.__dict__[self._kind]
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        return self._own[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._module._put(self._kind, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._own:
+            raise KeyError(name)
+        delattr(self._module, name)
+
+    def move_to_end(self, name: str, last: bool = True) -> None:
+        """Make a member the last one, or the first. Raises KeyError if there is none of this name."""
+        own = self._own
+        moved = {name: own.pop(name)}
+        before = {} if last else moved
+        after = moved if last else {}
+        rest = dict(own)
+        own.clear()
+        own.update(before | rest | after)
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self._own)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def keys(self) -> KeysView[str]:
+        return self._own.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._own.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._own.items()
+
+    def __repr__(self) -> str:
+        return repr(self._own)
+
+
+def members(kind: str) -> Any:
+    """The attribute of a module that shows its members of one kind, and can be set to a dict of others."""
+
+    def get(module: Any) -> Members:
+        if kind not in module.__dict__:
+            raise AttributeError(f"'{type(module).__name__}' object has no attribute '{kind}': its __init__ must begin with "
+                                 "super().__init__()")
+        return Members(module, kind)
+
+    def put(module: Any, given: Any) -> None:
+        there, wanted = get(module), dict(given)
+        there.clear()
+        there.update(wanted)
+
+    return property(get, put)

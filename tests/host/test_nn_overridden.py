@@ -1,0 +1,180 @@
+"""Modules that override how they change modes, devices and state, and code that writes into a module's dicts: as in PyTorch.
+
+Each case runs with either library, and what it returns must be equal.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.conftest import raises
+
+
+def layers_that_stay_in_one_mode(t: Any) -> Any:
+    class Frozen(t.nn.BatchNorm1d):  # type: ignore[misc, name-defined]
+        def train(self, mode: bool = True) -> Any:
+            return super().train(False)
+
+    class Merged(t.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.modes: list[bool] = []
+            self.inner = Frozen(2)
+
+        def train(self, mode: bool = True) -> Any:
+            self.modes.append(mode)
+            return super().train(mode)
+
+    net = t.nn.Sequential(Frozen(2), t.nn.Sequential(Merged()), t.nn.Dropout(0.5))
+    net.eval().train()
+    net[0](t.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    return [m.training for m in net.modules()], net[1][0].modes, net[0].running_mean.tolist()
+
+
+def conversions(t: Any) -> Any:
+    class Table(t.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = t.nn.Parameter(t.ones(2))
+            self.table = t.zeros(2)
+
+        def _apply(self, fn: Any, recurse: bool = True) -> Any:
+            super()._apply(fn)
+            self.table = fn(self.table)
+            return self
+
+    net = t.nn.Sequential(t.nn.Linear(2, 2), Table()).double()
+    return [str(x.dtype).removeprefix("torch.") for x in (net[1].table, net[1].weight, net[0].weight)]
+
+
+class Renaming:
+    """A mixin, for either library, of a layer whose weight had another name in version 1."""
+
+    _version = 2
+    old: list[Any]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
+        self.old = [local_metadata.get("version")]
+        if prefix + "w" in state_dict:
+            state_dict[prefix + "weight"] = state_dict.pop(prefix + "w")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)  # type: ignore[misc]
+
+
+def keys_that_were_renamed(t: Any) -> Any:
+    class Layer(Renaming, t.nn.Linear):  # type: ignore[misc, name-defined]
+        pass
+
+    net = t.nn.Sequential(Layer(1, 1, bias=False), t.nn.Linear(1, 1))
+    given = {"0.w": t.tensor([[3.0]]), "1.weight": t.tensor([[4.0]]), "1.bias": t.tensor([5.0])}
+    found = net.load_state_dict(given)
+    seen = [found.missing_keys, found.unexpected_keys, list(given), net[0].old, [p.tolist() for p in net.parameters()]]
+    net.load_state_dict(net.state_dict())
+    return [*seen, net[0].old]
+
+
+def keys_of_ones_own(t: Any) -> Any:
+    class Counted(t.nn.Linear):  # type: ignore[misc, name-defined]
+        count = 0
+
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[prefix + "count"] = t.ones(1)
+
+        def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+            self.count = state_dict.pop(prefix + "count").item()
+            super()._load_from_state_dict(state_dict, prefix, *others)
+
+    class Headless(t.nn.Sequential):  # type: ignore[misc, name-defined]
+        def state_dict(self, *args: Any, **options: Any) -> Any:
+            found = super().state_dict(*args, **options)
+            for key in [k for k in found if "bias" in k]:
+                del found[key]
+            return found
+
+    net = t.nn.Sequential(Headless(Counted(1, 1), t.nn.Linear(1, 1)))
+    state = net.state_dict()
+    missing = net.load_state_dict(state, strict=False)
+    added = {"before": 1}
+    net[0][1].state_dict(destination=added, prefix="x.")
+    return list(state), missing.missing_keys, missing.unexpected_keys, net[0][0].count, list(added), type(state).__name__
+
+
+def a_module_on_its_own(t: Any) -> Any:
+    layer, errors = t.nn.Linear(1, 1), ([], [], [])  # type: ignore[var-annotated]
+    layer._load_from_state_dict({"a.weight": t.tensor([[2.0]]), "a.more": t.ones(1), "a.more.x": t.ones(1)}, "a.", {}, True,
+                                *errors)
+    return errors, layer.weight.tolist()
+
+
+def writes_into_the_dicts(t: Any) -> Any:
+    class Net(t.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.act, self.fc = t.nn.ReLU(), t.nn.Linear(1, 1, bias=False)
+            self.register_buffer("scale", t.ones(1))
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(self.act(x)) * self.scale
+
+    net = Net()
+    net._modules["act"] = t.nn.Identity()
+    net.fc._parameters["weight"] = t.nn.Parameter(t.full((1, 1), 7.0))
+    net._buffers["scale"] = t.full((1,), 2.0)
+    seen = [net(t.tensor([[-1.0]])).tolist(), repr(net), "act" in net._modules, len(net._modules)]
+    del net._modules["act"]
+    seen += [hasattr(net, "act"), net._modules.pop("fc") is not None, hasattr(net, "fc"), list(net._modules)]
+    net._modules.update(last=t.nn.Linear(1, 1), first=None)
+    seen += [list(net.state_dict()), net._modules.get("none"), dict(net._modules)["first"]]
+    row = t.nn.Sequential(t.nn.ReLU(), t.nn.Tanh())
+    row._modules["1"] = t.nn.Sigmoid()
+    row._modules["0"] = row._modules.pop("0")
+    again = [copy.deepcopy(row), pickle.loads(pickle.dumps(row))]
+    again[0]._modules["1"] = t.nn.Tanh()
+    return [*seen, row(t.zeros(1)).tolist(), again[0](t.zeros(1)).tolist(), again[1](t.zeros(1)).tolist(), repr(row)]
+
+
+CASES = [layers_that_stay_in_one_mode, conversions, keys_that_were_renamed, keys_of_ones_own, a_module_on_its_own,
+         writes_into_the_dicts]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_is_pytorchs(case: Callable[[Any], Any], torch: Any) -> None:
+    assert case(gradcore) == case(torch)
+
+
+def test_nothing_is_loaded_if_a_module_finds_an_error() -> None:
+    class Strict(nn.Linear):
+        def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str],
+                                  unexpected: list[str], errors: list[str]) -> None:
+            super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+            errors.append("never fits")
+
+    net = nn.Sequential(nn.Linear(1, 1), Strict(1, 1))
+    before = [p.tolist() for p in net.parameters()]
+    with raises(RuntimeError, "Error(s) in loading state_dict for Sequential:\n\tnever fits"):
+        net.load_state_dict({k: gradcore.zeros(*v.shape) for k, v in net.state_dict().items()})
+    assert [p.tolist() for p in net.parameters()] == before
+
+
+def test_members_before_init_and_as_a_whole() -> None:
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            self._modules["a"] = nn.ReLU()
+
+    with raises(AttributeError, "'Early' object has no attribute '_modules': its __init__ must begin with super().__init__()"):
+        Early()
+    net = nn.Sequential(nn.ReLU())
+    net._modules = {"0": nn.Tanh(), "1": nn.Sigmoid()}
+    assert repr(net) == "Sequential(\n  (0): Tanh()\n  (1): Sigmoid()\n)" and net._modules.copy() == dict(net.named_children())
+    net._modules.move_to_end("1", last=False)
+    assert list(net._modules) == ["1", "0"] and repr(net._modules) == "{'1': Sigmoid(), '0': Tanh()}"
+    with raises(KeyError, "'2'"):
+        del net._modules["2"]
