@@ -8,6 +8,7 @@ say something. A call with keywords that the function names, or with none, is ha
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -31,8 +32,6 @@ _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 #: What to write instead.
 INSTEAD = {
     "out": "use the result, or copy it with out.copy_(...)",
-    "size_average": "use reduction='mean' or 'sum'",
-    "reduce": "use reduction='none'",
     "generator": "use gradcore.rand or randn with the same shape",
     "sparse": "gradients are dense",
     "max_norm": "scale the rows of the weight before the call",
@@ -41,6 +40,21 @@ INSTEAD = {
     "out_dtype": "convert the operands with x.to(dtype)",
     "pin_memory": "call x.pin_memory() on the result",
     "dtype": "convert with x.to(dtype)"}
+
+
+def by_reduction(named: dict[str, Any], depth: int) -> dict[str, Any]:
+    """Arguments of a loss, with ``reduction`` for the two that PyTorch had before it, and still takes: with a warning about the
+    line ``depth`` calls up."""
+    older = {name: named[name] for name in ("size_average", "reduce") if name in named}
+    if not older:
+        return named
+    kept = {name: value for name, value in named.items() if name not in older}
+    if any(value is not None for value in older.values()):
+        off = [name for name, value in older.items() if value is not None and not value]
+        kept["reduction"] = "none" if "reduce" in off else "sum" if off else "mean"
+        warnings.warn("size_average and reduce args will be deprecated, please use "
+                      f"reduction={kept['reduction']!r} instead.", stacklevel=depth + 1)
+    return kept
 
 
 def refusal(name: str, argument: str) -> NotImplementedError:
@@ -98,6 +112,8 @@ class Form:
         """The arguments by the names that the function has. Raises NotImplementedError for one that it has not."""
         kept: dict[str, Any] = {}
         row: list[Any] = []
+        if "reduction" in self.parameters:
+            named = by_reduction(named, 3)
         for name, value in named.items():
             real = self.aliases.get(name, name)
             if real in kept or (real != name and real in named):

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+from gradcore.arguments import by_reduction
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
 Tensor = Any
-
-
-class CrossEntropyLoss(Module):
-    """See :func:`gradcore.nn.functional.cross_entropy`; ``weight`` is a buffer."""
-
-    weight: Tensor | None
-
-    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
-                 label_smoothing: float = 0.0) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
-
-
-class NLLLoss(Module):
-    """See :func:`gradcore.nn.functional.nll_loss`; ``weight`` is a buffer."""
-
-    weight: Tensor | None
-
-    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
 
 
 class _Loss(Module):
@@ -48,6 +19,36 @@ class _Loss(Module):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         self.reduction = reduction
+
+
+class CrossEntropyLoss(_Loss):
+    """See :func:`gradcore.nn.functional.cross_entropy`; ``weight`` is a buffer."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
+                 label_smoothing: float = 0.0) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+
+
+class NLLLoss(_Loss):
+    """See :func:`gradcore.nn.functional.nll_loss`; ``weight`` is a buffer."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
 
 
 class MSELoss(_Loss):
@@ -278,3 +279,16 @@ class PairwiseDistance(Module):
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
+
+
+def _with_older_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        init(self, *args, **by_reduction(named, 2))
+
+    return __init__
+
+
+for _loss in (_Loss, *_Loss.__subclasses__()):
+    if "__init__" in vars(_loss):
+        setattr(_loss, "__init__", _with_older_arguments(vars(_loss)["__init__"]))
