@@ -245,8 +245,9 @@ def test_calls_by_keyword_are_pytorchs(call: Callable[..., Any], torch: Any) -> 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("older", [
-    {"size_average": False}, {"reduce": False}, {"size_average": False, "reduce": False}, {"size_average": True, "reduction": "sum"},
-    {"reduce": None, "size_average": None}, {"reduce": True, "reduction": "none"}], ids=str)
+    {"size_average": False}, {"reduce": False}, {"size_average": False, "reduce": False},
+    {"size_average": True, "reduction": "sum"}, {"reduce": None, "size_average": None},
+    {"reduce": True, "reduction": "none"}], ids=str)
 def test_losses_take_what_there_was_before_reduction(older: dict[str, Any], torch: Any) -> None:
     outcomes = []
     for t in (gradcore, torch):
