@@ -11,6 +11,9 @@ from gradcore.events import Raw
 class Tracer(list[Raw]):
     """A log that is also given the tensors and numbers of each launch and view, and told which uploads are constant."""
 
+    #: Nodes built during the trace have this number or a larger one.
+    first: int
+
     @abstractmethod
     def launched(self, call: Any, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None: ...
 

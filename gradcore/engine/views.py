@@ -13,6 +13,8 @@ from weakref import ref
 from gradcore.engine.hooks import hand_on, hang, hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
+from gradcore.engine.tracer import Tracer
+from gradcore.events import TAGS
 from gradcore.ops.movement import as_strided, write_part
 
 
@@ -52,6 +54,29 @@ def _base(view: Any) -> Any:
         view.base = None
         view.storage.views = [e for e in view.storage.views or () if e[0]() is not view] or None
     return view.base
+
+
+def seen_alone(tensor: Any) -> bool:
+    """Are a result's bytes seen through this tensor alone, though nodes may keep them? Then :func:`become` may replace them.
+
+    A trace must see writes to what was there before it, so of that they are not.
+    """
+    storage, node = tensor.storage, None if tensor.edge is None else tensor.edge[0]
+    if type(node) is Leaf or _base(tensor) is not None or TAGS[storage.block.tag].role != "output":
+        return False
+    log = storage.device.ledger.log
+    if isinstance(log, Tracer) and (node is None or node.id < log.first):
+        return False
+    # References: the tensor's, the local variable's, that of the argument of getrefcount, and those of residuals.
+    return sys.getrefcount(tensor.storage) == 3 + storage.block.keeps
+
+
+def become(tensor: Any, result: Any) -> Any:
+    """Let a tensor be what ``result``, which nobody else has seen, is: for its holders, it was overwritten by that."""
+    before = tensor.edge
+    tensor.storage, tensor.spec, tensor.array, tensor.edge = result.storage, result.spec, result.array, result.edge
+    hand_on(before, tensor)
+    return tensor
 
 
 def taken_apart(view: Any) -> bool:

@@ -1,6 +1,7 @@
 """Activations as functions, with the names and arguments of ``torch.nn.functional``.
 
-``inplace`` has no effect: backward keeps either the input or the result, and the other returns to the pool anyway.
+With ``inplace``, whatever else holds the input sees the result in it. That saves no memory: backward keeps either the input or
+the result, and the other returns to the pool anyway.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import SpecError
+from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
 from gradcore.ops import activation, movement, nn, rectifiers
 
@@ -19,6 +21,8 @@ Tensor = Any
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x if x > 0, else negative_slope * x, element by element."""
+    if inplace:
+        return overwritten(leaky_relu, input, negative_slope)
     return rectifiers.leaky_relu(input, negative_slope)
 
 
@@ -38,16 +42,22 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x if x > 0, else alpha * (exp(x) - 1). Clevert et al., arXiv:1511.07289."""
+    if inplace:
+        return overwritten(elu, input, alpha)
     return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """scale * elu(x, alpha), with the constants that preserve mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
+    if inplace:
+        return overwritten(selu, input)
     return rectifiers.elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946, inner=1.0)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x if x > 0, else alpha * (exp(x / alpha) - 1). Raises RuntimeError if ``alpha`` is 0. Barron, arXiv:1704.07483."""
+    if inplace:
+        return overwritten(celu, input, alpha)
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
@@ -55,11 +65,15 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
+    if inplace:
+        return overwritten(silu, input)
     return rectifiers.silu(input)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x)). Misra, arXiv:1908.08681."""
+    if inplace:
+        return overwritten(mish, input)
     return rectifiers.mish(input)
 
 
@@ -83,6 +97,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
     Raises ValueError if ``min_val`` exceeds ``max_val``, and :class:`SpecError` for bools, or uint8 with a negative bound.
     """
+    if inplace:
+        return overwritten(hardtanh, input, min_val, max_val)
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, but got {min_val} and {max_val}")
     if not input.spec.floating:
@@ -99,16 +115,22 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """x clamped to [0, 6]."""
+    if inplace:
+        return overwritten(relu6, input)
     return hardtanh(input, 0.0, 6.0)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """x / 6 + 1 / 2, clamped to [0, 1]."""
+    if inplace:
+        return overwritten(hardsigmoid, input)
     return rectifiers.hardsigmoid(input)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x). Howard et al., arXiv:1905.02244."""
+    if inplace:
+        return overwritten(hardswish, input)
     return rectifiers.hardswish(input)
 
 
@@ -133,6 +155,8 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     """x where x > ``threshold``, else ``value``; for integers both are truncated."""
     if not input.spec.floating:
         threshold, value = (int(v) if math.isfinite(v) else v for v in (threshold, value))
+    if inplace:
+        return overwritten(rectifiers.threshold, input, threshold, value)
     return rectifiers.threshold(input, threshold, value)
 
 

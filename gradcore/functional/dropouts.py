@@ -7,6 +7,7 @@ from typing import Any
 from gradcore._random import default_generator, rand
 from gradcore.errors import SpecError
 from gradcore.functional import ones, ones_like
+from gradcore.functional.overwritten import overwritten
 from gradcore.ops import elementwise, random
 
 __all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"]
@@ -22,7 +23,7 @@ def _check(p: float) -> None:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
-def _channels(name: str, input: Tensor, p: float, training: bool, dims: int) -> Tensor:
+def _channels(name: str, input: Tensor, p: float, training: bool, dims: int, inplace: bool) -> Tensor:
     """Channel dropout of [N, C, ...] or [C, ...], with ``dims`` dimensions after C."""
     _check(p)
     shape = input.spec.shape
@@ -31,6 +32,8 @@ def _channels(name: str, input: Tensor, p: float, training: bool, dims: int) -> 
                         f"{list(shape)}")
     if not training or p == 0:
         return input
+    if inplace:
+        return overwritten(lambda x: _channels(name, x, p, True, dims, False), input)
     kept = ones(*shape[:len(shape) - dims], *[1] * dims, dtype=input.spec.dtype, device=input.storage.device)
     state = default_generator(input.storage.device).snapshot(kept.spec.numel)
     return input * random.dropout(kept, state, float(p))
@@ -41,17 +44,17 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
     Tompson et al., arXiv:1411.4280. Backward keeps one number per channel.
     """
-    return _channels("dropout1d", input, p, training, 1)
+    return _channels("dropout1d", input, p, training, 1, inplace)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Channel dropout of [N, C, H, W] or [C, H, W]; see :func:`dropout1d`."""
-    return _channels("dropout2d", input, p, training, 2)
+    return _channels("dropout2d", input, p, training, 2, inplace)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Channel dropout of [N, C, D, H, W] or [C, D, H, W]; see :func:`dropout1d`."""
-    return _channels("dropout3d", input, p, training, 3)
+    return _channels("dropout3d", input, p, training, 3, inplace)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -62,6 +65,8 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     _check(p)
     if not training or p == 0:
         return input
+    if inplace:
+        return overwritten(alpha_dropout, input, p, True)
     if p == 1:
         return input * 0
     scale = ((1 - p) * (1 + p * _OFF * _OFF)) ** -0.5
@@ -73,8 +78,10 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """x if x > 0, else slope * x; the slope is uniform in [lower, upper] for each element in training, else their mean.
 
-    Xu et al., arXiv:1505.00853. ``inplace`` has no effect. Backward keeps the slopes, one number per element.
+    Xu et al., arXiv:1505.00853. Backward keeps the slopes, one number per element.
     """
+    if inplace:
+        return overwritten(rrelu, input, lower, upper, training)
     slope: Any = (lower + upper) / 2
     if training:
         drawn = rand(*input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)

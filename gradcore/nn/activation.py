@@ -12,14 +12,14 @@ Tensor = Any
 
 
 class ReLU(Module):
-    """max(x, 0). ``inplace`` has no effect: the input returns to the pool anyway."""
+    """max(x, 0); see :func:`gradcore.nn.functional.relu`."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        return activation.relu(input)
+        return F.relu(input, True) if self.inplace else activation.relu(input)
 
     def extra_repr(self) -> str:
         return "inplace=True" if self.inplace else ""

@@ -17,7 +17,7 @@ Tensor = Any
 
 
 class _InPlace(Module):
-    """An activation with an ``inplace`` argument, which has no effect: the input returns to the pool anyway."""
+    """An activation that is in place if ``inplace``: see :mod:`gradcore.nn.functional`."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -34,35 +34,35 @@ class SiLU(_InPlace):
     """x * sigmoid(x), also called swish. Elfwing et al., arXiv:1702.03118."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.silu(input)
+        return F.silu(input, self.inplace)
 
 
 class Mish(_InPlace):
     """x * tanh(log(1 + exp(x))). Misra, arXiv:1908.08681."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.mish(input)
+        return F.mish(input, self.inplace)
 
 
 class Hardsigmoid(_InPlace):
     """x / 6 + 1 / 2, clamped to [0, 1]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.hardsigmoid(input)
+        return F.hardsigmoid(input, self.inplace)
 
 
 class Hardswish(_InPlace):
     """x * hardsigmoid(x). Howard et al., arXiv:1905.02244."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.hardswish(input)
+        return F.hardswish(input, self.inplace)
 
 
 class SELU(_InPlace):
     """ELU with the constants that preserve mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.selu(input)
+        return F.selu(input, self.inplace)
 
 
 class ELU(_InPlace):
@@ -73,7 +73,7 @@ class ELU(_InPlace):
         self.alpha = alpha
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.elu(input, self.alpha)
+        return F.elu(input, self.alpha, self.inplace)
 
     def extra_repr(self) -> str:
         return self._with(f"alpha={self.alpha}")
@@ -83,7 +83,7 @@ class CELU(ELU):
     """x if x > 0, else alpha * (exp(x / alpha) - 1). Barron, arXiv:1704.07483."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.celu(input, self.alpha)
+        return F.celu(input, self.alpha, self.inplace)
 
 
 class LeakyReLU(_InPlace):
@@ -94,7 +94,7 @@ class LeakyReLU(_InPlace):
         self.negative_slope = negative_slope
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.leaky_relu(input, self.negative_slope)
+        return F.leaky_relu(input, self.negative_slope, self.inplace)
 
     def extra_repr(self) -> str:
         return self._with(f"negative_slope={self.negative_slope}")
@@ -109,7 +109,7 @@ class RReLU(_InPlace):
         self.upper = upper
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.rrelu(input, self.lower, self.upper, self.training)
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return self._with(f"lower={self.lower}, upper={self.upper}")
@@ -126,7 +126,7 @@ class Hardtanh(_InPlace):
         self.max_val = max_val
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.hardtanh(input, self.min_val, self.max_val)
+        return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
     def extra_repr(self) -> str:
         return self._with(f"min_val={self.min_val}, max_val={self.max_val}")
@@ -151,7 +151,7 @@ class Threshold(_InPlace):
         self.value = value
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.threshold(input, self.threshold, self.value)
+        return F.threshold(input, self.threshold, self.value, self.inplace)
 
     def extra_repr(self) -> str:
         return self._with(f"threshold={self.threshold}, value={self.value}")

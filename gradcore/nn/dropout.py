@@ -21,7 +21,7 @@ class Dropout(Module):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training)
+        return F.dropout(input, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
@@ -31,25 +31,28 @@ class Dropout1d(Dropout):
     """Drops whole channels of [N, C, L]; see :func:`gradcore.nn.functional.dropout1d`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training)
+        return F.dropout1d(input, self.p, self.training, self.inplace)
 
 
 class Dropout2d(Dropout):
     """Drops whole channels of [N, C, H, W]; see :func:`gradcore.nn.functional.dropout2d`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training)
+        return F.dropout2d(input, self.p, self.training, self.inplace)
 
 
 class Dropout3d(Dropout):
     """Drops whole channels of [N, C, D, H, W]; see :func:`gradcore.nn.functional.dropout3d`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.dropout3d(input, self.p, self.training)
+        return F.dropout3d(input, self.p, self.training, self.inplace)
 
 
 class AlphaDropout(Dropout):
-    """Dropout that preserves mean and variance, for SELU networks; see :func:`gradcore.nn.functional.alpha_dropout`."""
+    """Dropout that preserves mean and variance, for SELU networks; see :func:`gradcore.nn.functional.alpha_dropout`.
+
+    As in PyTorch, ``inplace`` has no effect.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training)

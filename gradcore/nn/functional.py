@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +43,7 @@ from gradcore.functional.losses import (
     weighted,
 )
 from gradcore.functional.norms import *  # noqa: F403
+from gradcore.functional.overwritten import overwriting, overwritten
 from gradcore.functional.padding import fold, pad, unfold
 from gradcore.functional.picking import scatter_
 from gradcore.functional.pooling import *  # noqa: F403
@@ -92,8 +91,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """max(x, 0). ``inplace`` has no effect: backward keeps only the result, so the input returns to the pool anyway."""
-    return activation.relu(input)
+    """max(x, 0). With ``inplace``, what else holds the input sees the result in it.
+
+    That saves no memory: backward keeps only the result, and the input returns to the pool anyway.
+    """
+    return overwritten(activation.relu, input) if inplace else activation.relu(input)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -145,6 +147,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0:
         return input
+    if inplace:
+        return overwritten(dropout, input, p, True, False, generator)
     generator = default_generator(input.storage.device) if generator is None else generator
     return random.dropout(input, generator.snapshot(input.spec.numel), float(p))
 
@@ -168,20 +172,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 # -- in place ----------------------------------------------------------------------------------------------------------
 
 
-def _written(function: Callable[..., Tensor]) -> Any:
-    @functools.wraps(function)
-    def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
-        # The gradient reads the overwritten values, so a copy of them is kept.
-        kept = movement.clone(input) if input.requires_grad else input
-        return movement.copy_(input, function(kept, *args, **options))
-
-    written.__name__ = written.__qualname__ = f"{function.__name__}_"
-    written.__doc__ = f"``{function.__name__}``, written over the tensor; returns it."
-    return written
-
-
-relu_, elu_, selu_, celu_ = (_written(f) for f in (relu, _activations.elu, _activations.selu, _activations.celu))
-leaky_relu_, hardtanh_, threshold_, rrelu_ = (_written(f) for f in (
+relu_, elu_, selu_, celu_ = (overwriting(f) for f in (relu, _activations.elu, _activations.selu, _activations.celu))
+leaky_relu_, hardtanh_, threshold_, rrelu_ = (overwriting(f) for f in (
     _activations.leaky_relu, _activations.hardtanh, _activations.threshold, dropouts.rrelu))
 
 

@@ -1,0 +1,38 @@
+"""Activations and dropout as they are with ``inplace=True``: what else holds the input sees the result in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from gradcore.engine.views import become, seen_alone
+from gradcore.ops import movement
+
+Tensor = Any
+
+
+def overwritten(function: Callable[..., Tensor], input: Tensor, *args: Any) -> Tensor:
+    """``function(input, *args)``, of the same shape and dtype, in the place of ``input``, which is returned.
+
+    If no other tensor shows its bytes, the input becomes the result: its bytes return to the pool, or are kept for backward, as
+    without ``inplace``. Otherwise they are written to, and backward keeps a copy of what was there before.
+    Raises RuntimeError for a leaf that requires grad.
+    """
+    if seen_alone(input):
+        result = function(input, *args)
+        return become(input, result) if result.spec == input.spec else movement.copy_(input, result)
+    kept = movement.clone(input) if input.requires_grad else input
+    return movement.copy_(input, function(kept, *args))
+
+
+def overwriting(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function that is called as ``function`` with an underscore, and overwrites its first argument."""
+
+    @wraps(function)
+    def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        return overwritten(lambda x: function(x, *args, **options), input)
+
+    written.__name__ = written.__qualname__ = f"{function.__name__}_"
+    written.__doc__ = f"``{function.__name__}``, written over the tensor; returns it."
+    return written
