@@ -62,6 +62,29 @@ def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, d
     return result
 
 
+def randint_like(input: Tensor, *args: int, low: int | None = None, high: int | None = None, dtype: Any = None,
+                 device: Any = None, requires_grad: bool = False) -> Tensor:
+    """:func:`randint` with the shape, dtype and device of ``input``: ``randint_like(input, [low=0,] high)``."""
+    bounds = (*args, *(b for b in (low, high) if b is not None))
+    return randint(*bounds, input.spec.shape, dtype=dtype or input.dtype, device=device or input.device,
+                   requires_grad=requires_grad)
+
+
+@modes.no_grad()
+def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with exponentially distributed numbers of rate ``lambd``, never 0, by which weights are often divided to sample.
+
+    Raises RuntimeError for a rate that is not positive, or a tensor that is not of a floating type.
+    """
+    if lambd <= 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    if not is_floating(tensor.dtype):
+        raise RuntimeError(f"exponential_ expects a tensor of a floating type, but got {tensor.dtype.name}")
+    u = rand(*tensor.spec.shape, generator=generator, dtype=np.float64, device=tensor.device)
+    least = float(types.finfo(tensor.dtype).eps) / 2
+    return movement.copy_(tensor, (functional.clamp(-functional.log(1 - u), min=least) / lambd).to(tensor.dtype))
+
+
 @modes.no_grad()
 def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> Tensor:
     """Fill with integers of [from, to): ``random_()``, ``random_(to)``, ``random_(from, to)``; by default from 0 to the
@@ -161,5 +184,5 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: fl
     return soft + one
 
 
-for _method in (bernoulli, bernoulli_, multinomial, normal_, random_, uniform_):
+for _method in (bernoulli, bernoulli_, exponential_, multinomial, normal_, random_, uniform_):
     setattr(_tensor.Tensor, _method.__name__, _method)

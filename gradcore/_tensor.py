@@ -141,6 +141,18 @@ class Tensor(Operators, Conversions, Gradients):
         return self.storage.device.type == "cuda"
 
     @property
+    def is_cpu(self) -> bool:
+        return self.storage.device.type == "cpu"
+
+    @property
+    def is_meta(self) -> bool:
+        return self.storage.device.type == "meta"
+
+    def get_device(self) -> int:
+        """The index of the tensor's GPU; -1 if it is on none."""
+        return int(self.storage.device.index or 0) if self.is_cuda else -1
+
+    @property
     def is_sparse(self) -> bool:
         """False: many optimizers written for PyTorch ask it of each gradient."""
         return False

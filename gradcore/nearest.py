@@ -39,7 +39,7 @@ WORDS: dict[str, str] = {
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
     "gradcore.pow, and gradcore.log2": "frexp vander",
     "gradcore.linspace": "gradient",
-    "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_ exponential_
+    "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_
         geometric_ log_normal_""",
     "gradcore.distributions.Normal": """LogNormal HalfNormal Cauchy HalfCauchy StudentT Gumbel VonMises GeneralizedPareto
         LowRankMultivariateNormal LogisticNormal MixtureSameFamily TransformedDistribution transforms constraints
@@ -56,15 +56,14 @@ WORDS: dict[str, str] = {
     "gradcore.distributions.kl_divergence": "register_kl",
     "gradcore.distributions.Distribution.sample": "sample_n",
     "gradcore.distributions.Distribution, which never validates arguments": "set_default_validate_args",
-    "gradcore.randint": "randint_like",
     "gradcore.tensor": """frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
         IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
     "gradcore.empty": "new new_empty_strided empty_strided empty_permuted",
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",
     "gradcore.float16": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
-    "gradcore.Tensor.device, which has a device's type and index": """Tensor.get_device .get_device is_cpu is_meta
-        is_mps is_mtia is_xla is_xpu is_ipu is_maia is_vulkan xpu mtia ipu mps""",
+    "gradcore.Tensor.device, which has a device's type and index": """is_mps is_mtia is_xla is_xpu is_ipu is_maia
+        is_vulkan xpu mtia ipu mps""",
     "dense tensors: gradcore.zeros, and gradcore.Tensor.index_add": """sparse sparse_coo sparse_csr sparse_csc sparse_bsr
         sparse_bsc sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor
         sparse_compressed_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_dense

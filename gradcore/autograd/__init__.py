@@ -21,12 +21,26 @@ from gradcore.functional import zeros_like
 
 Tensors = Any
 
-#: PyTorch's old name of the tensor class.
-Variable = Tensor
-
 __all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "grad",
            "gradcheck", "gradgradcheck", "graph", "inference_mode", "is_anomaly_enabled", "is_grad_enabled", "kept_by_ops",
            "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled"]
+
+
+class _AnyTensor(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor)
+
+
+class Variable(metaclass=_AnyTensor):
+    """PyTorch's old name of tensors. A call returns a leaf that shares the bytes of ``data``; each tensor is an instance.
+
+    ``volatile`` has no effect. Raises TypeError for data that is no tensor.
+    """
+
+    def __new__(cls, data: Tensor, requires_grad: bool = False, volatile: Any = None) -> Any:
+        if not isinstance(data, Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(data).__name__}")
+        return data.detach().requires_grad_(requires_grad)
 
 
 def backward(tensors: Tensors, grad_tensors: Tensors = None, retain_graph: bool | None = None,

@@ -59,14 +59,22 @@ def _has_doubles(data: Any) -> bool:
     return not isinstance(data, float) and getattr(data, "dtype", None) == np.float64
 
 
+def _read(data: Any) -> Any:
+    """Data in which tensors, also in lists, are arrays of their values, whether they require a gradient or not."""
+    if isinstance(data, Value):
+        return data.storage.device.read(data.storage, data.spec)
+    if isinstance(data, (list, tuple)) and builtins.any(isinstance(x, (Value, list, tuple)) for x in data):
+        return [_read(x) for x in data]
+    return data
+
+
 def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
     """A new tensor with a copy of ``data``: a number, nested lists, an array or a tensor.
 
     Python floats get the default dtype, Python integers int64; arrays keep their dtype, also in lists. Raises TypeError or
     ValueError for data that is ragged or not numeric, RuntimeError for None.
     """
-    if isinstance(data, Value):
-        data = data.storage.device.read(data.storage, data.spec)
+    data = _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))
     try:
         values = np.asarray(data)

@@ -10,9 +10,10 @@ from gradcore.ops import movement
 
 
 class Parameter(Tensor):
-    """A leaf tensor that shares the storage of ``data``. A module that it is assigned to lists it among its parameters."""
+    """A leaf tensor that shares the storage of ``data``. A module that it is assigned to lists it among its parameters.
 
-    __slots__ = ()
+    Unlike other tensors it takes attributes, such as a mark for an optimizer; as in PyTorch, a copy does not have them.
+    """
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         if not isinstance(data, Tensor):

@@ -105,6 +105,7 @@ class Reach:
                 yield from self._attribute(value, own, vars(value)[own])
         if isinstance(value, Value):
             yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
+            yield from self._of_tensor(value)
         elif is_plain(value):
             yield Guard(name, look, copied(value), equal), key
         elif isinstance(value, np.ndarray) and value.size <= MOST:
@@ -175,6 +176,9 @@ class Reach:
             members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
             for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
                 yield from self._attribute(owner, name, own[name])
+            for kind in ("_parameters", "_buffers"):
+                for tensor in own[kind].values():
+                    yield from self._of_tensor(tensor)
             for child in own["_modules"].values():
                 # Code may read a child's options and not call it.
                 yield from self.of_object(child)
@@ -193,17 +197,25 @@ class Reach:
             if not isinstance(owner, ModuleType):
                 yield from self._of_class(owner, names)
 
+    def _of_tensor(self, tensor: Value | None) -> Found:
+        """Guards for the attributes that a parameter has been given, such as marks for an optimizer, or may be given."""
+        own = getattr(tensor, "__dict__", None)
+        if own is not None and self._enters(tensor):
+            for name in self._names.among(own):
+                yield from self._attribute(tensor, name, own[name])
+            yield from self._absent(tensor, self._names.asked)
+
     def _absent(self, owner: Any, asked: frozenset[str]) -> Found:
         """Guards that an object still lacks those attributes that it lacks, of which code asks whether there are any."""
-        own = getattr(owner, "__dict__", {})
+        own, kind = getattr(owner, "__dict__", {}), type(owner)
         if isinstance(owner, type):
             for name in sorted(n for n in asked if not hasattr(owner, n)):
                 yield (Guard(f"whether {owner.__name__} has {name}", lambda n=name: hasattr(owner, n),  # type: ignore[misc]
                              False, identical), ("absent", id(owner), name))
             return
-        for name in sorted(n for n in asked if n not in own and not hasattr(type(owner), n)):
-            yield (Guard(f"whether a {type(owner).__name__} has {name}",
-                         lambda n=name, own=own: n in own or hasattr(type(owner), n),  # type: ignore[misc]
+        for name in sorted(n for n in asked if n not in own and not hasattr(kind, n)):
+            yield (Guard(f"whether a {kind.__name__} has {name}",
+                         lambda n=name: n in own or hasattr(kind, n),  # type: ignore[misc]
                          False, identical), ("absent", id(owner), name))
 
     def _of_class(self, owner: Any, names: Names) -> Found:

@@ -1,0 +1,61 @@
+"""Names and habits of older scripts: ``Variable``, tensors of lists of tensors, fans, and where a tensor is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_are_torchs(torch: Any) -> None:
+    outcomes = []
+    for t in (gradcore, torch):
+        variable = t.autograd.Variable
+        w = t.ones(2, requires_grad=True)
+        shared = variable(w)
+        shared.add_(1)
+        leaf = variable(t.ones(2), requires_grad=True)
+        (leaf * w.detach()).sum().backward()
+        scalars = [(w * k).sum() for k in range(3)]
+        outcomes.append([
+            shared.requires_grad, w.tolist(), leaf.is_leaf, leaf.grad.tolist(), variable(t.ones(1), volatile=False).tolist(),
+            isinstance(w, variable), isinstance(t.nn.Parameter(w), variable), isinstance(1, variable),
+            t.tensor(scalars).tolist(), t.tensor([[scalars[1], 2], [3, 4]]).tolist(), t.tensor([scalars]).requires_grad,
+            str(t.tensor([t.tensor(1), t.tensor(2)]).dtype).removeprefix("torch."), t.as_tensor(scalars).tolist(),
+            t.nn.init._calculate_fan_in_and_fan_out(t.ones(2, 3, 5)), w.is_cpu, w.is_meta, w.get_device(),
+            t.randint_like(w, 2, 3).tolist(), t.randint_like(w, 1).tolist(),
+            str(t.randint_like(w, 9).dtype).removeprefix("torch.")])
+        with pytest.raises(TypeError, match="Variable data has to be a tensor, but got list"):
+            variable([1.0])
+        with pytest.raises(RuntimeError, match=r"expects lambda > 0\.0, but found lambda=0"):
+            w.detach().exponential_(0.0)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_exponential_numbers() -> None:
+    gradcore.manual_seed(0)
+    x = gradcore.empty(200_000)
+    assert x.exponential_(2.0) is x
+    # Mean and deviation are 1 / rate, with an error of 1 / sqrt(200,000).
+    np.testing.assert_allclose([x.mean().item(), x.std().item()], 0.5, atol=0.01)
+    np.testing.assert_allclose((x < 0.5 * np.log(2)).float().mean().item(), 0.5, atol=0.01)
+    assert gradcore.zeros(100_000, dtype=gradcore.float16).exponential_().min().item() > 0
+    drawn = [gradcore.empty(3).exponential_(generator=gradcore.Generator().manual_seed(5)).tolist() for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    with raises(RuntimeError, "exponential_ expects a tensor of a floating type, but got int64"):
+        gradcore.zeros(2, dtype=gradcore.int64).exponential_()
+
+
+def test_a_tensor_of_tensors_is_read_on_the_host() -> None:
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        return gradcore.tensor([x.sum(), x.mean()])
+
+    with raises(gradcore.TraceError, "reads a value of a tensor on the host"):
+        f(gradcore.ones(2))

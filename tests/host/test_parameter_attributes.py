@@ -1,0 +1,102 @@
+"""Parameters take attributes, as marks for an optimizer, and compiled functions look at them again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+
+def test_a_parameter_takes_attributes_and_its_copies_have_none() -> None:
+    p: Any = nn.Parameter(gradcore.ones(2))
+    p._no_weight_decay = True
+    layer = nn.Linear(1, 1)
+    layer.weight.kind = "matrix"
+    assert [hasattr(x, "_no_weight_decay") for x in (p, copy.deepcopy(p), p * 1)] == [
+        True, False, False]
+    layer.double()
+    assert layer.weight.kind == "matrix" and layer.weight.dtype == gradcore.float64
+
+
+def read_from_a_closure(model: nn.Module, step: Callable[[Any], Any]) -> Any:
+    p = model.weight
+
+    def run(x: Any) -> Any:
+        return (x * 2 if p.mark else x * 3) + step(x)
+
+    return run
+
+
+def asked_of_all(model: nn.Module, step: Callable[[Any], Any]) -> Any:
+    def run(x: Any) -> Any:
+        for p in model.parameters():
+            if getattr(p, "mark", False):
+                x = x * 2
+        return x + step(x)
+
+    return run
+
+
+def whether_there_is_one(model: nn.Module, step: Callable[[Any], Any]) -> Any:
+    def run(x: Any) -> Any:
+        return step(x) * sum(hasattr(p, "other") for p in model.parameters())
+
+    return run
+
+
+@pytest.mark.parametrize("make", [read_from_a_closure, asked_of_all, whether_there_is_one], ids=lambda f: f.__name__)
+def test_a_compiled_function_sees_them_change(make: Any) -> None:
+    outcomes = []
+    for wrap in (lambda f: f, gradcore.compile):
+        gradcore.manual_seed(0)
+        model = nn.Linear(2, 2)
+        model.weight.mark = True
+        run, seen = wrap(make(model, lambda x, model=model: model(x).detach())), []
+        for k in range(8):
+            model.weight.mark = k < 4
+            if k == 6:
+                model.bias.other = True
+            seen.append(run(gradcore.ones(1, 2)).tolist())
+        outcomes.append(seen)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_an_optimizer_of_ones_own_reads_them() -> None:
+    class Decayed(gradcore.optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {"lr": 0.1})
+
+        @gradcore.no_grad()
+        def step(self) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(p.grad * group["lr"])
+                    if not p._no_weight_decay:
+                        p.mul_(0.9)
+
+    outcomes = []
+    for wrap in (lambda f: f, gradcore.compile):
+        gradcore.manual_seed(0)
+        model = nn.Linear(2, 2)
+        for p in model.parameters():
+            p._no_weight_decay = False
+        optimizer = Decayed(model.parameters())
+
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run, seen = wrap(step), []
+        for k in range(8):
+            model.bias._no_weight_decay = k >= 4
+            seen.append(run(gradcore.ones(1, 2)).item())
+        outcomes.append(seen)
+    assert outcomes[0] == outcomes[1]
