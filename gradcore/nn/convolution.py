@@ -26,7 +26,7 @@ class _Convolution(Module):
     #: The function for its number of dimensions.
     convolve: Callable[..., Tensor]
     _dims = 1
-    _transposed = False
+    transposed = False
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str,
                  output_padding: Size, groups: int, bias: bool, dilation: Size, padding_mode: str, device: Any,
@@ -35,7 +35,7 @@ class _Convolution(Module):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {in_channels}, "
                              f"{out_channels} and {groups}")
-        if self._transposed and padding_mode != "zeros":
+        if self.transposed and padding_mode != "zeros":
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}, but got {padding_mode!r}')
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -47,7 +47,7 @@ class _Convolution(Module):
         self.groups = groups
         self.padding_mode = padding_mode
         self._borders = borders_of(padding_mode, self.padding, self.kernel_size, self.dilation)
-        channels = (in_channels, out_channels // groups) if self._transposed else (out_channels, in_channels // groups)
+        channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
         self.weight = Parameter(empty(*channels, *self.kernel_size, device=device, dtype=dtype))
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()
@@ -78,11 +78,15 @@ class _Plain(_Convolution):
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, 0, groups, bias, dilation, padding_mode,
                          device, dtype)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with another weight and bias; by PyTorch's name, since layers that standardise weights call it."""
         padding: Any = self.padding
         if self._borders is not None:
             input, padding = F.pad(input, self._borders, self.padding_mode), 0
-        return self.convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return self.convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
 
 
 class Conv1d(_Plain):
@@ -106,7 +110,7 @@ class Conv3d(_Plain):
 
 
 class _Transposed(_Convolution):
-    _transposed = True
+    transposed = True
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
                  output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1,

@@ -61,6 +61,8 @@ class ParameterList(Module):
             self.append(value)
         return self
 
+    def __iadd__(self, values: Iterable[Any]) -> ParameterList:
+        return self.extend(values)
 
     def extra_repr(self) -> str:
         return _listed({k: f"gradcore.{p.dtype}" for k, p in self._parameters.items() if p is not None}, self._parameters)
@@ -118,3 +120,23 @@ class ParameterDict(Module):
         value = self[name]
         del self[name]
         return value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last parameter, and return it with its name. Raises KeyError if there is none."""
+        if not self._parameters:
+            raise KeyError("popitem(): the ParameterDict is empty")
+        name = list(self)[-1]
+        return name, self.pop(name)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """The parameter of this name, which is ``default`` if there was none."""
+        if name not in self:
+            self.register_parameter(name, None if default is None else _parameter(default))
+        return self[name]
+
+    def clear(self) -> None:
+        self._parameters.clear()
+
+    def copy(self) -> ParameterDict:
+        """Another dict of the same parameters."""
+        return type(self)(self._parameters.copy().items())

@@ -51,7 +51,7 @@ class _Recurrent(Module):
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         self._gates, self._tensors, _ = STEPS[self.mode]
-        self._names: list[list[str]] = []
+        self._all_weights: list[list[str]] = []
         width = self._gates * hidden_size
         for layer in range(num_layers):
             inputs = input_size if not layer else hidden_size * (1 + bidirectional)
@@ -60,7 +60,7 @@ class _Recurrent(Module):
                 shapes = ((width, inputs), (width, hidden_size), (width,), (width,))
                 for name, shape in list(zip(names, shapes, strict=True))[:4 if bias else 2]:
                     self.register_parameter(name, Parameter(empty(*shape, device=device, dtype=dtype)))
-                self._names.append(names)
+                self._all_weights.append(names)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -71,7 +71,7 @@ class _Recurrent(Module):
 
     def _start(self, hx: State | None, x: Tensor, batch: int) -> list[State]:
         """The initial state of every layer and direction."""
-        count = len(self._names)
+        count = len(self._all_weights)
         shape = (count, batch, self.hidden_size)
         if hx is None:
             nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
@@ -121,7 +121,7 @@ class _Recurrent(Module):
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
-                weights = [self.__dict__["_parameters"].get(name) for name in self._names[k]]
+                weights = [self.__dict__["_parameters"].get(name) for name in self._all_weights[k]]
                 if runs is None:
                     out, end = run(self.mode, x, states[k], weights, bool(direction))
                 else:
@@ -135,6 +135,11 @@ class _Recurrent(Module):
         """The last layer's outputs at all steps, and the last state of every layer and direction."""
         output, (last,) = self._run(input, None if hx is None else (hx,))
         return output, last
+
+    @property
+    def all_weights(self) -> list[list[Any]]:
+        """The weights and biases of each layer and direction."""
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"

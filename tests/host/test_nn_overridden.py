@@ -140,7 +140,39 @@ def writes_into_the_dicts(t: Any) -> Any:
     return [*seen, row(t.zeros(1)).tolist(), again[0](t.zeros(1)).tolist(), again[1](t.zeros(1)).tolist(), repr(row)]
 
 
-CASES = [layers_that_stay_in_one_mode, conversions, keys_that_were_renamed, keys_of_ones_own, a_module_on_its_own,
+def convolutions_with_another_weight(t: Any) -> Any:
+    class Standardized(t.nn.Conv2d):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return self._conv_forward(x, self.weight - self.weight.mean(), self.bias)
+
+    made = []
+    for padding in ("zeros", "circular"):
+        layer = Standardized(1, 1, 3, padding=1, padding_mode=padding)
+        layer.load_state_dict({"weight": t.arange(9.0).reshape(1, 1, 3, 3), "bias": t.ones(1)})
+        made.append(layer(t.arange(16.0).reshape(1, 1, 4, 4)).tolist())
+    return [*made, t.nn.Conv1d(1, 1, 1).transposed, t.nn.ConvTranspose1d(1, 1, 1).transposed]
+
+
+def weights_of_recurrent_layers(t: Any) -> Any:
+    layer = t.nn.LSTM(2, 3, 2, bidirectional=True)
+    for names in layer._all_weights:
+        for name in filter(lambda n: "bias" in n, names):
+            getattr(layer, name).data[3:6].fill_(1.0)
+    return [[tuple(w.shape) for w in ws] for ws in layer.all_weights], layer.all_weights[3][2][3:6].tolist(), layer._all_weights
+
+
+def lists_and_dicts_of_parameters(t: Any) -> Any:
+    row, table = t.nn.ParameterList([t.ones(1)]), t.nn.ParameterDict({"a": t.ones(1)})
+    row += [t.zeros(2)]
+    other = table.copy()
+    seen = [table.setdefault("a", t.zeros(1)).tolist(), table.setdefault("b", t.zeros(1)).requires_grad, table.setdefault("c")]
+    seen += [table.popitem(), table.popitem()[0], list(table), list(other), other["a"] is table["a"]]
+    table.clear()
+    return [*seen, len(row), len(table), [n for n, _ in row.named_parameters()]]
+
+
+CASES = [convolutions_with_another_weight, weights_of_recurrent_layers, lists_and_dicts_of_parameters,
+         layers_that_stay_in_one_mode, conversions, keys_that_were_renamed, keys_of_ones_own, a_module_on_its_own,
          writes_into_the_dicts]
 
 
