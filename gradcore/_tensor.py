@@ -267,10 +267,14 @@ class Tensor(Operators, Conversions, Gradients):
     def type_as(self, other: Tensor) -> Tensor:
         return self.to(other.dtype)
 
-    def add_(self, other: Any, *, alpha: Any = 1) -> Tensor:
+    def add_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
+        if older:
+            other, alpha = arguments.in_todays_order("add_", 1, other, *older)
         return elementwise.add_(self, scaled(self, other, alpha))
 
-    def sub_(self, other: Any, *, alpha: Any = 1) -> Tensor:
+    def sub_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
+        if older:
+            other, alpha = arguments.in_todays_order("sub_", 1, other, *older)
         return elementwise.sub_(self, scaled(self, other, alpha))
 
     def mul_(self, other: Any) -> Tensor:

@@ -57,6 +57,20 @@ def by_reduction(named: dict[str, Any], depth: int) -> dict[str, Any]:
     return kept
 
 
+def in_todays_order(name: str, count: int, *given: Any) -> tuple[Any, ...]:
+    """The ``count`` operands of an older call, ``x.add_(factor, y)``, and the factor, which is a keyword today.
+
+    It warns, as PyTorch does. Raises TypeError for operands that are too many otherwise.
+    """
+    factor, *tensors = given
+    if len(tensors) != count or not isinstance(factor, (int, float)):
+        raise TypeError(f"{name}() takes {count} operand{'s' * (count > 1)}, but got {len(given)}")
+    keyword = "alpha" if count == 1 else "value"
+    # The caller of the caller's wrapper.
+    warnings.warn(f"This overload of {name} is deprecated: write {keyword}={factor!r} behind the operands", stacklevel=4)
+    return *tensors, factor
+
+
 def refusal(name: str, argument: str) -> NotImplementedError:
     """The error for an argument of PyTorch's that is not here: it names it, and what to write instead."""
     instead = INSTEAD.get(argument, "see docs/ops.md and docs/pytorch.md for what is supported")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import in_todays_order
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -64,8 +65,10 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return pointwise.lerp(input, end, weight)
 
 
-def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, in one kernel; the tensors broadcast."""
+    if older:
+        tensor1, tensor2, value = in_todays_order("addcmul", 2, tensor1, tensor2, *older)
     return pointwise.addcmul(input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
@@ -74,8 +77,10 @@ def _factor(value: float, *tensors: Tensor) -> float:
     return value if any(not isinstance(x, Value) or x.spec.floating for x in tensors) else int(value)
 
 
-def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2, in one kernel; the tensors broadcast. Raises :class:`SpecError` for integers."""
+    if older:
+        tensor1, tensor2, value = in_todays_order("addcdiv", 2, tensor1, tensor2, *older)
     return pointwise.addcdiv(input, tensor1, tensor2, value=value)
 
 
@@ -191,14 +196,18 @@ def _lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return in_place.IN_PLACE["lerp"](input, end, weight)  # type: ignore[operator]
 
 
-def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """``addcmul`` in place; returns the tensor."""
+    if older:
+        tensor1, tensor2, value = in_todays_order("addcmul_", 2, tensor1, tensor2, *older)
     return in_place.IN_PLACE["addcmul"](  # type: ignore[operator]
         input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
-def _addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+def _addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """``addcdiv`` in place; returns the tensor."""
+    if older:
+        tensor1, tensor2, value = in_todays_order("addcdiv_", 2, tensor1, tensor2, *older)
     return in_place.IN_PLACE["addcdiv"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gradcore
+from tests.conftest import raises
 
 
 @pytest.mark.oracle
@@ -33,3 +34,27 @@ def test_losses_take_what_there_was_before_reduction(older: dict[str, Any], torc
             outcomes.append((np.asarray(values).round(6).tolist(), texts))
     half = len(outcomes) // 2
     assert outcomes[:half] == outcomes[half:]
+
+
+@pytest.mark.oracle
+def test_factors_that_stand_first(torch: Any) -> None:
+    calls: list[Any] = [
+        lambda t, x, y: x.add_(-0.5, y), lambda t, x, y: x.sub_(2, y), lambda t, x, y: x.addcmul_(0.1, y, y),
+        lambda t, x, y: x.mul_(0.9).add_(0.1, y).addcdiv_(-0.1, y, x), lambda t, x, y: t.addcmul(x, 0.1, y, y),
+        lambda t, x, y: x.addcdiv(0.25, y, y)]
+    for call in calls:
+        outcomes = []
+        for t in (gradcore, torch):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                outcomes.append(call(t, t.tensor([1.0, 2.0]), t.tensor([3.0, 4.0])).tolist())
+            assert t is torch or {(w.filename, "deprecated" in str(w.message)) for w in caught} == {(__file__, True)}
+        np.testing.assert_allclose(*outcomes, rtol=1e-6)
+
+
+def test_what_is_too_much_is_an_error() -> None:
+    x = gradcore.ones(2)
+    with raises(TypeError, "add_() takes 1 operand, but got 2"):
+        x.add_(x, x)
+    with raises(TypeError, "addcmul_() takes 2 operands, but got 4"):
+        x.addcmul_(0.1, x, x, x)
