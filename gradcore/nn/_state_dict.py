@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes, owners
+from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.events import TAGS
 from gradcore.nn import paths
 from gradcore.nn.named import Named
@@ -31,14 +32,38 @@ class IncompatibleKeys(NamedTuple):
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
+Hook = Callable[..., Any]
+
 #: The last part of the key under which a module's ``get_extra_state`` is stored.
 _EXTRA = "_extra_state"
 #: The entry of a module's metadata with the loading that it is a part of.
 _LOADING = "loading"
 
 
+class StateHooks:
+    """A module's hooks on its state dict, in the order in which they run: before and after it is collected, and loaded."""
+
+    __slots__ = ("saving", "saved", "loading", "loaded")
+
+    def __init__(self) -> None:
+        self.saving: dict[int, Hook] = {}
+        self.saved: dict[int, Hook] = {}
+        self.loading: dict[int, Hook] = {}
+        self.loaded: dict[int, Hook] = {}
+
+    def copy(self) -> StateHooks:
+        """A copy of the tables, with the same functions."""
+        made = StateHooks()
+        for kind in self.__slots__:
+            getattr(made, kind).update(getattr(self, kind))
+        return made
+
+
 class Stateful:
     """The part of :class:`Module` that collects and loads its state dict, each module by methods that it may override."""
+
+    #: The hooks on the state dict, from the first one on.
+    _state_hooks: StateHooks | None = None
 
     #: Stored with the state dict, for a later class that loads an earlier one's.
     _version: int = 1
@@ -58,13 +83,19 @@ class Stateful:
         if destination is None:
             destination = OrderedDict()
             destination._metadata = OrderedDict()
+        metadata = {"version": self._version}
         if hasattr(destination, "_metadata"):
-            destination._metadata[prefix[:-1]] = {"version": self._version}
+            destination._metadata[prefix[:-1]] = metadata
+        for hook in self._hooks_of("saving"):
+            hook(self, prefix, keep_vars)
         self._save_to_state_dict(destination, prefix, keep_vars)
         for name, child in self._modules.items():
             if child is not None:
                 child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
         found: dict[str, Any] = destination
+        for hook in self._hooks_of("saved"):
+            replaced = hook(self, found, prefix, metadata)
+            found = found if replaced is None else replaced
         return found
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -86,13 +117,19 @@ class Stateful:
         unexpected += [k for k in state_dict if not isinstance(k, str)]
         given = {k: v for k, v in state_dict.items() if isinstance(k, str)}
         _load(self, given, "", getattr(state_dict, "_metadata", {}), loading, (missing, unexpected, errors))
+        if loading.hooks and not errors:
+            # Hooks see the loaded values, and may forgive what is missing.
+            loading.run()
+            for module, hook in loading.hooks:
+                hook(module, IncompatibleKeys(missing, unexpected))
         if strict and unexpected:
             errors.insert(0, f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
         if strict and missing:
             errors.insert(0, f"Missing key(s) in state_dict: {_quoted(missing)}. ")
         if errors:
             raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(errors))
-        loading.run()
+        if not loading.hooks:
+            loading.run()
         return IncompatibleKeys(missing, unexpected)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
@@ -102,6 +139,8 @@ class Stateful:
         ``state_dict`` has the keys below ``prefix``, and may be changed. As a part of :meth:`load_state_dict`, the values are
         copied when all modules have been looked at.
         """
+        for hook in self._hooks_of("loading"):
+            hook(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         loading = local_metadata.get(_LOADING)
         now = _Loading(False) if loading is None else loading
         own = _tensors(self, prefix, True)
@@ -129,6 +168,49 @@ class Stateful:
         if loading is None:
             now.run()
 
+    def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, prefix, keep_vars)`` before the module's part of a state dict is collected."""
+        return self._hang_state("saving", hook)
+
+    def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` when the parts of a module and its children are collected.
+
+        It may change the state dict, and must return None: otherwise RuntimeError is raised.
+        """
+        def without_result(*args: Any) -> None:
+            if hook(*args) is not None:
+                raise RuntimeError("state_dict post-hook must return None")
+
+        return self._hang_state("saved", without_result)
+
+    def _register_state_dict_hook(self, hook: Hook) -> RemovableHandle:
+        """The older form of :meth:`register_state_dict_post_hook`; what it returns, unless None, replaces the state dict."""
+        return self._hang_state("saved", hook)
+
+    def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)`` before
+        the module looks at the state dict, which it may change: it has the keys below ``prefix``."""
+        return self._hang_state("loading", hook)
+
+    def _register_load_state_dict_pre_hook(self, hook: Hook, with_module: bool = False) -> RemovableHandle:
+        """The older form of :meth:`register_load_state_dict_pre_hook`, by default without the module."""
+        return self._hang_state("loading", hook if with_module else lambda module, *args: hook(*args))
+
+    def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, incompatible_keys)`` when values have been loaded; it may change the lists of keys.
+
+        With such a hook, values are copied before missing and unexpected keys raise.
+        """
+        return self._hang_state("loaded", hook)
+
+    def _hang_state(self, kind: str, hook: Hook) -> RemovableHandle:
+        if self._state_hooks is None:
+            self.__dict__["_state_hooks"] = StateHooks()
+        return hang(getattr(self._state_hooks, kind), hook)
+
+    def _hooks_of(self, kind: str) -> list[Hook]:
+        return [] if self._state_hooks is None else list(getattr(self._state_hooks, kind).values())
+
 
 def _child_of(key: str, prefix: str) -> str | None:
     """The name of the child that a key below ``prefix`` leads to, if it leads to one."""
@@ -150,6 +232,7 @@ def _load(module: Module, state_dict: dict[str, Any], prefix: str, metadata: Any
         if child is not None:
             below = f"{prefix}{name}."
             _load(child, {k: v for k, v in state_dict.items() if k.startswith(below)}, below, metadata, loading, found)
+    loading.hooks += [(module, hook) for hook in module._hooks_of("loaded")]
 
 
 class _Loading:
@@ -162,6 +245,8 @@ class _Loading:
         self.assign = assign
         self.values: list[tuple[Tensor, Any]] = []
         self.extra: list[tuple[Any, Any]] = []
+        #: What to call when they are set: modules, and their hooks.
+        self.hooks: list[tuple[Any, Hook]] = []
 
     def run(self) -> None:
         with modes.no_grad():

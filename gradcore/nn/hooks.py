@@ -110,8 +110,9 @@ class Hooked:
         """The state of a copy: without the places in trees, and with tables of hooks of its own."""
         state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
         state.pop("_whole", None)
-        if "_hooks" in state:
-            state["_hooks"] = state["_hooks"].copy()
+        for table in ("_hooks", "_state_hooks"):
+            if table in state:
+                state[table] = state[table].copy()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

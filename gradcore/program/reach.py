@@ -50,7 +50,7 @@ Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
-                       "_parents", "_hooks", "_foreign", "_whole"))
+                       "_parents", "_hooks", "_state_hooks", "_foreign", "_whole"))
 
 #: What is compared by its value, or by its items.
 _DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict)

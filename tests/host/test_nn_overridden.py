@@ -113,6 +113,33 @@ def a_module_on_its_own(t: Any) -> Any:
     return errors, layer.weight.tolist()
 
 
+def hooks_on_state_dicts(t: Any) -> Any:
+    seen: list[Any] = []
+    net = t.nn.Sequential(t.nn.Linear(1, 1, bias=False), t.nn.Sequential(t.nn.Linear(1, 1)))
+    inner = net[1][0]
+    handles = [inner.register_state_dict_pre_hook(lambda m, prefix, keep: seen.append(("saving", prefix, keep))),
+               net[1].register_state_dict_post_hook(lambda m, state, prefix, data: state.pop(prefix + "0.bias") and None),
+               inner._register_state_dict_hook(lambda m, state, prefix, data: seen.append((sorted(state), prefix, data)))]
+    state = net.state_dict()
+    state["1.0.w"] = state.pop("1.0.weight") * 0 + 5
+
+    def rename(m: Any, state: Any, prefix: str, data: Any, strict: bool, missing: Any, unexpected: Any, errors: Any) -> None:
+        seen.append((type(m).__name__, sorted(state), prefix, data.get("version"), strict))
+        state[prefix + "weight"] = state.pop(prefix + "w")
+
+    def forgive(m: Any, keys: Any) -> None:
+        seen.append((type(m).__name__, list(keys.missing_keys), inner.weight.tolist()))
+        keys.missing_keys.clear()
+
+    handles += [inner.register_load_state_dict_pre_hook(rename), inner.register_load_state_dict_post_hook(forgive),
+                inner._register_load_state_dict_pre_hook(lambda state, prefix, *others: seen.append(prefix))]
+    found = net.load_state_dict(state)
+    again = copy.deepcopy(net)
+    for handle in handles:
+        handle.remove()
+    return [*seen, list(state), found.missing_keys, list(net.state_dict()), list(again.state_dict())]
+
+
 def writes_into_the_dicts(t: Any) -> Any:
     class Net(t.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -173,13 +200,20 @@ def lists_and_dicts_of_parameters(t: Any) -> Any:
 
 CASES = [convolutions_with_another_weight, weights_of_recurrent_layers, lists_and_dicts_of_parameters,
          layers_that_stay_in_one_mode, conversions, keys_that_were_renamed, keys_of_ones_own, a_module_on_its_own,
-         writes_into_the_dicts]
+         hooks_on_state_dicts, writes_into_the_dicts]
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_is_pytorchs(case: Callable[[Any], Any], torch: Any) -> None:
     assert case(gradcore) == case(torch)
+
+
+def test_a_hook_after_a_state_dict_returns_nothing() -> None:
+    layer = nn.Linear(1, 1)
+    layer.register_state_dict_post_hook(lambda *args: 1)
+    with raises(RuntimeError, "state_dict post-hook must return None"):
+        layer.state_dict()
 
 
 def test_nothing_is_loaded_if_a_module_finds_an_error() -> None:
