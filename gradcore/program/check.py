@@ -28,7 +28,7 @@ def checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eag
     trace = replay.trace
     written = [trace.storages[b] for b in trace.program.written() if b in trace.storages] + [t.storage for t in tensors]
     before = [_read(s) for s in written]
-    numbers = [(o.state[p], dict(o.state[p])) for o, _, params in trace.updates for p in params]
+    numbers = [(o().state[p], dict(o().state[p])) for o, _, params in trace.updates for p in params]
     gradients = [(leaf, leaf.grad, None if leaf.grad is None else _read(leaf.grad.storage)) for leaf in _leaves(trace)]
     results = [_values(t) for t in replay.run(tensors)]
     after = [_read(s) for s in written]
