@@ -101,6 +101,7 @@ class Replay:
                 # Other buffers may have overwritten them by now, and the function had dropped them.
                 for leaf, g, _ in bound.gradients:
                     leaf.grad = None if leaf.grad is g else leaf.grad
+                bound.close()
                 raise
             finally:
                 self._note_writes(inputs)
