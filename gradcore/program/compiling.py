@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from gradcore.errors import require_int
@@ -41,6 +42,28 @@ class CompiledModule(Compiled):
 #: Methods of a module that return it.
 _CHAINED = frozenset(("to", "to_empty", "cpu", "cuda", "float", "double", "half", "bfloat16", "train", "eval", "requires_grad_",
                       "apply", "type"))
+#: Special methods of containers. Python looks these up in a class, so that a wrapper's attributes do not show them.
+_OF_CONTAINERS = tuple(f"__{x}__" for x in ("len", "getitem", "setitem", "delitem", "iter", "reversed", "contains", "bool"))
+
+
+def _kind(module: Module) -> type[CompiledModule]:
+    """The class for a compiled module: it has those special methods of containers that the module has, and no others, so that
+    Python itself says which are missing."""
+    return _with(tuple(name for name in _OF_CONTAINERS if hasattr(type(module), name)))
+
+
+@functools.cache
+def _with(names: tuple[str, ...]) -> type[CompiledModule]:
+    if not names:
+        return CompiledModule
+    return type(CompiledModule.__name__, (CompiledModule,), {name: _passed_on(name) for name in names})
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def method(self: CompiledModule, *args: Any) -> Any:
+        return getattr(self._function, name)(*args)
+
+    return method
 
 
 def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True, fullgraph: bool = False,
@@ -66,5 +89,5 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
     require_int("max_programs", max_programs, 1)
     if disable:
         return function
-    kind = CompiledModule if isinstance(function, Module) else Compiled
+    kind = _kind(function) if isinstance(function, Module) else Compiled
     return kind(function, check_every=check_every, max_programs=max_programs, capture=capture)
