@@ -1,7 +1,8 @@
 """Graph mode: trace a run once, plan its memory, replay it."""
 
 from gradcore.program.again import record
-from gradcore.program.compiled import Compiled, compile
+from gradcore.program.compiled import Compiled
+from gradcore.program.compiling import compile
 from gradcore.program.explicit import Graph, Symbol, gradients, trace
 from gradcore.program.loaded import LoadedProgram, load_program
 from gradcore.program.plan import Plan, plan

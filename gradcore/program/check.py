@@ -11,6 +11,7 @@ from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
 from gradcore.events import TAGS, Tag
 from gradcore.program.arguments import gradients_of, places, template_of
+from gradcore.program.differences import differences
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.replay import Replay
 from gradcore.spec import TensorSpec
@@ -22,13 +23,23 @@ _TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-12}
 def checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
     """Replay a call, undo what that changed, run it eagerly, compare the two, and return the eager result.
 
-    ``shape`` is the template of the traced run's result. Raises TraceError if a result, or any tensor that was written to,
-    differs by more than rounding.
+    ``shape`` is the template of the traced run's result. Raises TraceError if a result, a gradient, or any tensor that was
+    written to, differs by more than rounding, or exists in one of the two only.
     """
+    try:
+        return _checked(replay, shape, tensors, eager)
+    finally:
+        # The eager run's gradients have taken the place of those that the replay left.
+        replay.let_go()
+
+
+def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
     trace = replay.trace
     written = [trace.storages[b] for b in trace.program.written() if b in trace.storages] + [t.storage for t in tensors]
     before = [_read(s) for s in written]
-    numbers = [(o.state[p], dict(o.state[p])) for o, _, params in trace.updates for p in params]
+    # Asking for the state of a parameter that has none would make one.
+    numbers = [(state[p], dict(state[p])) for o, _, params in trace.updates for state in [o().state] for p in params
+               if p in state]
     gradients = [(leaf, leaf.grad, None if leaf.grad is None else _read(leaf.grad.storage)) for leaf in _leaves(trace)]
     results = [_values(t) for t in replay.run(tensors)]
     after = [_read(s) for s in written]
@@ -44,19 +55,24 @@ def checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eag
             _write(grad.storage, old_values)
     result = eager()
     outputs: list[Any] = []
-    template_of(result, tensors, outputs, gradients_of(x.leaf for x in places(shape) if x.leaf is not None))
+    now = template_of(result, tensors, outputs, gradients_of(x.leaf for x in places(shape) if x.leaf is not None))
+    for name, was, found in differences("the result", shape, now, outputs):
+        _differ(name, was, found)
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
         _compare(f"result {k}", ours, _values(tensor))
     for storage, values in zip(written, after, strict=True):
         _compare(_name(TAGS[storage.block.tag]), values, _read(storage))
     for (leaf, _, _), slot in zip(gradients, slots, strict=True):
-        if leaf.grad is not None and slot is not None:
-            _compare(f"the gradient of {leaf.name or leaf.spec}", slot, _values(leaf.grad))
+        name = f"the gradient of {leaf.name or leaf.spec}"
+        if slot is not None and leaf.grad is not None:
+            _compare(name, slot, _values(leaf.grad))
+        elif slot is not None or leaf.grad is not None:
+            _differ(name, *["None" if g is None else "a tensor" for g in (slot, leaf.grad)])
     return result
 
 
 def _leaves(trace: Any) -> list[Any]:
-    return list(dict.fromkeys([*trace.presence, *trace.slots.values(), *[leaf for leaf, _ in trace.left]]))
+    return list(dict.fromkeys([*trace.presence, *trace.slots.values(), *[leaf for leaf, _ in trace.left], *trace.leaves]))
 
 
 def _values(tensor: Any) -> np.ndarray[Any, Any]:
@@ -95,9 +111,13 @@ def _compare(what: str, ours: np.ndarray[Any, Any], eager: np.ndarray[Any, Any])
             largest = float(np.abs(near).max(initial=0.0))
             if same and float(np.abs(wide - near).max(initial=0.0)) <= _TOLERANCE[ours.dtype.itemsize] * largest:
                 return
-    raise TraceError(f"a replay differs from the eager run in {what}: {_brief(ours)} and {_brief(eager)}. The function depends "
-                     "on something that no guard checks (getattr with a computed name, sys.modules, an object of a "
-                     "library): pass it as an argument")
+    _differ(what, _brief(ours), _brief(eager))
+
+
+def _differ(what: str, ours: str, eager: str) -> None:
+    raise TraceError(f"a replay differs from the eager run in {what}: {ours} and {eager}. The function depends on something "
+                     "that no guard checks (getattr with a computed name, sys.modules, an object of a library): pass it as an "
+                     "argument")
 
 
 def _brief(values: np.ndarray[Any, Any]) -> str:

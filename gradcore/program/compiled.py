@@ -8,18 +8,19 @@ import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from operator import attrgetter
 from types import MethodType
 from typing import Any
+from weakref import ref
 
 from gradcore.devices.device import get_default_device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
 from gradcore.engine.value import PLAIN
-from gradcore.errors import TraceError, require_int
+from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
-from gradcore.nn.module import Module
 from gradcore.program.arguments import (
     contents,
     distances,
@@ -76,8 +77,9 @@ class Compiled:
         #: Traces since the last replay.
         self._retraces = 0
         self._eager = False
-        #: The key of the last trace.
+        #: The key of the last trace, and why the last program was dropped since, if one was.
         self._before: Any = None
+        self._lost = ""
         self.traces: list[str] = []
         functools.update_wrapper(self, function, updated=())
 
@@ -169,7 +171,7 @@ class Compiled:
                 return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
         outputs = entry.replay.run(tensors)
         for module, mode in entry.replay.trace.modes:
-            module.training = mode
+            module().training = mode
         if entry.views:
             relate(entry.views, outputs, tensors)
         return rebuilt(entry.results, outputs, tensors)
@@ -178,7 +180,7 @@ class Compiled:
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         self.traces.append(self._reason(key, tensors))
-        self._before = key
+        self._before, self._lost = key, ""
         self._forget_lost()
         self._retraces += 1
         if self._retraces > self._most:
@@ -223,7 +225,9 @@ class Compiled:
             replay = (replay_of if trace.second is None else Differentiable)(
                 trace, plan(trace.program, trace.renewed), self._capture)
             offsets = [t.spec.offset for t in tensors] if local.state.placed else None
-            self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets))
+            entry = Entry(replay, tracing.guards, shape, kept, views, offsets)
+            self._remember(key, entry)
+            entry.watch(functools.partial(_lose, ref(self), key))
         return rebuilt(shape, outputs, tensors)
 
     def _remember(self, key: Any, entry: Entry) -> None:
@@ -234,26 +238,27 @@ class Compiled:
         self._entries.move_to_end(key)
         while len(self._cached()) > self._most:
             oldest = next(iter(self._entries))
-            self._entries[oldest].pop()
+            # Finalisers take programs out of the lists, at any time, so each list is changed at one stroke.
+            del self._entries[oldest][-1:]
             if not self._entries[oldest]:
                 del self._entries[oldest]
 
     def _forget_lost(self) -> None:
         """Drop the programs that can never be valid again, and with them the memory that only they still hold."""
         for key, entries in list(self._entries.items()):
-            kept = [entry for entry in entries if not entry.is_lost()]
-            if not kept:
+            for entry in [*entries]:
+                if entry.is_lost():
+                    _take_out(entries, entry)
+            if not entries:
                 del self._entries[key]
-            elif len(kept) < len(entries):
-                self._entries[key] = kept
 
     def _reason(self, key: Any, tensors: list[Any]) -> str:
-        if entries := self._entries.get(key):
-            return entries[0].why_not(tensors)
+        for entry in self._entries.get(key, ()):
+            return entry.why_not(tensors)
         if not self.traces:
             return "the first call"
         if key == self._before:
-            return "the call before, which had the same arguments, could not be replayed"
+            return self._lost or "the call before, which had the same arguments, could not be replayed"
         return difference(key, self._before, (*_STATE, "default dtype", "default device"))
 
     def _give_up(self) -> None:
@@ -290,61 +295,13 @@ class Compiled:
         return f"<compiled {self._function!r}: {len(self.programs)} programs>"
 
 
-class CompiledModule(Compiled):
-    """A compiled module. Attributes that are set on it are set on the module."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OWN or name.startswith("__"):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._function, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._function, name)
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if name not in _CHAINED:
-            return found
-
-        def chained(*args: Any, **kwargs: Any) -> Any:
-            """The module's method, whose result is the compiled module instead of the module."""
-            result = found(*args, **kwargs)
-            return self if result is self._function else result
-
-        return chained
-
-    #: What belongs to the wrapper.
-    _OWN = frozenset(vars(Compiled(len)))
+def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:
+    """Drop a program that can never be valid again. A finaliser calls this."""
+    if (owner := compiled()) is not None:
+        owner._lost = why
+        _take_out(owner._entries.get(key, []), entry)
 
 
-#: Methods of a module that return it.
-_CHAINED = frozenset(("to", "to_empty", "cpu", "cuda", "float", "double", "half", "bfloat16", "train", "eval", "requires_grad_",
-                      "apply", "type"))
-
-
-def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True, fullgraph: bool = False,
-            dynamic: bool | None = None, backend: Any = None, mode: str | None = None, options: Any = None,
-            disable: bool = False) -> Any:
-    """Compile a function, module or whole training step: it is traced at its first call and replayed afterwards.
-
-    It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to read (see
-    :mod:`gradcore.program.watch`); at most ``max_programs`` are kept. A replay runs none of the function's Python code: what it
-    prints or appends happens only when it is traced. Raises :class:`TraceError`, naming the line, if values of tensors are read
-    on the host or tensors are made from host data. With ``check_every=n`` every n-th call also runs eagerly, and TraceError is
-    raised if the two differ. On a GPU a program is launched as one CUDA graph, unless ``capture`` is False (see
-    :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
-
-    ``disable`` returns the function unchanged. ``fullgraph``, ``dynamic``, ``backend``, ``mode`` and ``options`` exist for
-    PyTorch's sake and change nothing: there is one compiler, a graph is always whole, and each shape has its own program.
-    """
-    if function is None:
-        return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture, disable=disable)
-    if not callable(function):
-        raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
-    require_int("check_every", check_every, 0)
-    require_int("max_programs", max_programs, 1)
-    if disable:
-        return function
-    kind = CompiledModule if isinstance(function, Module) else Compiled
-    return kind(function, check_every=check_every, max_programs=max_programs, capture=capture)
+def _take_out(entries: list[Entry], entry: Entry) -> None:
+    with suppress(ValueError):
+        entries.remove(entry)

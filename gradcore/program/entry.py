@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
+from weakref import ref
 
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.guard_terms import all_hold
+from gradcore.program.guards import Guard, same_object
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.program import Operand
+from gradcore.program.reach import given
+from gradcore.program.reasons import another
 from gradcore.program.replay import Replay
 from gradcore.program.shared_results import View
 
@@ -35,8 +42,9 @@ class Entry:
         self.guards = guards
         #: The function's result, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
         self.results = results
-        #: Arguments that the key identifies by id, held so that no other object gets the same id.
-        self.kept = kept
+        #: Arguments that the key identifies by id: weakly, where that is possible. Another object may get the id of one that
+        #: no longer exists, so the program is dropped with it; see :meth:`watch`.
+        self.kept = [given(x) for x in kept]
         self.views = views
         #: Where in their storages the arguments must begin, if the function looked at that; otherwise anywhere.
         self.offsets = offsets
@@ -52,12 +60,36 @@ class Entry:
                 and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
                 and (self._apart is None or self._apart.isdisjoint([id(t.storage) for t in tensors])))
 
+    def watch(self, lose: Callable[[Entry, str], None]) -> None:
+        """Call ``lose`` with a reason when something goes without which no call can fit: an object that the key identifies, or
+        one that a guard compares by identity.
+        """
+        me = ref(self)
+        #: Weakly, by id, each with the reason: that of a guard which has a name for it comes first.
+        watched: dict[int, tuple[Any, str]] = {}
+        for guard in self.guards:
+            if isinstance(guard, Guard) and guard.same is same_object:
+                watched.setdefault(id(guard.seen()), (guard.seen, f"{guard.name} is a different object"))
+        for guard in self.guards:
+            if isinstance(guard, (ModuleGuard, OptimizerGuard)):
+                watched.setdefault(id(guard.owner()), (guard.owner, f"a {guard.kind.__name__} no longer exists"))
+        for x in self.kept:
+            if isinstance(x, ref):
+                watched.setdefault(id(x()), (x, another("an argument", isinstance(x(), (Value, Storage)))))
+
+        def gone(why: str, _: Any) -> None:
+            if (entry := me()) is not None:
+                lose(entry, why)
+
+        self._watches = [ref(x, partial(gone, why)) for weak, why in watched.values()
+                         if (x := weak()) is not None]
+
     def is_lost(self) -> bool:
         """Has memory that the program is bound to been replaced, and does no tensor show it any more? Then no call will fit."""
         replaced = [storage for guard in self.guards for storage in guard.replaced()]
-        # A leaf among the arguments is held with the storage that it had.
-        replaced += [storage for t, storage in pairwise(self.kept) if isinstance(t, Value) and isinstance(storage, Storage)
-                     and t.storage is not storage]
+        # A leaf among the arguments comes with the storage that it had.
+        replaced += [storage for t, storage in pairwise([x() for x in self.kept]) if isinstance(t, Value)
+                     and isinstance(storage, Storage) and t.storage is not storage]
         if not replaced:
             return False
         guarded = {id(t) for guard in self.guards for t in guard.values()}

@@ -46,7 +46,10 @@ class Guard:
 
     def terms(self, name: Namer) -> Iterator[str]:
         now, seen = f"{name(self.look)}()", name(self.seen)
-        yield f"{now} is {seen}" if self.same is identical else f"{name(self.same)}({now}, {seen})"
+        if self.same is same_object:
+            yield f"{seen}() is {now} is not None"
+        else:
+            yield f"{now} is {seen}" if self.same is identical else f"{name(self.same)}({now}, {seen})"
 
     def values(self) -> list[Any]:
         """The tensor that is guarded, if it is one."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from operator import is_, itemgetter
 from typing import Any, TypeGuard
+from weakref import ref
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
@@ -71,14 +72,15 @@ class OptimizerGuard:
     may read it. With ``only_clears`` the function does nothing but clear gradients, and the state may change too.
     """
 
-    __slots__ = ("optimizer", "state", "groups", "free", "rates", "hooks", "kept", "places",
-                 "tensors")
+    __slots__ = ("owner", "kind", "state", "groups", "free", "rates", "hooks", "kept", "places", "tensors")
 
     def __init__(self, optimizer: Optimizer, rates: bool, only_clears: bool = False) -> None:
-        self.optimizer = optimizer
+        #: Weakly, as in all guards: a program must not keep the memory of what the user has given up.
+        self.owner = ref(optimizer)
+        self.kind = type(optimizer)
         self.rates = rates
         self.state = optimizer.state
-        self.groups = self._groups()
+        self.groups = self._groups(optimizer)
         #: By group: the options that are only operands, where they are tensors, else None.
         self.free = [{k: group[k] if isinstance(group[k], Value) else None for k in optimizer._free if k in group}
                      for group in optimizer.param_groups]
@@ -89,22 +91,24 @@ class OptimizerGuard:
         #: The tensors in the state: the dict, the name, and the tensor.
         self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
 
-    def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]]:
+    def _groups(self, optimizer: Optimizer) -> list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]]:
         """By group: a getter of the options that a program depends on, their values, what the others decide, the number of
         entries, and the parameters.
         """
         found: list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]] = []
-        free = self.optimizer._free
-        for group in self.optimizer.param_groups:
+        free = optimizer._free
+        for group in optimizer.param_groups:
             names = [k for k in group if k != "params" and (k not in free or self.rates)]
             options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
             # A list, of betas say, can be changed in place.
             seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
-            found.append((options, seen, self.optimizer._decisive(group), len(group), list(group["params"])))
+            found.append((options, seen, optimizer._decisive(group), len(group), list(group["params"])))
         return found
 
     def terms(self, name: Namer) -> Iterator[str]:
-        optimizer = name(self.optimizer)
+        # A variable of the expression's: several terms ask for it.
+        optimizer = f"o{id(self.owner)}"
+        yield f"({optimizer} := {name(self.owner)}()) is not None"
         yield f"{optimizer}.state is {name(self.state)}"
         yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))"
         if self.tensors:
@@ -117,7 +121,7 @@ class OptimizerGuard:
             yield f"len({group}) == {count}"
             yield f"{name(options)}({group}) == {name(values)}"
             if decisive is not None:
-                yield f"{name(self.optimizer._decisive)}({group}) == {name(decisive)}"
+                yield f"{optimizer}._decisive({group}) == {name(decisive)}"
             for key, value in self.free[k].items():
                 # A tensor is read where it lies; a number may become any other number.
                 if value is None:
@@ -133,22 +137,24 @@ class OptimizerGuard:
 
     def replaced(self) -> list[Any]:
         """The storages of tensors that are no longer in the state."""
-        kept = {id(x) for state in self.optimizer.state.values() for x in state.values()}
+        optimizer = self.owner()
+        kept = {id(x) for state in (() if optimizer is None else optimizer.state.values()) for x in state.values()}
         return [x.storage for _, _, x in self.tensors if id(x) not in kept]
 
     def why_not(self) -> str:
-        state = self.optimizer.state
+        optimizer = self.owner()
+        state = None if optimizer is None else optimizer.state
         same = state is self.state and all(map(is_, map(state.get, self.kept), self.places)) and not self.replaced()
-        return f"the {'options or parameters' if same else 'state'} of the optimizer {type(self.optimizer).__name__} changed"
+        return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
 class CountsGuard:
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
 
-    __slots__ = ("optimizer", "places", "count")
+    __slots__ = ("kind", "places", "count")
 
     def __init__(self, optimizer: Optimizer, params: list[Any]) -> None:
-        self.optimizer = optimizer
+        self.kind = type(optimizer)
         self.places = [optimizer.state[p] for p in params]
         self.count = itemgetter(*optimizer._numbers)
 
@@ -165,18 +171,18 @@ class CountsGuard:
         return []
 
     def why_not(self) -> str:
-        return (f"the optimizer {type(self.optimizer).__name__} has updated its parameters different numbers of times: "
+        return (f"the optimizer {self.kind.__name__} has updated its parameters different numbers of times: "
                 f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))}")
 
 
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("module", "training", "forward", "tensors", "others", "table", "hooks", "kind", "names", "leaves")
+    __slots__ = ("owner", "own", "training", "forward", "tensors", "others", "table", "hooks", "kind", "names", "leaves")
 
     def __init__(self, module: Module) -> None:
-        own = module.__dict__
-        self.module = module
+        own = self.own = module.__dict__
+        self.owner = ref(module)
         self.kind = type(module)
         self.training = own["training"]
         self.forward = own.get("forward")
@@ -200,12 +206,12 @@ class ModuleGuard:
         return [storage for _, tensor, storage, _ in self.tensors if tensor.storage is not storage]
 
     def terms(self, name: Namer) -> Iterator[str]:
-        own = name(self.module.__dict__)
+        own, owner = name(self.own), f"{name(self.owner)}()"
         own_attributes = ("training", self.training), ("forward", self.forward), ("_hooks", self.table)
         for key, value, *_ in (*own_attributes, *self.tensors, *self.others):
             # An attribute that is missing raises, and the guard then does not hold.
-            yield f"{own}.get({key!r}) is None" if value is None else f"{own}[{key!r}] is {name(value)}"
-        yield f"type({name(self.module)}) is {name(self.kind)}"
+            yield f"{key!r} not in {own}" if value is None and key not in self.own else f"{own}[{key!r}] is {name(value)}"
+        yield f"type({owner}) is {name(self.kind)}"
         for part, names in self.names:
             yield f"tuple({own}[{part!r}]) == {names!r}" if names else f"not {own}[{part!r}]"
         for leaf, hooks, seen in self.leaves:
@@ -216,10 +222,10 @@ class ModuleGuard:
             yield f"{name(tensor)}.storage is {name(storage)}"
             yield f"{name(tensor)}.edge is {name(edge)}"
         if self.table is not None:
-            yield f"tuple({name(self.module)}.hooks_in_order()) == {name(self.hooks)}"
+            yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}"
 
     def why_not(self) -> str:
-        own, kind = self.module.__dict__, type(self.module).__name__
+        own, kind = self.own, self.kind.__name__
         if own["training"] is not self.training:
             return f"training of {kind} is {own['training']} and was {self.training}"
         for name, value in (*[t[:2] for t in self.tensors], *self.others):
@@ -230,8 +236,9 @@ class ModuleGuard:
                 return f"the memory of {name} of {kind} was replaced"
             if tensor.edge is not edge:
                 return f"requires_grad of {name} of {kind} has changed"
-        if type(self.module) is not self.kind:
-            return f"a {self.kind.__name__} has become a {kind}"
+        module = self.owner()
+        if type(module) is not self.kind:
+            return f"a {kind} " + ("no longer exists" if module is None else f"has become a {type(module).__name__}")
         if any(tuple(own[part]) != names for part, names in self.names):
             return f"{kind} has different parameters, buffers or modules, or has them in another order"
         if own.get("forward") is not self.forward:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -72,14 +73,14 @@ class LoadedProgram:
             self.state[name] = leaf
         slots = [leaf.edge[0] for leaf in leaves]
         optimizers = [_optimizer(kind, groups) for kind, groups in shipment.optimizers]
-        updates = []
+        updates: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]] = []
         for (at, group, params), update in zip(shipment.updates, program.updates, strict=True):
             optimizer = optimizers[at]
             options = optimizer.param_groups[group]
             for k in params:
                 options["params"] += [] if any(p is leaves[k] for p in options["params"]) else [leaves[k]]
                 optimizer.state[leaves[k]].update(dict(update.numbers))
-            updates.append((optimizer, options, [leaves[k] for k in params]))
+            updates.append((ref(optimizer), options, [leaves[k] for k in params]))
         self._names = dict(shipment.names)
         self._trace = Trace(
             program, [call.kernel for call in calls], storages, {b: slots[k] for b, k in shipment.slots},

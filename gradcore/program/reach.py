@@ -128,7 +128,7 @@ class Reach:
             if self._enters(value) and len(value) <= MOST_INSIDE:
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
-                    at = _given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
+                    at = given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
                     yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
         elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
             # Tensors as keys are compared by identity.
@@ -139,7 +139,7 @@ class Reach:
                 yield Guard(name, look, dict(value), same_entries), key
             elif self._enters(value):
                 for k, item in value.items():
-                    label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", _given(k)
+                    label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", given(k)
                     yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
                                              item, (*key, "item", id(k)))
         else:
@@ -225,12 +225,13 @@ class Reach:
             return
         own = {} if owner is kind else getattr(owner, "__dict__", {})
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
+        of = given(owner)
         for name in sorted((names.read | names.called) & members.keys()):
             member = members[name]
             if isinstance(getattr(member, "__func__", member), FunctionType):
                 method = getattr(owner, name)
                 yield Guard(f"{name} of {kind.__name__}",
-                            lambda a=name: getattr(x := getattr(owner, a, None), "__func__", x),  # type: ignore[misc]
+                            lambda a=name: getattr(x := getattr(of(), a, None), "__func__", x),  # type: ignore[misc]
                             getattr(method, "__func__", method), identical), ("method", id(owner), name)
             elif isinstance(member, property):
                 # Its code is watched by itself.
@@ -242,8 +243,8 @@ class Reach:
                     yield from self._attribute(owner, name, value)
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
-        own = getattr(owner, "__dict__", {})
-        look = (lambda: own[name]) if name in own and not isinstance(owner, type) else (lambda: getattr(owner, name))
+        own, of = getattr(owner, "__dict__", {}), given(owner)
+        look = (lambda: own[name]) if name in own and not isinstance(owner, type) else (lambda: getattr(of(), name))
         if isinstance(owner, (ModuleType, type)):
             whose = owner.__name__
         else:
@@ -258,7 +259,7 @@ class Reach:
 
     @staticmethod
     def _identity(name: str, look: Callable[[], Any], value: Any) -> Guard:
-        if not isinstance(value, (Module, Optimizer, FunctionType)):
+        if not isinstance(value, FunctionType):
             try:
                 # Weakly: the object may refer to the compiled function, and a guard must not keep its memory alive.
                 return Guard(name, look, ref(value), same_object)
@@ -274,9 +275,12 @@ def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
                         and _is_settings(getattr(x, "__dict__", None), depth - 1)) for x in own.values())
 
 
-def _given(x: Any) -> Callable[[], Any]:
-    """A function that returns an object, which it holds unless that is a tensor."""
-    return ref(x) if isinstance(x, Value) else lambda: x
+def given(x: Any) -> Callable[[], Any]:
+    """A function that returns an object, weakly if that is possible: a guard must not keep its memory alive."""
+    try:
+        return ref(x)
+    except TypeError:
+        return lambda: x
 
 
 def _options(optimizer: Optimizer) -> list[Any]:

@@ -34,9 +34,14 @@ def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
             name = f"{name}[{i - 1}]"
     texts = _text(now), _text(was)
     if texts[0] == texts[1] and texts[0] in (_LEAF, _OBJECT):
-        inside = ": call x = x.detach().requires_grad_() inside of the function" if texts[0] == _LEAF else ""
-        return f"{name} is another {texts[0].split(' ', 1)[1]}, and these are compared by identity{inside}"
+        return another(name, texts[0] == _LEAF)
     return f"{name} is {texts[0]} and was {texts[1]}" if all(texts) and texts[0] != texts[1] else f"{name} has changed"
+
+
+def another(name: str, leaf: bool) -> str:
+    """A sentence on an argument that is compared by identity, as a leaf is."""
+    inside = ": call x = x.detach().requires_grad_() inside of the function" if leaf else ""
+    return f"{name} is another {(_LEAF if leaf else _OBJECT).split(' ', 1)[1]}, and these are compared by identity{inside}"
 
 
 def _is_named(part: Any) -> bool:

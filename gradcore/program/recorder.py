@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
@@ -92,8 +93,8 @@ class Trace:
     left: list[tuple[Leaf, Operand | None]]
     #: Leaves that must have a gradient (True) or none (False) when a replay begins; those the run emptied may have either.
     presence: dict[Leaf, bool]
-    #: By update: the optimizer, its group, and the parameters.
-    updates: list[tuple[Any, dict[str, Any], list[Any]]]
+    #: By update: the optimizer, weakly, since a program must not keep one alive; its group; and the parameters.
+    updates: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]]
     #: Reasons why no replay can do the same; empty if one can.
     obstacles: list[str] = field(default_factory=list)
     second: Second | None = None
@@ -102,8 +103,8 @@ class Trace:
     script: list[tuple[Any, ...]] = field(default_factory=list)
     #: The buffers of the leaves that the run read.
     leaves: dict[Leaf, int] = field(default_factory=dict)
-    #: The modules that the run put into a mode, each with the last one.
-    modes: list[tuple[Any, bool]] = field(default_factory=list)
+    #: The modules that the run put into a mode, weakly too, each with the last one.
+    modes: list[tuple[Callable[[], Any], bool]] = field(default_factory=list)
     #: By gradient slot whose gradient the run dropped, so that it was freed: how many launches came before that.
     dropped: dict[int, int] = field(default_factory=dict)
 
@@ -225,8 +226,8 @@ class Builder:
         if parts:
             survivors = set()
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
-                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
-                     [call.invocation for call, _ in recorder.log.launches], self.script(self._records),
+                     [(ref(o), g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned),
+                     second, [call.invocation for call, _ in recorder.log.launches], self.script(self._records),
                      {leaf: self._index[serial] for leaf, serial in recorder.log.leaves.items() if serial in self._index},
                      dropped={} if second is not None else self._dropped({leaf for leaf, _ in left}))
 

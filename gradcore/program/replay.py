@@ -40,7 +40,9 @@ class Replay:
         self.device: Device = get_device(self.program.device)
         self._lock = long()
         self._clone = self.device.kernel("clone")
-        whose = [(id(optimizer), id(params[0])) for optimizer, _, params in trace.updates]
+        #: By update: what computes its operands, and what has its counts, without the optimizer, which a program does not keep.
+        self._updates = [(type(o), o.state, group, params) for optimizer, group, params in trace.updates for o in [optimizer()]]
+        whose = [(id(state), id(params[0])) for _, state, _, params in self._updates]
         #: By update: the last earlier update of the same parameters by the same optimizer in the same run, whose counts it
         #: continues from; or None.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if whose[j] == own), None) for k, own in enumerate(whose)]
@@ -84,13 +86,13 @@ class Replay:
             self._bring(bound, inputs)
             self._drop(bound.replaced)
             updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
-            for places, before, (optimizer, group, params) in zip(bound.numbers, self._updated_before, self.trace.updates,
-                                                                  strict=True):
+            for places, before, (kind, state, group, params) in zip(bound.numbers, self._updated_before, self._updates,
+                                                                    strict=True):
                 numbers = {}
-                if optimizer._numbers:
-                    numbers = optimizer._advanced(optimizer.state[params[0]] if before is None else updates[before][1])
-                operands = optimizer._operands(group, numbers)
-                updates.append((optimizer, numbers, params))
+                if kind._numbers:
+                    numbers = kind._advanced(state[params[0]] if before is None else updates[before][1])
+                operands = kind._operands(group, numbers)
+                updates.append((state, numbers, params))
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
@@ -99,14 +101,15 @@ class Replay:
                 # Other buffers may have overwritten them by now, and the function had dropped them.
                 for leaf, g, _ in bound.gradients:
                     leaf.grad = None if leaf.grad is g else leaf.grad
+                bound.close()
                 raise
             finally:
                 self._note_writes(inputs)
                 self.release()
-            for optimizer, numbers, params in updates:
+            for state, numbers, params in updates:
                 if numbers:
                     for p in params:
-                        optimizer.state[p].update(numbers)
+                        state[p].update(numbers)
             results = self._results(bound, inputs)
             self._drop(bound.read)
             for leaf, g, _ in bound.gradients:

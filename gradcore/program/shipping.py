@@ -50,7 +50,8 @@ def shown_spec(storage: Storage) -> TensorSpec:
 def current(program: Program, trace: Trace) -> Program:
     """The program with the present options and counts of its optimizers."""
     updates = []
-    for optimizer, group, params in trace.updates:
+    for at, group, params in trace.updates:
+        optimizer = at()
         kept = optimizer.state[params[0]]
         updates.append(Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"),
                               tuple((n, kept[n]) for n in optimizer._numbers)))
@@ -63,7 +64,8 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
     optimizers: list[Any] = []
     groups: list[list[Any]] = []
     updates = []
-    for optimizer, group, params in trace.updates:
+    for whose, group, params in trace.updates:
+        optimizer = whose()
         if not any(o is optimizer for o in optimizers):
             kind = type(optimizer)
             if getattr(optim, kind.__name__, None) is not kind:
@@ -147,8 +149,9 @@ def names_of(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[
             if shown_spec(trace.storages[b]) is leaf.spec:
                 names.setdefault(b, leaf_names[leaf])
     for optimizer, _, params in trace.updates:
+        state = optimizer().state
         for p in params:
-            for key, value in optimizer.state[p].items():
+            for key, value in state[p].items():
                 if isinstance(value, Value):
                     known[id(value.storage)] = f"{leaf_names[p.edge[0]]}.{key}"
     for b, storage in trace.storages.items():
@@ -161,7 +164,7 @@ def names_of(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[
 
 def _seen(guards: Sequence[Any]) -> tuple[list[Module], list[tuple[str, Any]]]:
     """The modules, and the other tensors with their names, that guards are for."""
-    modules = [guard.module for guard in guards if isinstance(guard, ModuleGuard)]
+    modules = [module for guard in guards if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None]
     tensors = [(_PLACE.sub(r"\1\2", guard.name), tensor) for guard in guards if isinstance(guard, Guard)
                for tensor in guard.values()]
     return modules, tensors

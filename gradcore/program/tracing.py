@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from gradcore._random import default_generator
 from gradcore.autograd.inspection import is_held
@@ -106,10 +107,11 @@ class Tracing:
         trace.obstacles += self._watcher.changes()
         if self._hooked:
             trace.obstacles.append("its result has hooks in its graph, which its caller's backward calls")
-        trace.modes = [(module, module.training) for module in self._watcher.modes]
+        trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
-                                for o, _, _ in trace.updates for name in o._numbers if name in self._watcher.constants()][:1]
+                                for at, _, _ in trace.updates for o in [at()] for name in o._numbers
+                                if name in self._watcher.constants()][:1]
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
         self.guards = self._all_guards(trace, ran[0])
@@ -129,18 +131,18 @@ class Tracing:
     def _all_guards(self, trace: Trace, ran: Recorder) -> list[Any]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         found = self._watcher.guards()
-        updated = {id(o) for o, _, _ in trace.updates}
-        seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
+        updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
+        seen = updated | {id(o): o for o in self._watcher.optimizers()}
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
         rates = "param_groups" in self._watcher.names().read
         clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
         found += [OptimizerGuard(o, rates or self._watcher.is_extended(o) or (i not in updated and not clears[i]), clears[i])
                   for i, o in seen.items()]
         for guard in found:
-            if isinstance(guard, ModuleGuard):
+            if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None:
                 # The mode in which the run began.
-                guard.training = self._watcher.modes.get(guard.module, guard.training)
-        found += [CountsGuard(o, params) for o, _, params in trace.updates if o._numbers and len(params) > 1]
+                guard.training = self._watcher.modes.get(module, guard.training)
+        found += [CountsGuard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
                         (p, p.storage, p.edge), same_bytes)

@@ -34,7 +34,7 @@ from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
 from gradcore.program.outside import Outside
 from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, takes_first, users_line
-from gradcore.program.reach import Found, Reach
+from gradcore.program.reach import Found, Reach, given
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
@@ -247,7 +247,7 @@ class Watcher:
                 for guard, key in reach.of_object(owner):
                     add(key, guard)
         for i, (name, x) in self.passed.items():
-            for guard, key in reach.of_value(f"the argument {name}", lambda x=x: x, x, ("argument", i)):  # type: ignore[misc]
+            for guard, key in reach.of_value(f"the argument {name}", given(x), x, ("argument", i)):
                 # That it is the same object says the key of the call, or the place where the function has it from.
                 if key != ("argument", i):
                     add(key, guard)

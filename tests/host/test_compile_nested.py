@@ -63,6 +63,24 @@ def test_a_step_inside_a_traced_function_is_refused() -> None:
     assert gradcore.compile(layer)(gradcore.ones(1, 2)).shape == (1, 2)
 
 
+def test_the_update_of_a_step_that_was_opened_inside_stays() -> None:
+    layer = nn.Linear(2, 2)
+    optimizer = gradcore.optim.SGD(layer.parameters(), lr=0.5)
+
+    @gradcore.compile
+    def f(x: Any) -> None:
+        with gradcore.step():
+            layer(x).sum().backward()
+            optimizer.step()
+
+    before = layer.bias.tolist()
+    for k in range(1, 3):
+        optimizer.zero_grad()
+        with raises(TraceError, "open it around the call"):
+            f(gradcore.ones(1, 2))
+        assert layer.bias.tolist() == pytest.approx([b - 0.5 * k for b in before])
+
+
 def test_several_updates_in_one_call_count_their_steps() -> None:
     models, optimizers, runs = [], [], []
     for wrap in (lambda f: f, gradcore.compile):

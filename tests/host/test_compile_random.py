@@ -89,6 +89,8 @@ class Session:
     def run(self, k: int) -> list[Any]:
         x, y = numbers(7 * self.seed + k, 4, 4), numbers(7 * self.seed + k + 1, 4, 4)
         x.requires_grad_(self.leaf)
+        # A program goes with the leaves that it was traced with.
+        self.given = x, y
         self.weight.grad = None
         with gradcore.set_grad_enabled(self.mode != "none"):
             found = self.call(x, y)

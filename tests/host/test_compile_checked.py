@@ -1,0 +1,116 @@
+"""What ``check_every`` compares beside values, and that a checked call leaves what an eager one does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+
+SEEN = SimpleNamespace(part_1=None)
+
+
+def seen(level: str = "1") -> Any:
+    """What no guard sees."""
+    return getattr(SEEN, "part_" + level)
+
+
+def back(p: Any, x: Any) -> Any:
+    loss = (p * x).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def without_gradient(p: Any, x: Any) -> Any:
+    loss = back(p, x)
+    if seen():
+        p.grad = None
+    return loss
+
+
+def with_gradient(p: Any, x: Any) -> Any:
+    loss = (p * x).sum()
+    if seen():
+        loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize(("function", "was", "now", "text"), [
+    (without_gradient, False, True, "the gradient of .*: a tensor and None"),
+    (with_gradient, False, True, "the gradient of .*: None and a tensor"),
+    (lambda p, x: (x * 2, seen()), 1, 2, r"the result\[1\]: 1 and 2"),
+    (lambda p, x: (x * 2, seen()), 1, 1.0, r"the result\[1\]: 1 and 1.0"),
+    (lambda p, x: (x * 2, seen()), 1, None, r"the result\[1\]: 1 and None"),
+    (lambda p, x: {"a": x * 2, "b": [seen()]}, "one", "two", r"the result\['b'\]\[0\]: 'one' and 'two'"),
+    (lambda p, x: {seen(): x * 2}, "one", "two", r"the result: the keys \['one'\] and the keys \['two'\]"),
+    (lambda p, x: [x * k for k in range(seen())], 1, 2, "the result: a list of 1 and a list of 2"),
+    (lambda p, x: [x * k for k in range(seen())], 2, 1, "the result: a list of 2 and a list of 1"),
+    (lambda p, x: x * 2 if seen() else (x * 2,), True, False, "the result: a tensor and a tuple of 1"),
+    (lambda p, x: (x * 2, x if seen() else p), True, False, r"the result\[1\]: one tensor and another"),
+    (lambda p, x: (x * 2, np.arange(seen())), 2, 3, r"the result\[1\]: array\(\[0, 1\]\) and array\(\[0, 1, 2\]\)"),
+])
+def test_a_difference_of_another_kind_than_a_value_is_found(function: Any, was: Any, now: Any, text: str) -> None:
+    SEEN.part_1 = was
+    p, x = nn.Parameter(gradcore.ones(3)), gradcore.ones(3)
+    checked = gradcore.compile(lambda x: function(p, x), check_every=2)
+    for _ in range(5):
+        p.grad = None
+        checked(x)
+    assert checked.programs
+    SEEN.part_1 = now
+    with pytest.raises(gradcore.errors.TraceError, match=f"a replay differs from the eager run in {text}"):
+        for _ in range(2):
+            p.grad = None
+            checked(x)
+
+
+def test_what_is_the_same_is_not_found() -> None:
+    p, x, w = nn.Parameter(gradcore.ones(3)), gradcore.ones(3), gradcore.ones(2)
+
+    def function(x: Any) -> Any:
+        loss = (p * x).sum()
+        loss.backward()
+        y = x * 2
+        return {"nan": float("nan"), "zero": -0.0, "set": {1}, "array": np.ones(2), "size": x.shape, "type": x.dtype,
+                "device": x.device, "none": None, "all": [y, y, x, w, p, p.grad, loss.detach()]}
+
+    checked = gradcore.compile(function, check_every=1)
+    for _ in range(5):
+        p.grad = None
+        found = checked(x)
+    assert len(checked.programs) == 1 and found["all"][5] is p.grad and found["all"][3] is w
+
+
+@pytest.mark.parametrize("make", [lambda p: gradcore.optim.SGD(p, lr=0.1), lambda p: gradcore.optim.SGD(p, momentum=0.9),
+                                  gradcore.optim.Adam])
+def test_a_checked_step_leaves_what_an_eager_one_does(make: Any) -> None:
+    x, y = gradcore.ones(4, 64), gradcore.zeros(4, dtype=gradcore.int64)
+
+    def run(wrap: Any) -> Any:
+        gradcore.manual_seed(0)
+        model = nn.Linear(64, 8)
+        optimizer = make(model.parameters())
+
+        @wrap
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        before, found = gradcore.memory_requested(), []
+        for _ in range(7):
+            loss = step(x, y).item()
+            found.append((loss, gradcore.memory_requested() - before))
+        state = {k: {*v} for k, v in optimizer.state_dict()["state"].items()}
+        optimizer.zero_grad()
+        return found, state, gradcore.memory_requested() - before
+
+    eager = run(lambda f: f)
+    for n in (1, 2, 3):
+        assert run(lambda f, n=n: gradcore.compile(f, check_every=n)) == eager

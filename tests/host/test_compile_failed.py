@@ -1,0 +1,62 @@
+"""After a replay that raises, as after an eager step that does, no gradient counts that nobody has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_replay_that_raises_leaves_no_gradient_behind(first: bool, logged: bool) -> None:
+    good, bad = gradcore.zeros(4, dtype=gradcore.int64), gradcore.full((4,), 99)
+    x = gradcore.ones(4, 64)
+
+    def live(wrap: Any) -> tuple[list[tuple[int, int]], list[float], Any]:
+        """Bytes behind those of before, after good steps, the bad one, and others."""
+        gradcore.manual_seed(0)
+        model = nn.Linear(64, 8)
+        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        @wrap
+        def step(x: Any, y: Any) -> Any:
+            if first:
+                optimizer.step()
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            if not first:
+                optimizer.step()
+            return loss
+
+        def run(y: Any) -> float:
+            if not logged:
+                return step(x, y).item()
+            with gradcore.step():
+                return step(x, y).item()
+
+        def bytes_live() -> tuple[int, int]:
+            return gradcore.memory_requested() - before[0], gradcore.memory_allocated() - before[1]
+
+        before = gradcore.memory_requested(), gradcore.memory_allocated()
+        found, losses = [], []
+        for _ in range(2):
+            losses += [run(good) for _ in range(4)]
+            found.append(bytes_live())
+            with pytest.raises(IndexError, match="Target 99"):
+                run(bad)
+            assert [p.grad for p in model.parameters()] == [None, None]
+            found.append(bytes_live())
+            optimizer.zero_grad()
+            found.append(bytes_live())
+        losses.append(run(good))
+        found.append(bytes_live())
+        return found, losses, step
+
+    eager, compiled = live(lambda f: f), live(gradcore.compile)
+    assert eager[:2] == compiled[:2]
+    assert compiled[2].programs
