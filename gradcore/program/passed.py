@@ -54,7 +54,7 @@ def id_in(cell: Any) -> int | None:
 
 
 def is_new(x: Any) -> bool:
-    """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
+    """Was it made since the last collection of garbage?"""
     # A thread that is making a tuple fails if the list of all objects, which refers to the tuple, is there when it goes on
     # (python/cpython#59313). None goes on within one call of C's, which goes through the list to its end, and so frees it.
     return countOf(map(id, chain.from_iterable(map(gc.get_objects, (0,)))), id(x)) > 0

@@ -7,7 +7,6 @@ no guard can see; a function that asks the clock, files, the system or other C c
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from types import CodeType, FrameType, FunctionType
@@ -33,8 +32,9 @@ from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, 
 from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
+from gradcore.program.newness import New
 from gradcore.program.outside import Outside
-from gradcore.program.passed import is_generated, is_new, line_of, passed, takes_first, users_line
+from gradcore.program.passed import is_generated, line_of, passed, takes_first, users_line
 from gradcore.program.reach import Found, Reach
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -76,6 +76,7 @@ class Watcher:
         self.made: list[ref[Optimizer]] = []
         self.drawn: list[str] = []
         self._outside = Outside(self.drawn)
+        self._new = New()
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
@@ -93,8 +94,6 @@ class Watcher:
         self._before: Any = None
 
     def __enter__(self) -> Watcher:
-        # What is in the collector's young generation from now on is new: see is_new.
-        gc.collect(0)
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
                                                ("draws", name)))
@@ -102,12 +101,14 @@ class Watcher:
             # Code does not name the contents of a default.
             self._note(Reach(names_of(self._function.__code__)).of_function(self._function))
         self._before = sys.getprofile()
+        self._new.__enter__()
         sys.setprofile(self._saw)
         self._steps.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._steps.__exit__()
+        self._new.__exit__()
         before = self._before
         if before is None or callable(before):
             sys.setprofile(before)
@@ -175,7 +176,7 @@ class Watcher:
         code = frame.f_code
         for name, x in passed(frame):
             if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
-                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and not is_new(x):
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self._new:
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed[id(x)] = name, x
                 else:
