@@ -12,6 +12,7 @@ from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from gradcore.program.newness import New
 from gradcore.program.passed import id_in, parameters
 
 
@@ -35,7 +36,8 @@ class Of(NamedTuple):
 class Called:
     """Records the calls by ids, so that it keeps no tensor alive. Once the run has ended, ``found`` says what was called."""
 
-    def __init__(self) -> None:
+    def __init__(self, new: New) -> None:
+        self._new = new
         #: By the ids of a code object and of its globals: the two.
         self._codes: dict[tuple[int, int], tuple[CodeType, dict[str, Any]]] = {}
         #: The same ids, with those of the values of all free variables; and the id of a code object with a name and a value's.
@@ -78,6 +80,15 @@ class Called:
     @cached_property
     def found(self) -> list[Of]:
         """What was called. Functions that the run made itself, and that are gone, are not there: each run makes them anew."""
+        found = self._found()
+        if any(f in self._new for of in found for f in of.functions):
+            # One that calls itself is in a cycle of references, and waits for the collector.
+            del found
+            gc.collect()
+            found = self._found()
+        return found
+
+    def _found(self) -> list[Of]:
         of = {key: Of(code, variables, []) for key, (code, variables) in self._codes.items()}
         # Those that have the same variables and defaults are one as far as a call is concerned.
         met: set[tuple[int, ...]] = set()

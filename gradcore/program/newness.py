@@ -19,15 +19,19 @@ class New:
         #: Ids of objects that a collection has found in the young generation. What was freed since has left its id to another
         #: new object.
         self._found: set[int] = set()
+        self._open = False
 
     def __enter__(self) -> New:
         gc.collect(0)
         gc.callbacks.append(self._collects)
+        self._open = True
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._collects in gc.callbacks:
+        if self._open:
+            self._open = False
             gc.callbacks.remove(self._collects)
+            self._collects("start", {})
 
     def _collects(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
@@ -35,4 +39,10 @@ class New:
             self._found.update(map(id, chain.from_iterable(map(gc.get_objects, (0,)))))
 
     def __contains__(self, x: Any) -> bool:
-        return id(x) in self._found or is_new(x)
+        if type(x) is dict and not gc.is_tracked(x):
+            # The collector does not know a dict that is empty or holds only numbers and strings; then its holders tell.
+            return all(map(self._has, gc.get_referrers(x)))
+        return self._has(x)
+
+    def _has(self, x: Any) -> bool:
+        return id(x) in self._found or (self._open and is_new(x))

@@ -21,7 +21,7 @@ from gradcore._tensor import Tensor
 from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.node import Leaf
 from gradcore.engine.sites import is_inside
-from gradcore.engine.value import Value
+from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
@@ -60,8 +60,10 @@ class Watcher:
     def __init__(self, function: Any) -> None:
         self._function = getattr(function, "__func__", function)
         self._steps = Steps()
+        #: What the run makes.
+        self._new = New()
         #: The user's functions that run. A frame would keep tensors alive.
-        self.called = Called()
+        self.called = Called(self._new)
         #: By id of an object: the object, and the code objects that ran with it as an argument.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
         #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, with the argument's name.
@@ -76,7 +78,6 @@ class Watcher:
         self.made: list[ref[Optimizer]] = []
         self.drawn: list[str] = []
         self._outside = Outside(self.drawn)
-        self._new = New()
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
@@ -199,11 +200,10 @@ class Watcher:
                 self._note(reach.of_value(f"the default of {n} of {code.co_name}", lambda x=x: x,  # type: ignore[misc]
                                           x, ("default", id(x))))
         for n, x in self.called.variables(frame):
-            if not isinstance(x, Value):
-                inside = reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=x: x,  # type: ignore[misc]
-                                        x, ("cell", n, id(x)))
-                # A container that the run has made must be freed with its tensors.
-                self._note((guard, key) for guard, key in inside if not isinstance(guard, Items))
+            # What the run has made must be freed with its tensors.
+            if type(x) not in PLAIN and not isinstance(x, Value) and x not in self._new:
+                self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=x: x,  # type: ignore[misc]
+                                          x, ("cell", n, id(x))))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""
