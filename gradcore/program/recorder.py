@@ -27,6 +27,8 @@ from gradcore.program.trace_log import TraceLog
 #: Why a function that does both is not replayed.
 TWICE = ("its result has a graph, although it computes gradients or updates parameters itself: return the result detached, or "
          "do one of the two outside")
+#: Why a trace is discarded although another one may be good.
+DISTURBED = "another thread used the device during the trace"
 
 
 class _Busy(threading.local):
@@ -181,7 +183,7 @@ class Builder:
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
         if recorder.log.disturbed:
-            self._obstacles.append("another thread used the device during the trace")
+            self._obstacles.append(DISTURBED)
         if recorder.log.beyond:
             self._obstacles.append(f"{recorder.log.beyond} continues a graph that was built before: detach it, or build it "
                                    "inside")
@@ -266,6 +268,9 @@ class Builder:
         return left, presence
 
     def _escaped(self, survivors: set[int]) -> list[str]:
+        if self._recorder.log.disturbed:
+            # What the other thread has made is among what is live.
+            return []
         kept = {s for s, index in self._index.items() if index in survivors}
         return escaped(self._recorder.device, self._recorder.log, self._recorder.before, self._made, kept, self._results)
 
