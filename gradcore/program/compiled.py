@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +31,7 @@ from gradcore.program.arguments import (
     unknown_among,
     unread_by,
 )
+from gradcore.program.attempts import Attempts
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
@@ -39,7 +39,7 @@ from gradcore.program.entry import Entry
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.reasons import difference
-from gradcore.program.recorder import busy
+from gradcore.program.recorder import DISTURBED, busy
 from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
@@ -74,9 +74,7 @@ class Compiled:
         self._most = max_programs
         self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._calls = 0
-        #: Traces since the last replay.
-        self._retraces = 0
-        self._eager = False
+        self._attempts = Attempts(max_programs)
         #: The key of the last trace, and why the last program was dropped since, if one was.
         self._before: Any = None
         self._lost = ""
@@ -122,7 +120,7 @@ class Compiled:
         return getattr(self._function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._eager or busy.depth or local.state.node:
+        if self._attempts.eager or busy.depth or local.state.node:
             # Inside a backward, or inside a trace, which records the single ops, the function runs uncompiled.
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
@@ -143,6 +141,8 @@ class Compiled:
         for entry in self._entries.get(key, ()):
             if entry.fits(tensors):
                 return self._replay(entry, tensors, args, kwargs)
+        if self._attempts.puts_off():
+            return self._function(*args, **kwargs)
         try:
             if not _tracing.acquire(timeout=_PATIENCE):
                 return self._function(*args, **kwargs)
@@ -150,7 +150,12 @@ class Compiled:
                 # Another thread has traced it in the meantime.
                 if entry.fits(tensors):
                     return self._replay(entry, tensors, args, kwargs)
-            return self._trace(key, tensors, kept, args, kwargs)
+            self._begin(key, tensors)
+            if self._attempts.give_up(self._function, self.traces):
+                self._entries.clear()
+                return self._function(*args, **kwargs)
+            with self._attempts:
+                return self._trace(key, tensors, kept, args, kwargs)
         finally:
             if _tracing._is_owned():
                 _tracing.release()
@@ -164,7 +169,7 @@ class Compiled:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def _replay(self, entry: Entry, tensors: list[Any], args: Any, kwargs: Any) -> Any:
-        self._retraces = 0
+        self._attempts.made = 0
         if self._check_every:
             self._calls += 1
             if self._calls % self._check_every == 0:
@@ -178,14 +183,12 @@ class Compiled:
 
     # -- trace ---------------------------------------------------------------------------------------------------------
 
-    def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
+    def _begin(self, key: Any, tensors: list[Any]) -> None:
         self.traces.append(self._reason(key, tensors))
         self._before, self._lost = key, ""
         self._forget_lost()
-        self._retraces += 1
-        if self._retraces > self._most:
-            self._give_up()
-            return self._function(*args, **kwargs)
+
+    def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         before = contents((args, kwargs), self._take_leaves)
         local.state.placed = False
         entered = Entered(tensors if local.state.grad else [])
@@ -220,11 +223,14 @@ class Compiled:
             more = len(reasons := [*dict.fromkeys(trace.obstacles)]) - _MOST_REASONS
             self.traces[-1] += ("; it cannot be replayed: " + "; ".join(reasons[:_MOST_REASONS])
                                 + f"; and {more} more such reasons" * (more > 0))
+            if DISTURBED in trace.obstacles:
+                self._attempts.disturbed()
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
             replay = (replay_of if trace.second is None else Differentiable)(
                 trace, plan(trace.program, trace.renewed), self._capture)
             offsets = [t.spec.offset for t in tensors] if local.state.placed else None
+            self._attempts.succeeded()
             entry = Entry(replay, tracing.guards, shape, kept, views, offsets)
             self._remember(key, entry)
             entry.watch(functools.partial(_lose, ref(self), key))
@@ -260,14 +266,6 @@ class Compiled:
         if key == self._before:
             return self._lost or "the call before, which had the same arguments, could not be replayed"
         return difference(key, self._before, (*_STATE, "default dtype", "default device"))
-
-    def _give_up(self) -> None:
-        self._eager = True
-        self._entries.clear()
-        recent = "\n".join(f"  {reason}" for reason in self.traces[-4:])
-        warnings.warn(f"{getattr(self._function, '__name__', self._function)} was traced {self._most} times without one replay "
-                      f"in between, and runs eagerly from now on. The last traces were made because:\n{recent}",
-                      RuntimeWarning, stacklevel=4)
 
     def explain(self) -> str:
         """A report as text: the reason for each trace, and for each program its instructions, arena (bytes) and guards."""

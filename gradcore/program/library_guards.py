@@ -252,6 +252,17 @@ def hooks_on(leaf: Leaf) -> tuple[int, ...]:
     return () if hooks is None else (*hooks.tensor, *hooks.before, *hooks.after, *hooks.accumulated)
 
 
+def hooks_in(module: Module) -> list[Any]:
+    """The functions that are hooks of a module, or of its own parameters."""
+    found = [function for _, function, _ in module.hooks_in_order()]
+    for p in module._parameters.values():
+        leaf = None if p is None or p.edge is None else p.edge[0]
+        if type(leaf) is Leaf and leaf.hooks is not None:
+            of = leaf.hooks
+            found += [*of.before.values(), *of.after.values(), *(f for _, f in (*of.tensor.values(), *of.accumulated.values()))]
+    return found
+
+
 def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
     """The hooks before and after an optimizer's step, by the keys under which they were registered."""
     return (*optimizer._before, *optimizer._after)

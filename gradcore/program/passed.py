@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import chain
 from operator import countOf
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.engine.sites import is_inside
@@ -27,12 +27,13 @@ _DEPTH = 4
 
 def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """The arguments that a frame began with, each with its name, and the items of those that are containers."""
-    for name in _parameters(frame.f_code):
+    for name in parameters(frame.f_code):
         if name in frame.f_locals:
             yield from _inside(name, frame.f_locals[name], _DEPTH)
 
 
-def _parameters(code: CodeType) -> tuple[str, ...]:
+def parameters(code: CodeType) -> tuple[str, ...]:
+    """The names of all parameters of a code object."""
     several = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + several]
 
@@ -44,14 +45,16 @@ def _inside(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _inside(name, item, depth - 1)
 
 
-def is_default(x: Any, code: CodeType) -> bool:
-    """Is the object a default of a function that has this code?"""
-    return any(x is default for f in gc.get_referrers(code) if isinstance(f, FunctionType)
-               for default in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()))
+def id_in(cell: Any) -> int | None:
+    """The id of what a cell of a closure holds; None if it is empty."""
+    try:
+        return id(cell.cell_contents)
+    except ValueError:
+        return None
 
 
 def is_new(x: Any) -> bool:
-    """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
+    """Was it made since the last collection of garbage?"""
     # A thread that is making a tuple fails if the list of all objects, which refers to the tuple, is there when it goes on
     # (python/cpython#59313). None goes on within one call of C's, which goes through the list to its end, and so frees it.
     return countOf(map(id, chain.from_iterable(map(gc.get_objects, (0,)))), id(x)) > 0

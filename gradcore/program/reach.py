@@ -42,8 +42,9 @@ from gradcore.program.guards import (
     state_of,
 )
 from gradcore.program.libraries import is_of_library, is_opaque, is_whole
-from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, is_optimizer
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer
 from gradcore.program.names import Names, globals_of, imports_of
+from gradcore.program.passed import id_in
 
 #: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
@@ -69,8 +70,8 @@ class Reach:
         self._own = own or {}
         self._entered: set[int] = set()
 
-    def of_code(self, code: CodeType, variables: dict[str, Any], function: Any = None) -> Found:
-        """Guards for the globals that a code object names, and the closure variables and defaults of its function."""
+    def of_code(self, code: CodeType, variables: dict[str, Any]) -> Found:
+        """Guards for the globals that a code object names, and the modules that it imports."""
         for name in globals_of(code):
             if name in variables:
                 yield from self.of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
@@ -85,14 +86,19 @@ class Reach:
             if name in sys.modules and not is_of_library(name):
                 yield from self.of_value(f"the module {name}", lambda n=name: sys.modules[n],  # type: ignore[misc]
                                          sys.modules[name], ("import", name))
-        if function is None:
-            return
+
+    def of_function(self, function: FunctionType, defaults: bool = True) -> Found:
+        """Guards for a function's closure variables and, if they were read, its defaults."""
+        code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield from self.of_value(f"the variable {name} of {code.co_name}'s closure",
-                                     lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
+            variable = f"the variable {name} of {code.co_name}'s closure"
+            if id_in(cell) is None:
+                yield Guard(f"what {variable} holds", functools.partial(id_in, cell), None, identical), ("empty", id(cell))
+                continue
+            yield from self.of_value(variable, lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
                                      cell.cell_contents, ("cell", id(cell)))
         for attribute in ("__defaults__", "__kwdefaults__"):
-            if getattr(function, attribute):
+            if defaults and getattr(function, attribute):
                 yield from self.of_value(f"the defaults of {code.co_name}",
                                          lambda a=attribute: getattr(function, a),  # type: ignore[misc]
                                          getattr(function, attribute), (attribute, id(function)))
@@ -182,6 +188,9 @@ class Reach:
             for child in own["_modules"].values():
                 # Code may read a child's options and not call it.
                 yield from self.of_object(child)
+            for hook in hooks_in(owner):
+                if isinstance(hook, functools.partial):
+                    yield from self.of_object(hook)
             # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
         elif not isinstance(owner, Optimizer) and not (

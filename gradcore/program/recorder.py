@@ -6,7 +6,6 @@ what else refers to it. From the end of the run on the references are strong.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,19 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.plans import Call
-from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, BORROW, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
+from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
+from gradcore.program.escapes import escaped, slot_of
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 from gradcore.program.trace_log import TraceLog
+
+#: Why a function that does both is not replayed.
+TWICE = ("its result has a graph, although it computes gradients or updates parameters itself: return the result detached, or "
+         "do one of the two outside")
+#: Why a trace is discarded although another one may be good.
+DISTURBED = "another thread used the device during the trace"
 
 
 class _Busy(threading.local):
@@ -50,17 +55,6 @@ def _every_leaf() -> list[Leaf]:
         except RuntimeError:
             # Another thread created a leaf during the iteration.
             continue
-
-
-def slot_of(leaf: Leaf) -> int:
-    """The serial of a leaf's gradient, or 0 if it has none."""
-    return 0 if leaf.grad is None else leaf.grad.storage.serial
-
-
-def _shown_by_tensors(blocks: list[Any]) -> set[int]:
-    """The serials of those blocks that a tensor lies in, rather than only what a graph keeps."""
-    storages = [x for x in gc.get_referrers(*blocks) if isinstance(x, Storage)] if blocks else []
-    return {x.storage.serial for x in gc.get_referrers(*storages) if isinstance(x, Value)} if storages else set()
 
 
 @dataclass
@@ -190,7 +184,7 @@ class Builder:
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
         if recorder.log.disturbed:
-            self._obstacles.append("another thread used the device during the trace")
+            self._obstacles.append(DISTURBED)
         if recorder.log.beyond:
             self._obstacles.append(f"{recorder.log.beyond} continues a graph that was built before: detach it, or build it "
                                    "inside")
@@ -220,8 +214,7 @@ class Builder:
             if "input" in written:
                 self._obstacles.append("it writes to an argument whose gradient will be needed")
             if "gradient slot" in written or recorder.updates() or any(o is not None for _, o in left):
-                self._obstacles.append("its result has a graph, although it computes gradients or updates parameters itself: "
-                                       "return the result detached, or do one of the two outside")
+                self._obstacles.append(TWICE)
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         if parts:
             survivors = set()
@@ -276,26 +269,11 @@ class Builder:
         return left, presence
 
     def _escaped(self, survivors: set[int]) -> list[str]:
-        live, log, before = self._recorder.device.ledger.live, self._recorder.log, self._recorder.before
+        if self._recorder.log.disturbed:
+            # What the other thread has made is among what is live.
+            return []
         kept = {s for s, index in self._index.items() if index in survivors}
-        # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
-        kept |= {slot_of(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
-        left = {serial: live[serial] for serial in self._made if serial in live and serial not in kept}
-        if self._second:
-            # The graph of the traced run still keeps its residuals; only what a tensor refers to as well outlives the graph.
-            residuals = [block for block in left.values() if block.keeps]
-            shown = _shown_by_tensors(residuals)
-            left = {serial: block for serial, block in left.items() if not block.keeps or serial in shown}
-        tags = [TAGS[self._made[serial][7]] for serial in left]
-        borrowed = [TAGS[record[7]] for record in self._made.values() if TAGS[record[7]].op == BORROW]
-        if borrowed:
-            return [f"{borrowed[0].site}: a tensor shares memory that gradcore did not allocate (from_numpy, from_dlpack): "
-                    "make it outside"]
-        # One reason for all of it: the first step of every optimizer makes it.
-        states = dict.fromkeys(f"{tag.site} makes optimizer state, as a first step does" for tag in tags
-                               if tag.role == "optimizer state")
-        return [*states, *(f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced "
-                           "after the run" for tag in dict.fromkeys(tags) if tag.role != "optimizer state")]
+        return escaped(self._recorder.device, self._recorder.log, self._recorder.before, self._made, kept, self._results)
 
     def _add(self, serial: int, kind: str, storage: Storage | None) -> int:
         if serial in self._index:

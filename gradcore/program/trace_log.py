@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+from gradcore._random import Generator
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Leaf
@@ -26,6 +29,14 @@ ARGUMENT = "Argument"
 
 def _bytes_of(storage: Storage) -> TensorSpec:
     return TensorSpec.of((storage.nbytes,), np.uint8)
+
+
+def _seeds() -> bool:
+    """Is a generator's seed being set?"""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not Generator.manual_seed.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class TraceLog(Tracer):
@@ -117,6 +128,9 @@ class TraceLog(Tracer):
                              "replayed without its Python code, so what depends on the value would be frozen: compute it with "
                              "ops, or read it outside, from what the function returns")
         if record[0] == UPLOAD and record[1] not in self.constants:
+            if _seeds():
+                raise TraceError(f"{SITES[here()]} sets the seed of a generator (manual_seed(), seed()), which a replay would "
+                                 "not do: set it outside")
             raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would use the values of the traced run: "
                              "make it outside, and pass it as an argument or let the function refer to it")
         super().append(record)

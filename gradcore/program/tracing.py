@@ -17,7 +17,7 @@ from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
-from gradcore.program.recorder import Recorder, Second, Trace, busy
+from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
 
@@ -33,7 +33,8 @@ class Tracing:
         self._function = getattr(function, "forward", function)
         self._watcher = Watcher(self._function)
         self._second: Second | None = None
-        self._hooked = False
+        #: Why the gradient of the results cannot be recorded.
+        self._refused: list[str] = []
         #: The guards of the trace, set when it is finished.
         self.guards: list[Any] = []
         recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
@@ -78,9 +79,18 @@ class Tracing:
         if hooked([outputs[k] for k in roots], ran[0].log.first) or any(
                 t.edge is not None and t.edge[0].hooks is not None for t in arguments):
             # They may do anything, and with placeholders for cotangents it would be wrong.
-            self._hooked = True
+            self._refused.append("its result has hooks in its graph, which its caller's backward calls")
             return
-        self._second = second_of(ran[0], arguments, outputs, roots)
+        if ran[0].updates():
+            self._refused.append(TWICE)
+            return
+        try:
+            self._second = second_of(ran[0], arguments, outputs, roots)
+        except TraceError:
+            raise
+        except Exception as error:
+            # The caller may never ask for the gradient.
+            self._refused.append(f"its result has a graph, of which a backward raises {type(error).__name__}: {error}")
 
     def leaves(self) -> list[Leaf]:
         """The leaves that existed when the run began."""
@@ -104,9 +114,7 @@ class Tracing:
         if not ran:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
-        trace.obstacles += self._watcher.changes()
-        if self._hooked:
-            trace.obstacles.append("its result has hooks in its graph, which its caller's backward calls")
+        trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes()]
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"

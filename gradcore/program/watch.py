@@ -7,7 +7,6 @@ no guard can see; a function that asks the clock, files, the system or other C c
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from types import CodeType, FrameType, FunctionType
@@ -22,18 +21,20 @@ from gradcore._tensor import Tensor
 from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.node import Leaf
 from gradcore.engine.sites import is_inside
-from gradcore.engine.value import Value
+from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
+from gradcore.program.called import Called
 from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
 from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
+from gradcore.program.newness import New
 from gradcore.program.outside import Outside
-from gradcore.program.passed import is_default, is_generated, is_new, line_of, passed, takes_first, users_line
+from gradcore.program.passed import is_generated, line_of, passed, takes_first, users_line
 from gradcore.program.reach import Found, Reach, given
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -59,8 +60,10 @@ class Watcher:
     def __init__(self, function: Any) -> None:
         self._function = getattr(function, "__func__", function)
         self._steps = Steps()
-        #: By code object: its globals, and the ids of the values of its free variables. A frame would keep tensors alive.
-        self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
+        #: What the run makes.
+        self._new = New()
+        #: The user's functions that run. A frame would keep tensors alive.
+        self.called = Called(self._new)
         #: By id of an object: the object, and the code objects that ran with it as an argument.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
         #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, with the argument's name.
@@ -92,22 +95,21 @@ class Watcher:
         self._before: Any = None
 
     def __enter__(self) -> Watcher:
-        # What is in the collector's young generation from now on is new: see is_new.
-        gc.collect(0)
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
                                                ("draws", name)))
         if isinstance(self._function, FunctionType):
             # Code does not name the contents of a default.
-            code = self._function.__code__
-            self._note(Reach(names_of(code)).of_code(code, {}, self._function))
+            self._note(Reach(names_of(self._function.__code__)).of_function(self._function))
         self._before = sys.getprofile()
+        self._new.__enter__()
         sys.setprofile(self._saw)
         self._steps.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._steps.__exit__()
+        self._new.__exit__()
         before = self._before
         if before is None or callable(before):
             sys.setprofile(before)
@@ -154,7 +156,7 @@ class Watcher:
             self.keeping.add(code)
         if not inside or is_generated(frame):
             self._saw_arguments(frame)
-        if not inside and code not in self.codes:
+        if not inside:
             self._saw_variables(frame)
 
     def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
@@ -175,7 +177,7 @@ class Watcher:
         code = frame.f_code
         for name, x in passed(frame):
             if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
-                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and not is_new(x):
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self._new:
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed[id(x)] = name, x
                 else:
@@ -188,21 +190,20 @@ class Watcher:
         return id(owner) in self.passed or (id(owner) in self.methods and code in self.methods[id(owner)][1])
 
     def _saw_variables(self, frame: FrameType) -> None:
-        """Record the globals and closure variables of a function of the user's that runs for the first time."""
+        """Record a call of a function of the user's, and what variables it has that no call before had."""
         code, seen = frame.f_code, frame.f_locals
-        self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
         reach = Reach(names_of(code))
-        self._note(reach.of_code(code, frame.f_globals))
+        if self.called.enters(frame):
+            self._note(reach.of_code(code, frame.f_globals))
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
-            if isinstance(x := seen.get(n), (list, dict, set)) and is_default(x, code):
+            if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
                 self._note(reach.of_value(f"the default of {n} of {code.co_name}", lambda x=x: x,  # type: ignore[misc]
                                           x, ("default", id(x))))
-        for n in code.co_freevars:
-            if n in seen and not isinstance(seen[n], Value):
-                inside = reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=seen[n]: x,  # type: ignore[misc]
-                                        seen[n], ("cell", n, id(seen[n])))
-                # A container that the run has made must be freed with its tensors.
-                self._note((guard, key) for guard, key in inside if not isinstance(guard, Items))
+        for n, x in self.called.variables(frame):
+            # What the run has made must be freed with its tensors.
+            if type(x) not in PLAIN and not isinstance(x, Value) and x not in self._new:
+                self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=x: x,  # type: ignore[misc]
+                                          x, ("cell", n, id(x))))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""
@@ -238,8 +239,6 @@ class Watcher:
             if not isinstance(guard, (Draws, Items, Options)):
                 found.setdefault(key, guard)
 
-        functions = [f for f in (self._function, *gc.get_referrers(*self.codes))
-                     if isinstance(f, FunctionType)]
         # The attribute names in the library's own methods apply only to the object that these ran with.
         reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
@@ -251,12 +250,15 @@ class Watcher:
                 # That it is the same object says the key of the call, or the place where the function has it from.
                 if key != ("argument", i):
                     add(key, guard)
-        for code, (variables, free) in self.codes.items():
-            function = _function_of(code, free, functions)
-            for guard, key in reach.of_code(code, variables, function):
+        if isinstance(self._function, FunctionType):
+            add(("code", id(self._function)), CodeGuard(self._function))
+        for code, variables, functions in self.called.found:
+            for guard, key in reach.of_code(code, variables):
                 add(key, guard)
-            if function is not None:
-                add(("code", code), CodeGuard(function))
+            for function in functions:
+                for guard, key in reach.of_function(function, self.called.reads_defaults(function)):
+                    add(key, guard)
+                add(("code", id(function)), CodeGuard(function))
         return list(found.values())
 
     def optimizers(self) -> list[Optimizer]:
@@ -269,7 +271,7 @@ class Watcher:
 
     def constants(self) -> set[Any]:
         """The constants of the user's functions."""
-        return {c for code in self.codes for c in code.co_consts if isinstance(c, str)}
+        return {c for code in self.called.codes() for c in code.co_consts if isinstance(c, str)}
 
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""
@@ -277,28 +279,21 @@ class Watcher:
 
     def names(self) -> Names:
         """All attributes that the functions name."""
-        return Names().union(*map(names_of, self.codes))
-
-    def _containers(self, code: CodeType) -> dict[str, Any]:
-        """The globals and free variables of a code object that are lists, dicts or sets."""
-        variables, _ = self.codes[code]
-        cells = {n: c for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__closure__
-                 for n, c in zip(code.co_freevars, f.__closure__, strict=False)}
-        found = {n: variables.get(n) for n in code.co_names} | {n: c.cell_contents for n, c in cells.items() if _contents(c)}
-        return {n: x for n, x in found.items() if isinstance(x, (list, dict, set))}
+        return Names().union(*map(names_of, self.called.codes()))
 
     def changes(self) -> list[str]:
         """Reasons against a replay: what the functions changed in Python objects, which a replay would not do."""
         # A constructor assigns to a new object.
-        found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code in self.codes
+        containers = [(of.code, of.containers()) for of in self.called.found]
+        found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code, names in containers
                  if code.co_name not in ("__init__", "__post_init__")
-                 for a in assigned(code, self._containers(code), code in self.keeping)
+                 for a in assigned(code, names, code in self.keeping)
                  if (code, a.at) not in self.dropped and self._steps.may_have_run(code, a)]
         found += self.drawn
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
-        found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
-                               for name, x in self._containers(code).items() if id(x) in self.changed)
+        found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for _, names in containers
+                               for name, values in names.items() for x in values if id(x) in self.changed)
         found += [f"{type(owner).__name__}.step() changes the learning rate: call it after the function"
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
@@ -328,19 +323,3 @@ _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove",
 def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
     """By id of a parameter: the plain data in its state."""
     return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in optimizer.state.items()}
-
-
-def _function_of(code: CodeType, free: dict[str, int], functions: list[FunctionType]) -> FunctionType | None:
-    """The function that ran a code object; None if the run itself created it, so that its variables are new in each run."""
-    for f in functions:
-        if f.__code__ is code and all(_contents(cell) == free.get(name)
-                                      for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True)):
-            return f
-    return None
-
-
-def _contents(cell: Any) -> int | None:
-    try:
-        return id(cell.cell_contents)
-    except ValueError:
-        return None

@@ -267,3 +267,18 @@ def test_what_has_effects_alone_or_never_changes_is_no_reason() -> None:
         options.seen = seen
         assert f(gradcore.ones(1)).item() == 12
     assert len(f.traces) == len(f.programs) == 1 and sink.getvalue() == "a step\n"
+
+
+@pytest.mark.parametrize("seeds", [lambda generator: gradcore.manual_seed(0), lambda generator: generator.manual_seed(0),
+                                   lambda generator: generator.seed()])
+def test_a_seed_that_is_set_inside_is_named(seeds: Any) -> None:
+    generator = gradcore.Generator()
+
+    @gradcore.compile
+    def noisy(x: Any) -> Any:
+        seeds(generator)
+        return x + gradcore.randn(2)
+
+    for _ in range(2):
+        with pytest.raises(gradcore.errors.TraceError, match=r"hidden_state.py:\d+ sets the seed of a generator \(manual_seed"):
+            noisy(gradcore.ones(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -75,3 +77,58 @@ def test_what_was_there_before_is_still_guarded() -> None:
         elif k == 8:
             holder.output["scale"] = 11.0
     assert len(compiled.traces) == 4
+
+
+def collected(x: Any) -> Any:
+    """Return an argument when the collector has moved all that exists to its oldest generation."""
+    gc.collect()
+    keep = [[k] for k in range(3000)]
+    return x if keep else None
+
+
+#: By what is made: a function of an input that makes it before the collector runs, and gives it to a helper then.
+MADE_BEFORE: dict[str, Any] = {
+    "a named tuple": lambda x: total(collected(Pair(x * 2, None))),
+    "a namespace": lambda x: total(collected(SimpleNamespace(logits=x * 2))),
+    "an ordered dict": lambda x: total(collected(Output(logits=x * 2))),
+    "a dataclass": lambda x: total(collected(Data(x * 2))),
+    "a copy": lambda x: total(collected(copy.copy(Data(x * 2)))),
+    "a replaced tuple": lambda x: total(collected(Pair(x, x)._replace(logits=x * 2))),
+    "a tuple without tensors": lambda x: x.sum() * total(collected(Pair(np.ones(2), 2.0))) / 2 * 2}
+
+
+@pytest.mark.parametrize("what", MADE_BEFORE)
+def test_a_collection_makes_nothing_old(what: str) -> None:
+    compiled = gradcore.compile(lambda x: MADE_BEFORE[what](x))
+    callbacks = [*gc.callbacks]
+    for k in range(4):
+        assert compiled(gradcore.full((3,), float(k))).item() == k * 6
+    assert len(compiled.programs) == len(compiled.traces) == 1 and gc.callbacks == callbacks
+
+
+class Decoder(nn.Module):
+    """A deep model whose layers all read what the encoder has returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(100)])
+
+    def forward(self, x: Any) -> Any:
+        memory = Pair(x * 2, 0.5)
+        for layer in self.layers:
+            x = self.one(layer, x, memory)
+        return x
+
+    def one(self, layer: Any, x: Any, memory: Any) -> Any:
+        return layer(x) + memory.logits * memory.inputs
+
+
+def test_a_deep_model_whose_layers_read_a_named_tuple_is_replayed() -> None:
+    compiled, threshold = gradcore.compile(Decoder()), gc.get_threshold()
+    gc.set_threshold(50, 2, 2)
+    try:
+        for _ in range(3):
+            compiled(gradcore.ones(2, 4))
+    finally:
+        gc.set_threshold(*threshold)
+    assert len(compiled.traces) == 1

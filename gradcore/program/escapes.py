@@ -1,0 +1,63 @@
+"""Finds what a traced run leaves behind, besides what it returns: results that are still referenced when it has ended."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Container, Iterable, Mapping
+from typing import Any
+
+from gradcore.devices.device import Device
+from gradcore.devices.storage import Storage
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value
+from gradcore.events import BORROW, TAGS, Raw, Tag
+from gradcore.memory.resource import Block
+from gradcore.program.trace_log import TraceLog
+
+
+def slot_of(leaf: Leaf) -> int:
+    """The serial of a leaf's gradient, or 0 if it has none."""
+    return 0 if leaf.grad is None else leaf.grad.storage.serial
+
+
+def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mapping[int, Raw], kept: set[int],
+            results: list[Any]) -> list[str]:
+    """Reasons against a replay: what is live of what the run ``made``, but not among the serials that may be ``kept``.
+
+    ``before`` are the leaves that existed when the run began.
+    """
+    def left() -> list[Tag]:
+        return [TAGS[made[serial][7]] for serial in _left(device.ledger.live, log, before, made, kept, results)]
+
+    tags = left()
+    if any(tag.role != "optimizer state" for tag in tags):
+        # In a cycle of references, as that of a nested function which calls itself, tensors wait for the collector.
+        gc.collect()
+        tags = left()
+    borrowed = [TAGS[record[7]] for record in made.values() if TAGS[record[7]].op == BORROW]
+    if borrowed:
+        return [f"{borrowed[0].site}: a tensor shares memory that gradcore did not allocate (from_numpy, from_dlpack): "
+                "make it outside"]
+    # One reason for all of it: the first step of every optimizer makes it.
+    states = dict.fromkeys(f"{tag.site} makes optimizer state, as a first step does" for tag in tags
+                           if tag.role == "optimizer state")
+    return [*states, *(f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced "
+                       "after the run" for tag in dict.fromkeys(tags) if tag.role != "optimizer state")]
+
+
+def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], made: Iterable[int], kept: set[int],
+          results: list[Any]) -> list[int]:
+    # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
+    kept = kept | {slot_of(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
+    left = {serial: block for serial in made if serial not in kept and (block := live.get(serial)) is not None}
+    if any(t.edge is not None for t in results):
+        # The graphs of results still keep residuals, as a replay's do not; only what a tensor shows as well outlives them.
+        shown = _shown_by_tensors([block for block in left.values() if block.keeps])
+        left = {serial: block for serial, block in left.items() if not block.keeps or serial in shown}
+    return [*left]
+
+
+def _shown_by_tensors(blocks: list[Any]) -> set[int]:
+    """The serials of those blocks that a tensor lies in, rather than only what a graph keeps."""
+    storages = [x for x in gc.get_referrers(*blocks) if isinstance(x, Storage)] if blocks else []
+    return {x.storage.serial for x in gc.get_referrers(*storages) if isinstance(x, Value)} if storages else set()

@@ -1,0 +1,113 @@
+"""Which traces count among those after which a function runs eagerly: not those that raise or that another thread disturbs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import TraceError
+
+
+def beside(run: Callable[[], object]) -> None:
+    """Run a function in another thread, to its end."""
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def test_a_function_that_is_refused_is_refused_each_time() -> None:
+    compiled = gradcore.compile(lambda x: x * x.sum().item())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            with pytest.raises(TraceError, match="reads a value of a tensor on the host"):
+                compiled(gradcore.ones(2))
+
+
+def test_an_error_of_the_users_ends_no_tracing() -> None:
+    def checked(x: Any) -> Any:
+        if x.shape[0] > 3:
+            raise ValueError("too long")
+        return x * 2
+
+    compiled = gradcore.compile(checked)
+    for n in range(4, 20):
+        with pytest.raises(ValueError, match="too long"):
+            compiled(gradcore.ones(n))
+    for _ in range(3):
+        assert compiled(gradcore.ones(2)).tolist() == [2.0, 2.0]
+    assert len(compiled.programs) == 1
+
+
+def test_traces_that_another_thread_disturbs_are_put_off_and_do_not_count() -> None:
+    busy = [True]
+    model = nn.Linear(4, 2)
+    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any) -> Any:
+        if busy:
+            beside(lambda: gradcore.full((8, 4), 3.0) / 2)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled, x = gradcore.compile(step), gradcore.ones(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(200):
+            compiled(x)
+    # The first call, and those after 1, 2, 3, ... others: the last one is call 18 * 21 / 2.
+    assert len(compiled.traces) == 19 and not compiled.programs
+    assert all("another thread used the device" in t and "still referenced" not in t for t in compiled.traces)
+    busy.clear()
+    for _ in range(25):
+        compiled(x)
+    assert len(compiled.programs) == 1 and len(compiled.traces) == 20
+
+
+def test_after_a_good_trace_one_call_is_put_off_again() -> None:
+    busy = [True]
+
+    def run(x: Any) -> Any:
+        if busy:
+            beside(lambda: gradcore.ones(2) * 2)
+        return x * 2
+
+    compiled = gradcore.compile(run)
+    for _ in range(10):
+        compiled(gradcore.ones(1))
+    assert len(compiled.traces) == 4
+    busy.clear()
+    for _ in range(8):
+        compiled(gradcore.ones(1))
+    assert len(compiled.programs) == 1
+    busy.append(True)
+    for _ in range(3):
+        compiled(gradcore.ones(2))
+    assert len(compiled.traces) == 7
+
+
+def test_a_step_beside_a_thread_that_prefetches_is_replayed() -> None:
+    batches: queue.Queue[Any] = queue.Queue(4)
+
+    def prefetch() -> None:
+        for k in range(1000):
+            batches.put(gradcore.full((8, 4), float(k)) / 2)
+        batches.put(None)
+
+    step = gradcore.compile(lambda x: (x * 2).sum())
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    while (x := batches.get()) is not None:
+        step(x)
+    thread.join()
+    assert len(step.programs) == 1
