@@ -1,4 +1,4 @@
-"""Describes errors in a user's model in one line: type, line of source and text."""
+"""Describes errors in a user's model in one line: type, line of source or model, and text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ _OTHERS = tuple(os.path.join(folder, "") for folder in (
     str(Path(__file__).resolve().parents[1]), *(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib"))))
 
 
-def described(error: BaseException, model: str) -> str | None:
-    """``RuntimeError at mine.py:12: its text`` for an error that was raised in ``model`` or below it, otherwise None."""
+def described(error: BaseException, model: str, clear: bool = True) -> str | None:
+    """``RuntimeError at mine.py:12: its text`` for an error that was raised in ``model`` or below it.
+
+    For another error None if its text is ``clear`` by itself, else ``IndexError in mine.py:build: its text``: labels that the
+    default loss refuses, for one, meet no line of the model.
+    """
     where = None
     for code, name, line in _frames(error):
         if _is_own(code, name, model):
@@ -24,10 +28,11 @@ def described(error: BaseException, model: str) -> str | None:
     if isinstance(error, SyntaxError) and error.filename:
         # The line with the syntax error is in no frame, as it never ran.
         where = f"{error.filename}:{error.lineno}"
-    if where is None:
+    if where is None and clear:
         return None
+    place = f"in {model}" if where is None else f"at {short_path(where)}"
     text = error.msg if isinstance(error, SyntaxError) else noted(error)
-    return f"{type(error).__name__} at {short_path(where)}{f': {text}' * bool(text)} (--traceback prints the traceback)"
+    return f"{type(error).__name__} {place}{f': {text}' * bool(text)} (--traceback prints the traceback)"
 
 
 def noted(error: BaseException) -> str:

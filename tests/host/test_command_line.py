@@ -36,6 +36,9 @@ def in_the_example(n):
 
 def bare(n):
     assert n < 0
+
+def labels(n):
+    return nn.Linear(4, 2), (np.zeros((n, 4), np.float32), np.full(n, 5))
 """
 
 
@@ -64,6 +67,27 @@ def test_an_error_of_the_model_has_its_type_and_line(capsys: Any, tmp_path: Path
     with pytest.raises(Exception, match=r".*"):
         main(["measure", f"mine.py:{function}", "--batch-sizes", "4", "--device", device, "--traceback"])
     capsys.readouterr()
+
+
+def test_labels_that_the_default_loss_refuses_are_an_error_of_the_model(capsys: Any, tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for argv in (["measure", "--batch-sizes", "4", "mine.py:labels"], ["find-batch", "--memory", "4MiB", "mine.py:labels"]):
+        assert main([*argv, "--device", "cpu"]) == 1
+        assert capsys.readouterr().err == (
+            "gradcore: IndexError in mine.py:labels: Target 5 is out of bounds: expected class indices from 0 to 1, or "
+            "ignore_index=-100 (--traceback prints the traceback)\n")
+        with pytest.raises(IndexError, match="Target 5"):
+            main([*argv, "--device", "cpu", "--traceback"])
+    # Trained on digits, of which there are ten.
+    (tmp_path / "mine.py").write_text("from gradcore import nn\nimport numpy as np\n\ndef few(n):\n"
+                                      "    return nn.Linear(64, 2), (np.zeros((n, 64), np.float32), np.zeros(n, np.int64))\n")
+    capsys.readouterr()
+    assert main(["train", "--model", "mine.py:few", "--quiet", "--out", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("gradcore: IndexError in mine.py:few: Target ") and len(err.splitlines()) == 1
 
 
 def test_a_file_that_is_no_python(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
