@@ -25,12 +25,13 @@ from gradcore.events import LAUNCH, MARK, Raw, Record
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
+from gradcore.report.ends import End, gained
 from gradcore.report.growth import Growth, growth_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report
 
-#: By device: live requested bytes at the ends of its last steps.
-_ends: dict[str, deque[int]] = {}
+#: By device: the ends of its last steps.
+_ends: dict[str, deque[End]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 
@@ -76,6 +77,8 @@ class step:
         self._driver: DriverFigures | None = None
         self._device: Device | None = None
         self._growth: Growth | None = None
+        # The ends of the steps over which it has grown, and the one before them.
+        self._grew: list[End] = []
         # Pinned memory, if it is not among the recorded devices.
         self._beside: _Start | None = None
         self._pinned: PinnedFigures | None = None
@@ -144,9 +147,11 @@ class step:
         self._driver = self._device.driver_figures()
         with ledger.lock:
             self._live = ledger.present[:2]
+            end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger))
         ends = _ends.setdefault(self._device.name, deque(maxlen=16))
-        ends.append(self._live[0])
-        self._growth = growth_of(ends)
+        ends.append(end)
+        self._growth = growth_of([end.requested for end in ends])
+        self._grew = [] if self._growth is None else list(ends)[-1 - self._growth.steps:]
 
     def _end(self) -> None:
         """End whatever has begun and not ended."""
@@ -175,7 +180,8 @@ class step:
                                   peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth,
                                   pinned=self._pinned)
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
-                            node_seconds=node_seconds(), driver=self._driver, growth=self._growth, pinned=self._pinned)
+                            node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
+                            gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned)
 
     @property
     def recording(self) -> Recording:
@@ -224,6 +230,15 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
         return None
     peak = next((start.peaks[1] for start in starts if start.device is pool), pool.ledger.peak_allocated)
     return PinnedFigures(pool.ledger.allocated, peak, pool.ledger.reserved) if peak else None
+
+
+def _owned(ledger: Ledger) -> dict[int, int]:
+    """Live requested bytes by tag. The caller holds the ledger's lock."""
+    owned: dict[int, int] = {}
+    for block in (*(ledger.pool.blocks - ledger.arenas), *ledger.ranges):
+        if block.serial:
+            owned[block.tag] = owned.get(block.tag, 0) + block.requested
+    return owned
 
 
 def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:

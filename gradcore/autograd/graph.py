@@ -25,7 +25,8 @@ class saved_tensors_hooks:
     """A context manager in which ops keep ``pack_hook(tensor)`` as a residual, which ``unpack_hook`` turns back in backward.
 
     The tensor that is packed has no graph, and must not be written to. Hooks run without a graph; each run is a ``pack`` or
-    ``unpack`` mark in the log. Of nested contexts the innermost applies.
+    ``unpack`` mark in the log. Of nested contexts the innermost applies. Outputs of cheap ops, which are else recomputed
+    (:class:`gradcore.recompute`), are packed, too.
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:

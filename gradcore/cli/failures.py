@@ -1,13 +1,15 @@
-"""Describes errors in a user's model in one line: type, line of source and text."""
+"""Describes errors in a user's model in one line: type, line of source or model, and text."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
 
+from gradcore.errors import OutOfMemory
 from gradcore.report.text import short_path
 
 #: Folders of code that is not the user's, except for the package that the model is in.
@@ -15,19 +17,26 @@ _OTHERS = tuple(os.path.join(folder, "") for folder in (
     str(Path(__file__).resolve().parents[1]), *(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib"))))
 
 
-def described(error: BaseException, model: str) -> str | None:
-    """``RuntimeError at mine.py:12: its text`` for an error that was raised in ``model`` or below it, otherwise None."""
+def described(error: BaseException, model: str, clear: bool = True) -> str | None:
+    """``RuntimeError at mine.py:12: its text`` for an error that was raised in ``model`` or below it.
+
+    For another error None if its text is ``clear`` by itself, else ``IndexError in mine.py:build: its text``: labels that the
+    default loss refuses, for one, meet no line of the model.
+    """
     where = None
-    for code, name, line in _frames(error):
-        if _is_own(code, name, model):
-            where = f"{code.co_filename}:{line}"
+    for file, name, line in _frames(error):
+        if _is_own(file, name, model):
+            where = f"{file}:{line}"
+    if where is None and isinstance(error, OutOfMemory):
+        where = _asked_at(error, model)
     if isinstance(error, SyntaxError) and error.filename:
         # The line with the syntax error is in no frame, as it never ran.
         where = f"{error.filename}:{error.lineno}"
-    if where is None:
+    if where is None and clear:
         return None
+    place = f"in {model}" if where is None else f"at {short_path(where)}"
     text = error.msg if isinstance(error, SyntaxError) else noted(error)
-    return f"{type(error).__name__} at {short_path(where)}{f': {text}' * bool(text)} (--traceback prints the traceback)"
+    return f"{type(error).__name__} {place}{f': {text}' * bool(text)} (--traceback prints the traceback)"
 
 
 def noted(error: BaseException) -> str:
@@ -35,15 +44,24 @@ def noted(error: BaseException) -> str:
     return "; ".join(filter(None, (str(error), *getattr(error, "__notes__", ()))))
 
 
-def _frames(error: BaseException) -> Iterator[tuple[CodeType, str, int]]:
+def _frames(error: BaseException) -> Iterator[tuple[str, str, int]]:
     trace = error.__traceback__
     while trace is not None:
-        yield trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__")), trace.tb_lineno
+        yield trace.tb_frame.f_code.co_filename, str(trace.tb_frame.f_globals.get("__name__")), trace.tb_lineno
         trace = trace.tb_next
 
 
-def _is_own(code: CodeType, name: str, model: str) -> bool:
-    file = code.co_filename
+def _asked_at(error: OutOfMemory, model: str) -> str | None:
+    """The line of the model whose op, or the gradient of whose op, asked for memory: in backward no frame is the model's."""
+    found = re.search(r", \w+, (.+):(\d+)$", error.by)
+    if found is None:
+        return None
+    file, line = found.groups()
+    name = next((n for n, m in list(sys.modules.items()) if getattr(m, "__dict__", {}).get("__file__") == file), "")
+    return f"{file}:{line}" if _is_own(file, name, model) else None
+
+
+def _is_own(file: str, name: str, model: str) -> bool:
     if file.startswith("<"):
         return False
     where, _, _ = model.rpartition(":")

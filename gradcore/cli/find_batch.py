@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import gradcore
 from gradcore.cli.common import add_measured, data_and_optimizer, pick_device
@@ -21,13 +21,19 @@ from gradcore.units import format_bytes, parse_bytes
 MOST = 1 << 40
 #: The largest peak, in bytes, that is tried on a CPU, where it takes seconds.
 _TRIED = 1 << 30
+#: The most batches that are tried above one that only gaps between blocks stop.
+_PROBES = 32
 
 
 @dataclass(frozen=True)
 class Found:
-    """The largest batch, the bytes of its peak, and of the peak with one sample more. ``confirmed`` is None if not tried."""
+    """The largest batch, the bytes of its peak, and of the peak with one sample more. ``confirmed`` is None if not tried.
+
+    All smaller batches that were tried fit, too, up to ``fits_up_to``.
+    """
 
     batch_size: int
+    fits_up_to: int
     requested: int
     allocated: int
     reserved: int
@@ -62,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--margin", type=percent, default=0.05, metavar="5%",
                         help="the share of it to leave for the driver and libraries (default 5%%)")
     parser.add_argument("--mode", choices=("binsearch", "power"), default="binsearch",
-                        help="power: only powers of two; binsearch: any batch size (default binsearch)")
+                        help="power: only powers of two; binsearch: any batch size (default binsearch); both look further "
+                             "where only gaps between blocks stop a batch, since a larger one may fit")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="where to run the result; meta runs nothing, a CPU only if it reserves at most "
                              f"{format_bytes(_TRIED)}")
@@ -102,58 +109,124 @@ def run(options: argparse.Namespace) -> int:
           f"{options.margin:.1%}): {found.batch_size:,}\n"
           f"  peak requested {found.requested:,} allocated {found.allocated:,} reserved {found.reserved:,} bytes\n"
           f"  reached by {found.reached_by}\n"
-          f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak\n"
+          f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak"
+          f"{_stopped(found, budget, options.mode)}\n"
           f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
     return int(lacking)
 
 
-def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
-    """The largest batch whose step ``attempt(batch_size, limit)`` measures without running out of ``budget`` bytes.
+def _stopped(found: Found, budget: int, mode: str) -> str:
+    """What else is to be said if gaps between blocks, not the peak, stop a larger batch."""
+    words = ""
+    if mode == "binsearch" and found.batch_size < MOST and found.one_more <= budget:
+        words += "; what stops it is not the peak, but gaps between blocks"
+    if found.fits_up_to < found.batch_size:
+        words += f"\n  smaller batches fit up to {found.fits_up_to:,}; above that, gaps between blocks stop some of them"
+    return words
 
-    A batch fits if a pool with that limit can serve it, so segments, rounding and gaps count. ``mode`` is ``power`` for powers
-    of two, or ``binsearch``, which assumes that all smaller batches fit too. Raises :class:`OutOfMemory` if not even one sample
-    fits, or two, for a model that refuses a single one.
-    """
-    tried: list[int] = []
 
-    def fits(batch_size: int) -> StepReport | None:
-        tried.append(batch_size)
+class Attempt(Protocol):
+    """Measures a step of a batch in a pool of ``limit`` bytes, or without a limit."""
+
+    def __call__(self, batch_size: int, limit: int | None, /) -> StepReport: ...
+
+
+class _Search:
+    """The batches that were tried with ``budget`` bytes."""
+
+    def __init__(self, attempt: Attempt, budget: int) -> None:
+        self.attempt = attempt
+        self.budget = budget
+        self.tried: list[int] = []
+
+    def fits(self, batch_size: int) -> StepReport | None:
+        """The report of a batch that fits."""
+        self.tried.append(batch_size)
         try:
-            report: StepReport = attempt(batch_size, budget)
+            report = self.attempt(batch_size, self.budget)
         except OutOfMemory:
             return None
         # A limit only refuses growth: segments from before may exceed it.
-        return report if report.peak.reserved <= budget else None
+        return report if report.peak.reserved <= self.budget else None
 
+    def lives(self, batch_size: int) -> bool:
+        """Would the batch fit if there were no segments and gaps?"""
+        try:
+            return self.attempt(batch_size, None).peak.allocated <= self.budget
+        except OutOfMemory:
+            # More than any device has.
+            return False
+
+    def between(self, low: int, best: StepReport, high: int) -> tuple[int, StepReport]:
+        """The end of those that fit, from ``low``, which does, to ``high``, which does not."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (report := self.fits(middle)) is not None:
+                low, best = middle, report
+            else:
+                high = middle
+        return low, best
+
+    def above(self, low: int, best: StepReport) -> tuple[int, StepReport]:
+        """The largest of some batches above ``low`` that gaps do not stop, or ``low``; one more than ``low`` does not fit."""
+        if not self.lives(low + 1):
+            return low, best
+        inside, bound = low + 1, 2 * low + 1
+        while bound <= MOST and self.lives(bound):
+            inside, bound = bound, 2 * bound
+        bound = min(bound, MOST + 1)
+        while bound - inside > max(1, (bound - low) // _PROBES):
+            middle = (inside + bound) // 2
+            if self.lives(middle):
+                inside = middle
+            else:
+                bound = middle
+        apart = -(-(bound - low - 2) // _PROBES) or 1
+        for batch_size in range(bound - 1, low + 1, -apart):
+            if (report := self.fits(batch_size)) is not None:
+                return self.between(batch_size, report, min(batch_size + apart, bound))
+        return low, best
+
+
+def find(attempt: Attempt, budget: int, mode: str = "binsearch") -> Found:
+    """The largest batch whose step ``attempt(batch_size, limit)`` measures without running out of ``budget`` bytes.
+
+    A batch fits if a pool with that limit can serve it, so segments, rounding and gaps count. ``mode`` is ``power`` for powers
+    of two, or ``binsearch`` for any size. Live bytes grow with the batch, but gaps do not. So if only gaps stop a batch, larger
+    ones may fit, and up to the one that has too many live bytes, 32 at equal distances are tried.
+
+    Raises :class:`OutOfMemory` if not even one sample fits, or two, for a model that refuses a single one.
+    """
+    search = _Search(attempt, budget)
     # Batch normalization, for one, takes no single sample.
     for low in (1, 2):
         try:
-            best = fits(low)
+            best = search.fits(low)
             break
         except Exception:
             # A kept error would keep what the attempt allocated: that of one sample is raised anew below.
             continue
     else:
-        low, best = 1, fits(1)
+        low, best = 1, search.fits(1)
     if best is None:
         peak = attempt(low, None).peak
         raise OutOfMemory(f"out of memory: a batch of {'one sample' if low == 1 else 'two samples'} reserves {peak.reserved:,} "
                           f"bytes ({peak.allocated:,} live at the peak), but only {budget:,} are available",
                           asked=peak.reserved, limit=budget)
     high = 2 * low
-    while high <= MOST and (report := fits(high)) is not None:
+    while high <= MOST and (report := search.fits(high)) is not None:
         low, best, high = high, report, high * 2
-    if mode == "binsearch" and high <= MOST:
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (report := fits(middle)) is not None:
-                low, best = middle, report
-            else:
-                high = middle
-    assert best is not None
+    fits_up_to = low
+    if mode == "power":
+        while high < MOST and search.lives(high := 2 * high):
+            if (report := search.fits(high)) is not None:
+                low, best = high, report
+    elif high <= MOST:
+        fits_up_to, best = search.between(low, best, high)
+        low, best = search.above(fits_up_to, best)
     peak = best.peak
-    return Found(low, peak.requested, peak.allocated, peak.reserved, attempt(low + 1, None).peak.allocated,
-                 reached_by(peak), tuple(tried))
+    return Found(low, fits_up_to, peak.requested, peak.allocated, peak.reserved, attempt(low + 1, None).peak.allocated,
+                 reached_by(peak), tuple(search.tried))
 
 
 def _limited(limit: int | None, device: Any, work: Any) -> StepReport:

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("gradcore: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        words = described(error, own) if own is not None else None
+        words = described(error, own, isinstance(error, _SAID)) if own is not None else None
         if isinstance(error, BrokenPipeError) and words is None:
             return _unread()
         if options.traceback or (words is None and not isinstance(error, _SAID)):

@@ -53,6 +53,9 @@ class recompute(Mode):
 
     Activations, norms and the like are cheap. A recomputed output has the same bits and costs one pass over memory; its bytes
     belong to the layer that first computed it, in the phase ``backward``.
+
+    Inside :class:`~gradcore.autograd.graph.saved_tensors_hooks` nothing is recomputed: the hooks get, and may hold, all
+    that the gradients read.
     """
 
     _switch = "recompute"

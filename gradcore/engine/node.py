@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan
-from gradcore.engine.saved import Again, Packed, Recipe, Saved, keep
+from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN, Edge, Value, make_value
 from gradcore.errors import AlreadyReleased
@@ -74,6 +74,9 @@ class Node:
 def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
                number: int, site: int, scope: int, overwritten: Saved | Packed | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
+    packing = local.state.packing
+    if type(packing) is Rerun:
+        return _rebuilt(packing, call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
     node: Node = _new(Node)
     node.id = number
     node.plan = plan
@@ -83,7 +86,7 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.site = site
     node.saved = None
     node.recipe = node.hooks = None
-    if plan.again is not None and local.state.recompute and local.state.packing is None:
+    if plan.again is not None and packing is None and local.state.recompute:
         _plan_again(node, args, outputs, aux, edges)
     elif plan.slots:
         saved: list[Any] = []
@@ -91,12 +94,26 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
         for slot in plan.slots:
             kind, index, name = slot
             edge = edges[index] if kind == INPUT else None
-            if kind == INPUT and (edge is None or edge[0].recipe is None or local.state.packing is not None) and (
+            if kind == INPUT and (edge is None or edge[0].recipe is None or packing is not None) and (
                     type(args[index]) not in PLAIN):
                 # What _residual does in the usual case.
                 saved.append(keep(args[index], edge, None, number, name))
             else:
                 saved.append(_residual(node, slot, args, outputs, aux, edges, overwritten))
+    return node
+
+
+def _rebuilt(packing: Rerun, *run: Any) -> Node:
+    """The node of a run with the residuals that it has without hooks, each shown to ``packing``, in the order of its slots."""
+    local.state.packing = None
+    try:
+        node = build_node(*run)
+    finally:
+        local.state.packing = packing
+    for slot, residual in zip(node.plan.slots, node.saved or (), strict=False):
+        # What the op has overwritten was copied, and shown, before.
+        if slot[0] != OVERWRITTEN and type(residual) not in PLAIN:
+            packing.take(residual)
     return node
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.node import Node
-from gradcore.engine.saved import Again, Packed, Recipe, Saved, unpacked
+from gradcore.engine.saved import Again, Packed, Recipe, Saved, forget, unpacked
 from gradcore.engine.sites import SITES
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Value, make_value
@@ -68,7 +68,24 @@ def unpack(residual: Packed, edge: Any) -> Any:
     return make_value(value.storage, value.spec, value.array, edge)
 
 
-def _make(recipe: Recipe, node: Node, remade: list[ref[Any]]) -> Any:
+def recalled(residual: Saved | Again, reader: Any) -> Any:
+    """The tensor of a residual, without an edge; ``reader`` has the ``name`` of what reads it.
+
+    Raises :class:`~gradcore.errors.ModifiedInPlace`.
+    """
+    if isinstance(residual, Saved):
+        if residual.storage.version != residual.version:
+            raise residual.modified(reader.name())
+        return make_value(residual.storage, residual.spec, residual.array, None)
+    remade = local.state.remade
+    alone: list[ref[Any]] = []
+    try:
+        return _make(residual.recipe, reader, alone if remade is None else remade)
+    finally:
+        forget(alone)
+
+
+def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
     """A recipe's tensor, for a rule of ``node``. The layer that first computed it owns what recomputing allocates."""
     if recipe.value is not None:
         return recipe.value

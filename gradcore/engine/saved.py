@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -77,6 +77,19 @@ class Packed:
         self.kept = [kept(x, None, None, node, name) for x in parts if isinstance(x, Value)]
 
 
+class Rerun:
+    """Stands for pack hooks while the residuals that hooks packed are made again.
+
+    Nodes keep what they would without hooks, recipes among it, and ``take`` is called with each of these residuals in the order
+    in which the tensors were packed.
+    """
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Callable[[Saved | Again], None]) -> None:
+        self.take = take
+
+
 @contextmanager
 def unpacked() -> Iterator[None]:
     """Run a pack or unpack hook: its ops keep nothing, and their sites are the hook's own lines."""
@@ -92,9 +105,13 @@ def unpacked() -> Iterator[None]:
 def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved | Packed:
     """Keep a tensor for a node's rules, or pass it to the present pack hook if there is one."""
     hooks = local.state.packing
-    if hooks is not None:
+    if hooks is None:
+        return kept(value, edge, output, node, name)
+    if type(hooks) is not Rerun:
         return Packed(hooks, value, edge, output, node, name)
-    return kept(value, edge, output, node, name)
+    saved = kept(value, edge, output, node, name)
+    hooks.take(saved)
+    return saved
 
 
 def kept(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved:

@@ -33,7 +33,7 @@ class State:
         #: Are outputs of cheap ops recomputed in backward, instead of kept?
         self.recompute = True
         #: The hooks (pack, unpack) for residuals, if any.
-        self.packing: tuple[Any, Any] | None = None
+        self.packing: Any = None
         #: Does backward look for NaN in what each node returns?
         self.anomaly = False
         #: The :class:`~gradcore.engine.autocast.Region` that the thread is in.

@@ -88,9 +88,11 @@ def accuracy(module: Any, x: Array, y: Array, device: Any) -> float:
 
 
 class TextTask:
-    """Prediction of the next character of a text."""
+    """Prediction of the next character of a text. Raises ValueError for other data."""
 
     def __init__(self, text: Text, context: int, loss: Callable[[Any, Any, Any], Any]) -> None:
+        if isinstance(text, Dataset):
+            raise ValueError(f"the model is trained on text, but {text.name} holds images: try --data python-docs")
         self._text = text
         self._context = context
         self._loss = loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,16 +49,39 @@ def batch_of(dataset: Dataset) -> Example:
 def as_workload(made: Any, name: str, batch_size: int) -> Workload:
     """What a model function returned for ``batch_size``, as a workload. Raises TypeError, which says what was expected."""
     if isinstance(made, Workload):
+        _require_loss(name, made.loss)
         return made
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Module):
         given = f"({', '.join(type(p).__name__ for p in made)})" if isinstance(made, tuple) else type(made).__name__
         raise TypeError(f"{name} returned {given}: expected (module, (x, y)), (module, (x, y), loss) or a Workload")
     module, inputs, loss = (*made, classification)[:3]
-    if not callable(loss):
-        raise TypeError(f"{name}: the loss must be a function of (module, x, y), but is {type(loss).__name__}")
+    _require_loss(name, loss)
     if callable(inputs):
         return Workload(module, inputs, loss)
     return Workload(module, _fixed(name, inputs, batch_size), loss, any_size=False)
+
+
+def _require_loss(name: str, loss: Any) -> None:
+    """Raises TypeError for what cannot be called as a loss is, with words that the error of the call would not have."""
+    if not callable(loss):
+        raise TypeError(f"{name}: the loss must be a function of (module, x, y), but is {type(loss).__name__}")
+    what, call = (type(loss), loss.forward) if isinstance(loss, Module) else (loss, loss)
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        # Some callables have none.
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        fits = False
+    else:
+        # The library's own take scores and labels.
+        fits = not str(getattr(what, "__module__", "")).startswith(("gradcore.nn.", "gradcore.functional."))
+    if not fits:
+        given = getattr(loss, "__name__", type(loss).__name__)
+        raise TypeError(f"{name}: the loss is called as loss(module, x, y), but {given} takes other arguments; for one of "
+                        "scores and labels, return lambda module, x, y: loss(module(x), y)")
 
 
 def _fixed(name: str, inputs: Any, made_for: int) -> Example:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
@@ -52,7 +52,7 @@ class Growth:
 
     steps: int
     requested: int
-    #: The largest first.
+    #: What has gained most first.
     grown: tuple[Grown, ...] = ()
     carried: tuple[Carried, ...] = ()
 
@@ -74,9 +74,13 @@ def growth_of(ends: Sequence[int]) -> Growth | None:
     return None
 
 
-def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:
-    """The growth with its causes, from the log of the last step, which begins at position ``start``."""
-    grown = _grown(records, start)
+def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None) -> Growth:
+    """The growth with its causes, from the log of the last step, which begins at position ``start``.
+
+    ``gained`` has what lines have gained, by serial of their buffers: :func:`~gradcore.report.ends.gained`. Without it, lines
+    with more than one live buffer are taken for those.
+    """
+    grown = _grown(records, start, gained)
     # A state that goes from step to step without its graph is no cause.
     linked = any(g.held_by == "graph" for g in grown)
     return replace(growth, grown=grown, carried=_carried(records, start) if linked else ())
@@ -92,7 +96,7 @@ def held_by(holder: folds.Holder) -> str:
     return "graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else "you"
 
 
-def _grown(records: Sequence[Record], start: int) -> tuple[Grown, ...]:
+def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | None) -> tuple[Grown, ...]:
     runs = {r.node: r for r in records if isinstance(r, Launch) and r.node}
     new = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     alive: dict[tuple[str, str, Site, str], list[folds.Holder]] = {}
@@ -101,13 +105,17 @@ def _grown(records: Sequence[Record], start: int) -> tuple[Grown, ...]:
         alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder)), []).append(holder)
     found = []
     for (op, layer, _, who), holders in alive.items():
-        # Other roles count where the step has added to what a line had allocated before, as batches that are never dropped do.
-        added = len({h.serial in new for h in holders}) == 2
-        if len(holders) > 1 and (added or all(h.role in MADE for h in holders)):
+        if gained is None:
+            # Other roles count where the step has added to what a line had allocated before.
+            added = len({h.serial in new for h in holders}) == 2
+            gain = int(len(holders) > 1 and (added or all(h.role in MADE for h in holders)))
+        else:
+            gain = max(gained.get(h.serial, 0) for h in holders)
+        if gain:
             keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
-            found.append(Grown(op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders),
-                               who, f"{keeper.op}, {line_of(keeper)}" if keeper else ""))
-    return tuple(sorted(found, key=lambda g: -g.allocated))
+            found.append((gain, Grown(op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders),
+                                      who, f"{keeper.op}, {line_of(keeper)}" if keeper else "")))
+    return tuple(g for _, g in sorted(found, key=lambda pair: (-pair[0], -pair[1].allocated)))
 
 
 def _carried(records: Sequence[Record], start: int) -> tuple[Carried, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,8 +228,11 @@ class StepReport:
 
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
-                 pinned: PinnedFigures | None = None) -> StepReport:
-    """The report of a step's log; the step lasts from the mark ``begin step`` to ``end step``."""
+                 gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None) -> StepReport:
+    """The report of a step's log; the step lasts from the mark ``begin step`` to ``end step``.
+
+    ``gained`` is that of :func:`~gradcore.report.ends.gained`.
+    """
     start = folds.position_of(records, "begin", "step") or 0
     highest, holders = folds.at_peak(records)
     marks = [(i, r) for i, r in enumerate(records) if isinstance(r, Mark)]
@@ -255,7 +258,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, left=_left(records, start),
-        growth=explained(growth, records, start) if growth is not None else None, outside_bytes=folds.outside(holders),
+        growth=explained(growth, records, start, gained) if growth is not None else None, outside_bytes=folds.outside(holders),
         exported=exported(folds.live_at(records, len(records) - 1)))
 
 

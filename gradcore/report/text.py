@@ -159,8 +159,8 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step{end}"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
-        yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
-               f"{who}")
+        many = f"{x.count} result{'s' * (x.count != 1)}"
+        yield f"  {x.allocated:>15,} bytes in {many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
     for c in growth.carried[:4]:
         yield f"  {c.reader}, {short_path(c.reader_line)}, reads a result of the previous step: {c.op},"
         yield f"  {short_path(c.line)}. Did you mean loss.item() or detach()?"

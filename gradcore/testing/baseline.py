@@ -16,12 +16,15 @@ VERSION = 1
 def read(path: Path) -> dict[str, Owners]:
     """Peaks and their owners by the test's node id. Raises OSError, and ValueError naming the file for any other contents."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        # Some editors put a mark at the beginning of UTF-8.
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise ValueError(f"expected a file of version {VERSION}")
+        if not isinstance(data.get("tests"), dict):
+            raise ValueError("expected an object of tests by their node ids as 'tests'")
         return {test: plain(entry) for test, entry in data["tests"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a baseline of device memory: {type(error).__name__}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a baseline of device memory: {error}") from error
 
 
 def write(path: Path, tests: dict[str, Owners]) -> None:

@@ -19,8 +19,8 @@ from gradcore.devices.device import Device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
-from gradcore.engine.residuals import scope_like, unpack
-from gradcore.engine.saved import Packed, Saved, keep
+from gradcore.engine.residuals import recalled, scope_like, unpack
+from gradcore.engine.saved import Again, Packed, Rerun, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
 from gradcore.nn import paths
@@ -33,7 +33,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
                debug: bool = False, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, whose residuals are recomputed in backward instead of kept.
 
-    Only the tensors among the arguments are kept. With ``preserve_rng_state``, the second run draws the same random numbers.
+    Only the tensors among the arguments are kept. The second run keeps what a run without a checkpoint would, and each node of
+    backward lets go of its share. With ``preserve_rng_state``, the second run draws the same random numbers.
     ``use_reentrant=True`` runs a backward inside the backward, as PyTorch's older form does: it takes no keyword arguments,
     and gives gradients only to its tensor arguments and the parameters behind them. ``context_fn`` returns contexts for the
     first and the second run. Raises RuntimeError if the second run keeps other tensors than the first.
@@ -98,23 +99,25 @@ def _drawing(states: list[Tensor]) -> Iterator[None]:
 
 
 class _Place:
-    """The layer and the autocast mode of the first run, which the second run restores."""
+    """The layer, the autocast mode and the mode ``recompute`` of the first run, which the second run restores."""
 
     def __init__(self) -> None:
         self.tree = paths.calls.tree
         self.scope = local.state.scope
         self.autocast = local.state.autocast
+        self.recompute = local.state.recompute
 
     @contextmanager
     def again(self) -> Iterator[None]:
         state = local.state
-        before = (paths.calls.tree, state.scope, state.site)
+        before = (paths.calls.tree, state.scope, state.site, state.recompute)
         paths.calls.tree, state.scope, state.site = self.tree, scope_like(self.scope, state.scope), None
+        state.recompute = self.recompute
         try:
             with resumed(self.autocast):
                 yield
         finally:
-            paths.calls.tree, state.scope, state.site = before
+            paths.calls.tree, state.scope, state.site, state.recompute = before
 
 
 class _Promise:
@@ -124,7 +127,8 @@ class _Promise:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.value: Any = None
+        #: The residual that the second run's node has, which may be a recipe.
+        self.value: Saved | Again | None = None
 
 
 class _Enough(BaseException):
@@ -162,47 +166,50 @@ class _Part:
     def unpack(self, promise: _Promise) -> Tensor:
         if promise.value is None:
             self._run_again()
-        value, promise.value = promise.value, None
-        if value is None:
+        if promise.value is None:
             raise RuntimeError(f"checkpoint: the recomputation kept fewer tensors than the first run, {len(self.promises)}: "
                                "the function must do the same each time")
+        value = recalled(promise.value, self)
+        promise.value = None
         return value
+
+    def name(self) -> str:
+        return "checkpoint"
 
     def _run_again(self) -> None:
         made = 0
         remade = local.state.remade
         waiting = sum(p() is not None for p in self.promises)
 
-        def pack(tensor: Tensor) -> Tensor:
+        def take(residual: Saved | Again) -> None:
             nonlocal made, waiting
-            if made >= len(self.promises) or (self.check and not _alike(tensor.spec, self.specs[made])):
+            spec = residual.spec if isinstance(residual, Saved) else residual.recipe.spec
+            if made >= len(self.promises) or (self.check and not _alike(spec, self.specs[made])):
                 expected = self.specs[made] if made < len(self.specs) else "no more"
                 raise RuntimeError("checkpoint: Recomputed values for the following tensors have different metadata than "
-                                   f"during the forward pass: tensor {made} is {tensor.spec}, and was {expected}")
+                                   f"during the forward pass: tensor {made} is {spec}, and was {expected}")
             promise = self.promises[made]()
             made += 1
             if promise is not None:
-                promise.value = tensor
+                promise.value = residual
                 if remade is not None:
                     # Its node may be no part of this pass.
                     remade.append(ref(promise))
                 waiting -= 1
                 if not waiting:
                     raise _Enough
-            return tensor
-
-        def unpack_same(tensor: Tensor) -> Tensor:
-            return tensor
 
         args = [_shown(a) for a in self.args]
         kwargs = {k: _shown(a) for k, a in self.kwargs.items()}
         draws = [_shown(state) for state in self.draws]
         with self.place.again(), _drawing(draws), enable_grad(), self.context:
+            before, local.state.packing = local.state.packing, Rerun(take)
             try:
-                with saved_tensors_hooks(pack, unpack_same):
-                    self.function(*args, **kwargs)
+                self.function(*args, **kwargs)
             except _Enough:
                 pass
+            finally:
+                local.state.packing = before
 
 
 def _alike(made: Any, first: Any) -> bool:

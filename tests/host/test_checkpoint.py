@@ -9,6 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.nn import functional as F
 from gradcore.utils.checkpoint import checkpoint, checkpoint_sequential
 from tests.conftest import raises
 
@@ -98,3 +99,103 @@ def test_a_backward_that_needs_a_part_of_a_checkpoint_lets_go_of_the_rest(retain
     if retain:
         loss.backward()
         assert model[4].bias.grad.tolist() == g.tolist()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_the_second_run_keeps_what_a_forward_keeps(again: bool) -> None:
+    """Outputs of norms and activations are recomputed from what it keeps, or kept, as the mode of the first run says."""
+    gradcore.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU())
+                            for _ in range(4)))
+    x = gradcore.ones(512, 64, requires_grad=True)
+    peaks = []
+    for name in ("plain", "whole", "each"):
+        for _ in range(2):
+            model.zero_grad()
+            x.grad = None
+            with gradcore.step(device="cpu") as s:
+                with gradcore.recompute(again):
+                    y = checkpoint(model, x) if name == "whole" else RUNS[name](model, x)
+                y.sum().backward()
+                del y
+        peaks.append(s.report.peak.allocated)
+    plain, whole, each = peaks
+    # The gradient of the result is there before the second run.
+    assert whole <= plain + 1024 and each < 0.9 * plain
+
+
+class Doubled(gradcore.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x * 2)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * ctx.saved_tensors[0]
+
+
+class Mixed(nn.Module):
+    """What keeps, overwrites, recomputes and drops in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.scale = nn.Linear(8, 8), nn.Linear(8, 8), nn.Parameter(gradcore.ones(8) * 1.5)
+
+    def forward(self, x: Any) -> Any:
+        h = Doubled.apply(F.gelu(self.first(x)))
+        k = self.second(h)
+        k.mul_(self.scale)
+        k = k + h
+        k.sigmoid_()
+        z = F.layer_norm(k, (8,))
+        F.gelu(z).exp()
+        return (z * F.silu(F.dropout(h, 0.2))).cumsum(1) + F.softmax(z, -1)
+
+
+@pytest.mark.parametrize("way", ["once", "twice", "in part", "second"])
+def test_the_bits_of_gradients_of_any_order(way: str) -> None:
+    gradcore.manual_seed(0)
+    models = [(Mixed(), (4, 8)), (nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU(), nn.MaxPool2d(2),
+                                                nn.ReLU(inplace=True), nn.Conv2d(4, 3, 3), nn.GELU()), (3, 2, 8, 8))]
+    runs = (lambda m, x: m(x), lambda m, x: checkpoint(m, x), lambda m, x: checkpoint(lambda x: checkpoint(m, x), x))
+    for model, shape in models:
+        x = gradcore.randn(*shape, requires_grad=True)
+        found = []
+        for run in runs:
+            gradcore.manual_seed(1)
+            inputs = (x, *model.parameters())
+            before = gradcore.memory_requested()
+            loss = (run(model, x) ** 2).mean()
+            if way == "in part":
+                gradients = [*gradcore.autograd.grad(loss, inputs[-1:], retain_graph=True), *gradcore.autograd.grad(loss, [x])]
+            elif way == "second":
+                slopes = gradcore.autograd.grad(loss, inputs, create_graph=True)
+                gradients = list(gradcore.autograd.grad(sum((g * g).sum() for g in slopes), inputs))
+                del slopes
+            else:
+                gradients = list(gradcore.autograd.grad(loss, inputs, retain_graph=way == "twice"))
+                if way == "twice":
+                    gradients += gradcore.autograd.grad(loss, inputs)
+            del loss
+            live = gradcore.memory_requested() - before - sum(g.nbytes for g in gradients)
+            found.append(([g.numpy().copy() for g in gradients], live))
+            del gradients
+        for gradients, live in found[1:]:
+            assert live == found[0][1] == 0
+            for a, b in zip(gradients, found[0][0], strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+def test_a_write_to_what_the_second_run_keeps_is_noticed() -> None:
+    x = gradcore.ones(3, requires_grad=True)
+
+    def run(x: Any) -> Any:
+        y = x.sin()
+        z = y * y
+        y.add_(1)
+        return z.exp()
+
+    for made in (run(x), checkpoint(run, x)):
+        with raises(RuntimeError, "modified by an inplace operation: "):
+            made.sum().backward()

@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gradcore
+from gradcore import nn
 from gradcore.cli import steps, train
 from gradcore.cli.common import OPTIMIZERS, make_optimizer
 from gradcore.cli.main import main
+from gradcore.models.workload import Workload, as_workload, classification
 
 MODEL = """import numpy as np
 from gradcore import nn
@@ -36,6 +39,9 @@ def in_the_example(n):
 
 def bare(n):
     assert n < 0
+
+def labels(n):
+    return nn.Linear(4, 2), (np.zeros((n, 4), np.float32), np.full(n, 5))
 """
 
 
@@ -64,6 +70,84 @@ def test_an_error_of_the_model_has_its_type_and_line(capsys: Any, tmp_path: Path
     with pytest.raises(Exception, match=r".*"):
         main(["measure", f"mine.py:{function}", "--batch-sizes", "4", "--device", device, "--traceback"])
     capsys.readouterr()
+
+
+def test_labels_that_the_default_loss_refuses_are_an_error_of_the_model(capsys: Any, tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for argv in (["measure", "--batch-sizes", "4", "mine.py:labels"], ["find-batch", "--memory", "4MiB", "mine.py:labels"]):
+        assert main([*argv, "--device", "cpu"]) == 1
+        assert capsys.readouterr().err == (
+            "gradcore: IndexError in mine.py:labels: Target 5 is out of bounds: expected class indices from 0 to 1, or "
+            "ignore_index=-100 (--traceback prints the traceback)\n")
+        with pytest.raises(IndexError, match="Target 5"):
+            main([*argv, "--device", "cpu", "--traceback"])
+    # Trained on digits, of which there are ten.
+    (tmp_path / "mine.py").write_text("from gradcore import nn\nimport numpy as np\n\ndef few(n):\n"
+                                      "    return nn.Linear(64, 2), (np.zeros((n, 64), np.float32), np.zeros(n, np.int64))\n")
+    capsys.readouterr()
+    assert main(["train", "--model", "mine.py:few", "--quiet", "--out", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("gradcore: IndexError in mine.py:few: Target ") and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("loss", ["F.cross_entropy", "nn.CrossEntropyLoss()", "lambda scores, y: F.cross_entropy(scores, y)"])
+@pytest.mark.parametrize("made", ["{model}, batch, {loss}", "Workload({model}, lambda n: batch, {loss})"])
+def test_a_loss_that_takes_other_arguments(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str,
+                                           made: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom gradcore import nn\nfrom gradcore.models import Workload\nF = nn.functional\n"
+        "def build(n):\n    batch = np.zeros((n, 4), np.float32), np.zeros(n, np.int64)\n"
+        f"    return {made.format(model='nn.Linear(4, 2)', loss=loss)}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    assert main(["measure", "mine.py", "--batch-sizes", "4", "--device", "cpu"]) == 1
+    name = {"F": "cross_entropy", "n": "CrossEntropyLoss", "l": "<lambda>"}[loss[0]]
+    assert capsys.readouterr().err == (
+        f"gradcore: mine.py: the loss is called as loss(module, x, y), but {name} takes other arguments; for one of scores and "
+        "labels, return lambda module, x, y: loss(module(x), y)\n")
+
+
+def test_losses_that_can_be_called() -> None:
+    class Own(nn.Module):
+        def forward(self, module: Any, x: Any, y: Any, weight: float = 1.0) -> Any:
+            return module(x).sum() * weight
+
+    for loss in (Own(), classification, partial(lambda scale, *rest: classification(*rest), 2.0), min):
+        assert as_workload((nn.Linear(4, 2), lambda n: None, loss), "mine", 4).loss is loss
+    with pytest.raises(TypeError, match=r"mine: the loss must be a function of \(module, x, y\), but is int"):
+        as_workload(Workload(nn.Linear(4, 2), Any, 3), "mine", 4)  # type: ignore[arg-type]
+
+
+def test_out_of_memory_in_backward_has_a_line(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("""import numpy as np
+from gradcore import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 512), nn.Linear(512, 2)
+
+    def forward(self, x):
+        return self.last(self.first(x).tanh())
+
+def build(n):
+    return Net(), (np.zeros((n, 64), np.float32), np.zeros(n, np.int64))
+""")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    phases = set()
+    limit = gradcore.device("cpu").stack.limit
+    for mib in range(4, 20):
+        monkeypatch.setattr(limit, "limit", mib << 20)
+        main(["measure", "mine.py", "--batch-sizes", "2048", "--device", "cpu", "--steps", "1"])
+        first = capsys.readouterr().err.partition("\n")[0]
+        if "for tanh" in first:
+            assert first.startswith("gradcore: OutOfMemory at mine.py:10: out of memory: cannot allocate ")
+            phases.add(first.partition("layer ")[2].split(", ")[1])
+    assert phases == {"forward", "backward"}
 
 
 def test_a_file_that_is_no_python(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

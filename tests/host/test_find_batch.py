@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -134,11 +135,57 @@ def test_a_search_ends(capsys):
         def attempt(n, limit, most=most):
             if limit is not None and n > most:
                 raise OutOfMemory("out of memory")
-            return report
+            return report if n <= most else replace(report, peak=replace(report.peak, allocated=1 << 31))
 
         found = find(attempt, 1 << 30)
         assert found.batch_size == most and len(found.tried) <= 2 * most.bit_length() + 1
         assert find(attempt, 1 << 30, "power").batch_size == 1 << (most.bit_length() - 1)
+
+
+@pytest.mark.parametrize("mode", ["binsearch", "power"])
+@pytest.mark.parametrize(("fitting", "most"), [
+    ([(1, 100)], 100), ([(1, 100)], 117), ([(1, 100), (115, 115)], 117), ([(1, 1536), (1970, 2035)], 2040),
+    ([(1, 3), (16, 40)], 50), ([(1, 1000), (1024, 1030), (4000, 5000)], 5000), ([(1, 900)], MOST), ([(1, 1)], 9)])
+def test_a_larger_batch_may_fit_above_one_that_gaps_stop(fitting, most, mode):
+    """A simulated pool: live bytes are the batch's, up to ``most``, and all that is not in ``fitting`` is stopped by gaps."""
+    report = measure("mlp", 1, "meta")
+
+    def attempt(n, limit):
+        if limit is not None and not any(low <= n <= high for low, high in fitting):
+            raise OutOfMemory("out of memory")
+        return replace(report, peak=replace(report.peak, allocated=n, reserved=n))
+
+    found = find(attempt, most, mode)
+    powers = [1 << k for k in range(41) if any(low <= 1 << k <= high for low, high in fitting)]
+    first = 1030 if len(fitting) == 3 else fitting[0][1]
+    if mode == "power":
+        assert found.batch_size == powers[-1] and found.fits_up_to == max(p for p in powers if p <= first)
+    else:
+        assert found.batch_size == fitting[-1][1] and found.one_more == found.batch_size + 1
+        assert found.fits_up_to == first
+        assert len(found.tried) <= 3 * most.bit_length() + 32
+
+
+@pytest.mark.parametrize(("model", "memory", "first", "last"), [("mlp", "6MiB", 1515, 2122), ("cnn", "8MiB", 251, 345)])
+def test_the_answer_is_above_batches_that_do_not_fit(capsys, model, memory, first, last):
+    optimizer = "adam" if model == "mlp" else "sgd"
+    options = ("find-batch", model, "--memory", memory, "--optimizer", optimizer)
+    found = json.loads(run(capsys, *options, "--json")[1])
+    assert (found["batch_size"], found["fits_up_to"], found["confirmed"]) == (last, first, True)
+    limit = gradcore.device("meta").stack.limit
+    before, limit.limit = limit.limit, found["budget"]
+    try:
+        for stopped in (first + 1, last + 1):
+            with raises(OutOfMemory, "out of memory"):
+                measure(model, stopped, "meta", optimizer)
+    finally:
+        limit.limit = before
+    assert found["one_more"] <= found["budget"]
+    text = run(capsys, *options)[1]
+    assert "bytes to the peak; what stops it is not the peak, but gaps between blocks\n  smaller batches fit up to "\
+           f"{first:,}; above that, gaps between blocks stop some of them\n" in text
+    _, text, _ = run(capsys, *options, "--mode", "power")
+    assert "gaps" not in text
 
 
 def test_measure_fits_a_line(capsys):

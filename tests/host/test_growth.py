@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -106,3 +107,55 @@ def test_batches_and_gradients_that_are_never_dropped_are_named_but_not_what_liv
     growth = step.report.growth
     assert growth is not None and growth.requested == 8000
     assert sorted((g.op, g.count, g.allocated) for g in growth.grown) == [("mul", 5, 5 * 4096), ("tensor", 5, 5 * 4096)]
+
+
+def named(step: gradcore.step) -> list[tuple[str, int]]:
+    growth = step.report.growth
+    assert growth is not None
+    return [(g.op, g.count) for g in growth.grown]
+
+
+def test_what_was_made_once_and_what_is_replaced_are_not_named() -> None:
+    x = gradcore.ones(100_000)
+    constant = [f(x) for _ in range(5) for f in (gradcore.exp, gradcore.sin, gradcore.cos, gradcore.tanh)]
+    w = gradcore.ones(1000, requires_grad=True)
+    losses: list[Any] = []
+    last: deque[Any] = deque(maxlen=2)
+    cached: list[Any] = []
+    for k in range(7):
+        with gradcore.step(device="cpu") as step:
+            losses.append((w.sigmoid() * 2).sum())
+            last.append(x.sqrt())
+            last[-1].neg_()
+            if k == 4:
+                cached += [x.log() for _ in range(3)]
+    assert len(constant) == 20 and named(step) == [("sigmoid", 7), ("sum", 7)]
+    assert "7 results of sigmoid in (root), " in str(step.report).partition("Live bytes")[2]
+
+
+def test_one_buffer_that_grows_is_named() -> None:
+    x, history = gradcore.ones(10, 32), gradcore.zeros(0, 32)
+    for _ in range(5):
+        with gradcore.step(device="cpu") as step:
+            history = gradcore.cat([history, x * 2])
+    assert named(step) == [("cat", 1)]
+    assert "bytes in 1 result of cat in (root), " in str(step.report)
+
+
+def test_what_grows_now_comes_before_what_has_grown() -> None:
+    x = gradcore.ones(1000)
+    kept: list[Any] = []
+    for k in range(10):
+        with gradcore.step(device="cpu") as step:
+            kept.append(x.exp() if k < 6 else x[:100].tanh())
+            kept.append(x[:10].sin())
+    assert named(step) == [("tanh", 4), ("sin", 10)]
+
+
+def test_growth_over_steps_of_which_some_have_no_log() -> None:
+    x = gradcore.ones(1000)
+    kept: list[Any] = []
+    for k in range(5):
+        with gradcore.step(device="cpu", level="counts" if k == 2 else "events") as step:
+            kept.append(x.exp())
+    assert named(step) == [("exp", 5)]

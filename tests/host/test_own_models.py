@@ -191,3 +191,24 @@ def test_a_model_that_fits_no_machine_is_made_of_shapes(capsys: Any, tmp_path: P
     assert json.loads(capsys.readouterr().out)["rows"][0]["by_role"]["parameter"] > 1 << 42
     assert main(["find-batch", str(path), "--memory", "1GiB", "--device", "meta"]) == 1
     assert "a batch of one sample reserves" in capsys.readouterr().err
+
+
+def test_a_model_for_text_says_so_where_it_gets_images(capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "lines.py"
+    path.write_text("""from gradcore import nn
+from gradcore.data.text import Windows
+from gradcore.models import Workload
+from gradcore.models.tasks import TextTask
+
+def loss(module, x, y):
+    return nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten())
+
+def build(batch_size, dataset):
+    module = nn.Sequential(nn.Embedding(dataset.classes, 8), nn.Linear(8, dataset.classes))
+    return Workload(module, lambda n: Windows(dataset.train, 32, n).draw(), loss, TextTask(dataset, 32, loss))
+""")
+    for argv in (["measure", str(path), "--batch-sizes", "4"], ["train", "--model", str(path), "--out", str(tmp_path)]):
+        assert main([*argv, "--device", "cpu", "--data", "digits"]) == 1
+        error = capsys.readouterr().err
+        assert "lines.py:11: the model is trained on text, but digits holds images: try --data python-docs" in error
+        assert len(error.splitlines()) == 1

@@ -14,7 +14,6 @@ import pytest
 
 from gradcore.report.diff import Owners
 from gradcore.testing import baseline
-from tests.conftest import raises
 
 pytest_plugins = ["pytester"]
 
@@ -164,7 +163,7 @@ def test_expected():
           "device memory on cpu: 4,096 bytes more are live after the test than before it, 4,096 more than '0 B'",
           "made by the test and still live:",
           "            4,096 bytes  output of full in (root), test_it.py:* in test_some",
-          "The collector has not been run: *",
+          "The garbage collector has not been run: a reference cycle, *",
           "device memory on cpu: 4,096 bytes more *",
           "*in test_a_cycle",
           "device memory on cpu: the peak is 12,288 bytes above what was live before the test, 11,776 more than '512 B'",
@@ -337,12 +336,3 @@ def test_the_examples_of_the_documentation(run: Any, pytester: pytest.Pytester) 
         printed = iter(run(None, *argv).stdout.lines)
         for line in rest.splitlines():
             assert line == "..." or line in printed, line
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "tests": {}}', '{"version": 1}', '{"version": 1, "tests": []}',
-                                  '{"version": 1, "tests": {"a": {"peak": 1.5, "by": {}}}}',
-                                  '{"version": 1, "tests": {"a": {"peak": 1, "by": {"colour": {"red": 1}}}}}'])
-def test_what_is_no_baseline(text: str, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with raises(ValueError, "x.json is not a baseline of device memory"):
-        baseline.read(tmp_path / "x.json")

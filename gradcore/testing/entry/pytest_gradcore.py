@@ -176,7 +176,7 @@ def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
             f"device memory on {device}: {stretch.left:,} bytes more are live after the test than before it, "
             f"{stretch.left - limit:,} more than {given!r}", "made by the test and still live:",
             *held(stretch.made_at_end(), stretch.left, root),
-            "The collector has not been run: what only it can free, a reference cycle, is live."])
+            "The garbage collector has not been run: a reference cycle, which only it can free, would be live, too."])
 
 
 # -- the baseline ------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["gradcore_memory"] = {test: as_plain(o) for test, o in baseline.found.items()}
-    elif baseline.update:
+    elif baseline.update and baseline.found:
         try:
             write(baseline.path, {**baseline.recorded, **baseline.found})
         except OSError as error:
@@ -241,6 +241,9 @@ def _told(baseline: Baseline) -> Iterator[str]:
     peaks = f"{count} peak{'s' * (count != 1)}"
     if baseline.lost_workers:
         yield f"workers that went down without their figures: {baseline.lost_workers}"
+    if baseline.update and not found:
+        yield f"no peak was measured, so {name} was not written"
+        return
     if baseline.update:
         yield f"{peaks} written to {name}: {len(missing)} new, {len(changed)} changed"
         return

@@ -1,0 +1,65 @@
+"""What is live at the ends of steps, by the lines that made it, and which lines have gained from step to step."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gradcore.events import ALLOC, FREE, RETAG, TAGS, Network, Raw, Site
+
+
+class End(NamedTuple):
+    """The end of a step: live requested bytes, and the serial of the last allocation.
+
+    ``owned`` has the bytes by tag, or is None for a step without a log.
+    """
+
+    requested: int
+    serial: int
+    owned: Mapping[int, int] | None
+
+
+_Line = tuple[str, str, Network | None, Site]
+
+
+def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
+    """What lines gained in the later half of the steps from the first of ``ends`` to the last, in requested bytes.
+
+    It is given by serial for the live buffers that they made since the first. What was made once is no gain, nor what every
+    step replaces: a line has to gain in both halves, or to have made what is live in more than one step. ``log`` is that of the
+    last step. None if a step that matters had no log.
+    """
+    sums = [_by_line(end.owned) for end in (ends[0], ends[len(ends) // 2], ends[-1]) if end.owned is not None]
+    if len(sums) < 3:
+        return None
+    serials = [end.serial for end in ends]
+    tags: dict[int, int] = {}
+    for record in log:
+        if record[0] in (ALLOC, RETAG):
+            tags[record[1]] = record[7 if record[0] == ALLOC else 2]
+        elif record[0] == FREE:
+            del tags[record[1]]
+    made: dict[_Line, dict[int, int]] = {}
+    for serial, tag in tags.items():
+        if serial > serials[0]:
+            made.setdefault(_line(tag), {})[serial] = bisect_left(serials, serial)
+    found: dict[int, int] = {}
+    for line, steps in made.items():
+        first, middle, last = (n.get(line, 0) for n in sums)
+        if last > max(first, middle) and (first < middle or len(set(steps.values())) > 1):
+            found.update(dict.fromkeys(steps, last - middle))
+    return found
+
+
+def _line(tag: int) -> _Line:
+    owner = TAGS[tag]
+    return owner.op, owner.layer, owner.network, owner.site
+
+
+def _by_line(owned: Mapping[int, int]) -> dict[_Line, int]:
+    sums: dict[_Line, int] = {}
+    for tag, nbytes in owned.items():
+        line = _line(tag)
+        sums[line] = sums.get(line, 0) + nbytes
+    return sums

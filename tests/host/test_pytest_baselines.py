@@ -1,0 +1,56 @@
+"""The file of recorded peaks: when it is written, and what is read from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradcore.report.diff import Owners
+from gradcore.testing import baseline
+from tests.conftest import raises
+from tests.host.test_pytest_plugin import HEAD, lines, run  # noqa: F401 - the fixture
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.parametrize("argv", [["--collect-only"], ["-k", "unmarked"]])
+def test_it_is_not_written_if_no_marked_test_has_run(run: Any, pytester: pytest.Pytester, argv: list[str]) -> None:  # noqa: F811
+    tests = HEAD + """
+@pytest.mark.limit_device_memory("8 kB")
+def test_a():
+    gradcore.ones(1000)
+
+def test_unmarked():
+    gradcore.ones(1000)
+"""
+    path = pytester.path / "peaks.json"
+    update = ("--gradcore-memory-baseline", "peaks.json", "--gradcore-memory-update")
+    lines(run(tests, *update, *argv), "no peak was measured, so peaks.json was not written")
+    assert not path.exists()
+    lines(run(None, *update), "1 peak written to peaks.json: 1 new, 0 changed")
+    before = path.read_bytes().replace(b"\n", b"")
+    path.write_bytes(before)
+    lines(run(None, *update, *argv), "no peak was measured, so peaks.json was not written")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "Expecting value"), ("[]", "expected a file of version 1"),
+    ('{"version": 2, "tests": {}}', "expected a file of version 1"),
+    ('{"version": 1}', "expected an object of tests"), ('{"version": 1, "tests": []}', "expected an object of tests"),
+    ('{"version": 1, "tests": {"a": 3}}', "a peak should be an object, but is 3"),
+    ('{"version": 1, "tests": {"a": {"peak": 1.5, "by": {}}}}', "a peak.peak should be int, but is 1.5"),
+    ('{"version": 1, "tests": {"a": {"peak": 1, "by": {"colour": {"red": 1}}}}}', "bytes are grouped by ")])
+def test_what_is_no_baseline(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with raises(ValueError, f"x.json is not a baseline of device memory: {why}"):
+        baseline.read(tmp_path / "x.json")
+
+
+def test_a_baseline_that_an_editor_has_saved(tmp_path: Path) -> None:
+    path, tests = tmp_path / "x.json", {"a": Owners(512, {"op": {"full": 512}})}
+    baseline.write(path, tests)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert baseline.read(path) == tests
