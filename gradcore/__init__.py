@@ -65,7 +65,7 @@ from gradcore import (
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
-from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
+from gradcore.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd import functional as _derivatives
 from gradcore.autograd.inspection import graph
 from gradcore.nn.functional import (

@@ -69,7 +69,7 @@ WORDS: dict[str, str] = {
         sparse_compressed_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_dense
         is_sparse_csr coalesce is_coalesced sparse_mask sparse_dim dense_dim SparseAdam hspmm hsmm dsmm smm spmm
         saddmm sspaddmm nested jagged""",
-    "gradcore.autocast and gradcore.amp.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
+    "gradcore.autocast and gradcore.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
         quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic custom_fwd custom_bwd
         is_autocast_available""",
     "gradcore.manual_seed and gradcore.Generator": """cuda.get_rng_state cuda.set_rng_state get_rng_state_all
@@ -142,9 +142,8 @@ WORDS: dict[str, str] = {
     "gradcore.Tensor.register_hook": "register_multi_grad_hook",
     "numpy.from_dlpack(x), or gradcore.Tensor.__dlpack__": "to_dlpack dlpack",
     "gradcore.nn.utils.clip_grad_norm_": "clip_grad",
-    "gradcore.cuda.get_device_name": "get_device_properties get_device_capability get_arch_list",
+    "gradcore.cuda.get_device_name": "get_device_properties get_arch_list",
     "gradcore.cuda.is_available": "is_initialized init",
-    "gradcore.bfloat16": "is_bf16_supported",
     "gradcore.cuda.memory_reserved": "memory_cached",
     "gradcore.cuda.max_memory_reserved": "max_memory_cached",
     "gradcore.cuda.reset_peak_memory_stats": """reset_max_memory_allocated reset_max_memory_cached

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from gradcore import _memory
@@ -22,14 +23,24 @@ from gradcore.events import TAGS, Tag
 AnyDevice = str | Device | None
 
 __all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream", "device_count",
-           "empty_cache", "get_device_name", "is_available", "manual_seed", "manual_seed_all", "max_memory_allocated",
-           "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_summary", "reset_peak_memory_stats",
-           "set_stream", "stream", "synchronize", "use_for_cupy"]
+           "empty_cache", "get_device_capability", "get_device_name", "is_available", "is_bf16_supported", "manual_seed",
+           "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved",
+           "memory_summary", "reset_peak_memory_stats", "set_stream", "stream", "synchronize", "use_for_cupy"]
 
 
 def is_available() -> bool:
     """Whether there is a GPU that gradcore can use, which takes a driver, a device and CuPy."""
     return cuda_status().available
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether a GPU can compute in bfloat16, which takes the package ml_dtypes; any can, the older ones by float32.
+
+    Without ``including_emulation``, whether its tensor cores can: from compute capability 8.0 on.
+    """
+    if not is_available() or find_spec("ml_dtypes") is None:
+        return False
+    return including_emulation or get_device_capability() >= (8, 0)
 
 
 def device_count() -> int:
@@ -42,15 +53,26 @@ def current_device() -> int:
     return 0
 
 
-def get_device_name(device: AnyDevice | int = None) -> str:
-    """The name of a GPU, such as ``NVIDIA H200``. Raises :class:`DeviceError` where there is none, ValueError for no GPU."""
+def _properties(device: AnyDevice | int) -> dict[str, Any]:
+    """What the runtime says of a GPU. Raises :class:`DeviceError` where there is none, ValueError for no GPU."""
     found = get_device(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
     if found.type != "cuda":
         raise ValueError(f"Expected a cuda device, but got: {found}")
     from cupy.cuda import runtime
 
-    name: str = runtime.getDeviceProperties(found.index)["name"].decode()
-    return name
+    properties: dict[str, Any] = runtime.getDeviceProperties(found.index)
+    return properties
+
+
+def get_device_name(device: AnyDevice | int = None) -> str:
+    """The name of a GPU, such as ``NVIDIA H200``. Raises :class:`DeviceError` where there is none, ValueError for no GPU."""
+    return str(_properties(device)["name"].decode())
+
+
+def get_device_capability(device: AnyDevice | int = None) -> tuple[int, int]:
+    """The compute capability of a GPU, such as (9, 0). Raises as :func:`get_device_name`."""
+    found = _properties(device)
+    return int(found["major"]), int(found["minor"])
 
 
 def synchronize(device: AnyDevice = None) -> None:

@@ -106,3 +106,10 @@ def test_the_name_of_a_device_is_the_driver_s():
     assert name and {gradcore.cuda.get_device_name(of) for of in (None, 0, "cuda", gradcore.device("cuda:0"))} == {name}
     with raises(ValueError, "Expected a cuda device, but got: cpu"):
         gradcore.cuda.get_device_name("cpu")
+
+
+def test_what_a_device_is_capable_of_is_the_driver_s():
+    found = cupy.cuda.runtime.getDeviceProperties(0)
+    assert gradcore.cuda.get_device_capability() == (found["major"], found["minor"])
+    assert gradcore.cuda.is_bf16_supported()
+    assert gradcore.cuda.is_bf16_supported(including_emulation=False) == (found["major"] >= 8)

@@ -59,3 +59,12 @@ def test_a_tensor_of_tensors_is_read_on_the_host() -> None:
 
     with raises(gradcore.TraceError, "reads a value of a tensor on the host"):
         f(gradcore.ones(2))
+
+
+def test_a_machine_without_a_gpu_supports_no_bfloat16_on_it() -> None:
+    if gradcore.cuda.is_available():
+        pytest.skip("there is a GPU, which tests/gpu/test_interop.py asks")
+    assert not gradcore.cuda.is_bf16_supported()
+    with raises(gradcore.DeviceError, "cuda is not available"):
+        gradcore.cuda.get_device_capability()
+    assert gradcore.GradScaler is gradcore.amp.GradScaler
