@@ -62,7 +62,8 @@ def seen_alone(tensor: Any) -> bool:
     A trace must see writes to what was there before it, so of that they are not.
     """
     storage, node = tensor.storage, None if tensor.edge is None else tensor.edge[0]
-    if type(node) is Leaf or _base(tensor) is not None or TAGS[storage.block.tag].role != "output":
+    made = TAGS[storage.block.tag].role in ("output", "temporary")
+    if type(node) is Leaf or _base(tensor) is not None or not made:
         return False
     log = storage.device.ledger.log
     if isinstance(log, Tracer) and (node is None or node.id < log.first):

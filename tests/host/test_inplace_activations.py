@@ -11,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.utils.checkpoint import checkpoint
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": lambda n: n.ReLU(True), "leaky_relu": lambda n: n.LeakyReLU(0.2, True), "elu": lambda n: n.ELU(1.3, True),
@@ -127,6 +128,31 @@ def test_as_much_is_allocated_kept_and_computed_as_without() -> None:
             gc.collect()
             found.append(steps(network(inplace), (2, 3, 8, 8), wrap))
         assert found[0] == found[1]
+
+
+def test_in_checkpoints_and_with_hooks_on_what_is_kept() -> None:
+    def layers(inplace: bool) -> nn.Module:
+        return seeded(nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace), nn.LayerNorm(8), nn.SiLU(inplace),
+                                    nn.Dropout(0.5, inplace), nn.Linear(8, 8), nn.Tanh(), nn.LeakyReLU(inplace=inplace)))
+
+    def packed(net: nn.Module, x: Any) -> Any:
+        with gradcore.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().copy(), gradcore.tensor):
+            return net(x)
+
+    def recomputed(net: nn.Module, x: Any) -> Any:
+        return checkpoint(net, x, use_reentrant=False)
+
+    def reentrant(net: nn.Module, x: Any) -> Any:
+        return checkpoint(net, x, use_reentrant=True)
+
+    found = []
+    for inplace in (False, True):
+        for call in (lambda net, x: net(x), packed, recomputed, reentrant):
+            net, x = layers(inplace), gradcore.tensor(np.eye(4, dtype=np.float32), requires_grad=True)
+            gradcore.manual_seed(2)
+            call(net, x).square().sum().backward()
+            found.append([t.grad.tolist() for t in (x, *net.parameters())])
+    assert all(gradients == found[0] for gradients in found)
 
 
 def test_a_skip_connection_around_an_activation() -> None:
