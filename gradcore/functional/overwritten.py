@@ -13,15 +13,15 @@ Tensor = Any
 
 
 def overwritten(function: Callable[..., Tensor], input: Tensor, *args: Any) -> Tensor:
-    """``function(input, *args)``, of the same shape and dtype, in the place of ``input``, which is returned.
+    """``function(input, *args)``, of the same shape, in the place of ``input``, which is returned.
 
     If no other tensor shows its bytes, the input becomes the result: its bytes return to the pool, or are kept for backward, as
     without ``inplace``. Otherwise they are written to, and backward keeps a copy of what was there before.
     Raises RuntimeError for a leaf that requires grad.
     """
-    if seen_alone(input):
-        result = function(input, *args)
-        return become(input, result) if result.spec == input.spec else movement.copy_(input, result)
+    # Of integers, the result may be floating.
+    if input.spec.floating and seen_alone(input):
+        return become(input, function(input, *args))
     kept = movement.clone(input) if input.requires_grad else input
     return movement.copy_(input, function(kept, *args))
 
