@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from gradcore.engine import modes, owners
 from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.events import TAGS
 from gradcore.nn import paths
+from gradcore.nn.hooks import Hook, Tables
 from gradcore.nn.named import Named
 from gradcore.spec import category
 
@@ -32,31 +33,16 @@ class IncompatibleKeys(NamedTuple):
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-Hook = Callable[..., Any]
-
 #: The last part of the key under which a module's ``get_extra_state`` is stored.
 _EXTRA = "_extra_state"
 #: The entry of a module's metadata with the loading that it is a part of.
 _LOADING = "loading"
 
 
-class StateHooks:
-    """A module's hooks on its state dict, in the order in which they run: before and after it is collected, and loaded."""
+class StateHooks(Tables):
+    """A module's hooks on its state dict: before and after it is collected, and before and after it is loaded."""
 
     __slots__ = ("saving", "saved", "loading", "loaded")
-
-    def __init__(self) -> None:
-        self.saving: dict[int, Hook] = {}
-        self.saved: dict[int, Hook] = {}
-        self.loading: dict[int, Hook] = {}
-        self.loaded: dict[int, Hook] = {}
-
-    def copy(self) -> StateHooks:
-        """A copy of the tables, with the same functions."""
-        made = StateHooks()
-        for kind in self.__slots__:
-            getattr(made, kind).update(getattr(self, kind))
-        return made
 
 
 class Stateful:
@@ -64,7 +50,6 @@ class Stateful:
 
     #: The hooks on the state dict, from the first one on.
     _state_hooks: StateHooks | None = None
-
     #: Stored with the state dict, for a later class that loads an earlier one's.
     _version: int = 1
     #: Names that a state dict may lack, since earlier ones did.

@@ -21,23 +21,32 @@ Hook = Callable[..., Any]
 Entries = dict[int, tuple[Hook, bool]]
 
 
-class Hooks:
-    """The hooks of one module, by kind, in the order in which they run."""
+class Tables:
+    """Hooks by kind, which a subclass names in ``__slots__``, and of each kind by key, in the order in which they run."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        for kind in self.__slots__:
+            setattr(self, kind, {})
+
+    def copy(self) -> Any:
+        """A copy of the tables, with the same functions."""
+        made = type(self)()
+        for kind in self.__slots__:
+            getattr(made, kind).update(getattr(self, kind))
+        return made
+
+
+class Hooks(Tables):
+    """The hooks of one module on its calls."""
 
     __slots__ = ("before", "after", "gradients_before", "gradients")
 
-    def __init__(self) -> None:
-        self.before: Entries = {}
-        self.after: Entries = {}
-        self.gradients_before: Entries = {}
-        self.gradients: Entries = {}
-
-    def copy(self) -> Hooks:
-        """A copy of the tables, with the same functions."""
-        made = Hooks()
-        for kind in self.__slots__:
-            setattr(made, kind, dict(getattr(self, kind)))
-        return made
+    before: Entries
+    after: Entries
+    gradients_before: Entries
+    gradients: Entries
 
 
 class Hooked:
