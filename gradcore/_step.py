@@ -150,7 +150,7 @@ class step:
             end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger))
         ends = _ends.setdefault(self._device.name, deque(maxlen=16))
         ends.append(end)
-        self._growth = growth_of([end.requested for end in ends])
+        self._growth = growth_of([e.requested for e in ends])
         self._grew = [] if self._growth is None else list(ends)[-1 - self._growth.steps:]
 
     def _end(self) -> None:

@@ -74,15 +74,20 @@ def recalled(residual: Saved | Again, reader: Any) -> Any:
     Raises :class:`~gradcore.errors.ModifiedInPlace`.
     """
     if isinstance(residual, Saved):
-        if residual.storage.version != residual.version:
-            raise residual.modified(reader.name())
-        return make_value(residual.storage, residual.spec, residual.array, None)
+        return _unchanged(residual, reader)
     remade = local.state.remade
     alone: list[ref[Any]] = []
     try:
         return _make(residual.recipe, reader, alone if remade is None else remade)
     finally:
         forget(alone)
+
+
+def _unchanged(saved: Saved, reader: Any) -> Any:
+    """A kept tensor, without an edge. Raises :class:`~gradcore.errors.ModifiedInPlace` if it was written to since."""
+    if saved.storage.version != saved.version:
+        raise saved.modified(reader.name())
+    return make_value(saved.storage, saved.spec, saved.array, None)
 
 
 def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
@@ -92,9 +97,7 @@ def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
     sources = []
     for source in recipe.sources:
         if type(source) is Saved:
-            if source.storage.version != source.version:
-                raise source.modified(node.name())
-            source = make_value(source.storage, source.spec, source.array, None)
+            source = _unchanged(source, node)
         elif type(source) is Again:
             source = _make(source.recipe, node, remade)
         sources.append(source)
