@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from gradcore.engine.sites import is_inside
 
+#: Instructions that load a constant. Python 3.14 has one of its own for small integers, 3.15 for None and its like.
+LOADS_CONSTANT = frozenset(("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"))
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Code that uses one of these may name attributes by string constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
@@ -107,6 +109,6 @@ def imports_of(code: CodeType) -> tuple[str, ...]:
             # The level and the names to import are loaded before.
             level = constants[-2] if isinstance(constants[-2], int) else 0
             found += ["." * level + i.argval] if level else [i.argval, i.argval.partition(".")[0]]
-        elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+        elif i.opname in LOADS_CONSTANT:
             constants.append(i.argval)
     return tuple(dict.fromkeys(found))

@@ -15,12 +15,13 @@ from typing import Any
 from gradcore.engine.sites import is_inside
 from gradcore.program.guards import MOST_INSIDE
 from gradcore.program.libraries import is_library
+from gradcore.program.names import LOADS_CONSTANT
 
 #: Methods of a module that go through it from its first part on in each call.
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
                       "named_children"))
 #: Instructions of a call behind those that load what is called.
-_CALLING = frozenset(("PRECALL", "CALL", "LOAD_CONST", "EXTENDED_ARG"))
+_CALLING = LOADS_CONSTANT | {"PRECALL", "CALL", "EXTENDED_ARG"}
 #: Containers in containers that are looked into.
 _DEPTH = 4
 

@@ -210,8 +210,10 @@ def from_a_package_that_it_imports() -> Case:
     m = imported()
 
     def f(x: Any) -> Any:
+        # A number before an import must not be taken for the level of a relative one.
+        times = 1
         import of_a_user.inner  # type: ignore[import-not-found]
-        return x * of_a_user.inner.value
+        return x * of_a_user.inner.value * times
 
     return f, (), {}, to_seven(m)
 
