@@ -19,7 +19,9 @@ from gradcore.devices import meta as _meta
 from gradcore.devices import pinned as _pinned
 from gradcore.devices.device import Device, get_default_device, set_default_device
 from gradcore.devices.naming import device
-from gradcore._tensor import Size, Tensor
+from gradcore import _classes
+from gradcore._classes import Size, set_default_tensor_type
+from gradcore._tensor import Tensor
 from gradcore.functional import (
     arange, as_strided, as_tensor, asarray, broadcast_tensors, broadcast_to, cat, cdist, chunk, clone, empty, empty_like, eye,
     flatten, from_numpy, full, full_like, get_default_dtype, index_select, linspace, logspace, narrow, ones, ones_like, permute,
@@ -93,6 +95,9 @@ def __getattr__(name: str) -> _Any:
     # Looked up when used, since NumPy needs the package ml_dtypes for it.
     return _bfloat16() if name == "bfloat16" else _absent(name, 2)
 
+
+globals().update(_classes.CLASSES["cpu"])
+vars(cuda).update(_classes.CLASSES["cuda"])
 
 _absent = _missing.lookup(__name__, "")
 for _path, _kind in {

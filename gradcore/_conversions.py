@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional, spec
+from gradcore._classes import class_name, class_of
 from gradcore.devices.device import Device, get_device
 from gradcore.engine import exports
 from gradcore.engine.dlpack import CUDA, as_bfloat
@@ -15,10 +16,6 @@ from gradcore.engine.owners import pin
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.ops import movement
-
-#: The names of PyTorch's tensor classes, without "Tensor", by dtype.
-_CLASSES = {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "int8": "Char",
-            "int16": "Short", "int32": "Int", "int64": "Long", "uint8": "Byte", "bool": "Bool"}
 
 
 class Conversions(Value):
@@ -154,11 +151,16 @@ class Conversions(Value):
         return self.storage.device.locked
 
     def type(self, dtype: Any = None, non_blocking: Any = False) -> Any:
-        """The tensor with another dtype, or itself if it has that. Without a dtype, the name of PyTorch's class for it."""
-        if dtype is not None:
+        """The tensor with another dtype, or itself if it has that. Without a dtype, the name of PyTorch's class for it, which
+        is accepted too, as is the class: these also say the kind of device.
+        """
+        if dtype is None:
+            return class_name(self)
+        kind = class_of(dtype)
+        if kind is None:
             return self.to(dtype=dtype, non_blocking=non_blocking)
-        place = "" if self.storage.device.compute.type == "cpu" else f"{self.storage.device.compute.type}."
-        return f"torch.{place}{_CLASSES[self.spec.dtype.name]}Tensor"
+        device = None if self.storage.device.compute.type == kind.place else kind.place
+        return self.to(device=device, dtype=kind.dtype, non_blocking=non_blocking)
 
     def cpu(self) -> Any:
         return self.to("cpu")

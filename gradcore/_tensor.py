@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import _indexing, arguments, functional
+from gradcore._classes import Size, constructed
 from gradcore._conversions import Conversions
 from gradcore._format import format_tensor
 from gradcore._gradients import Gradients
@@ -26,23 +27,6 @@ from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import is_floating
 
 
-class Size(tuple[int, ...]):
-    """A shape: a tuple of ints with :meth:`numel`."""
-
-    def numel(self) -> int:
-        return int(np.prod(self, dtype=np.int64))
-
-    def __add__(self, other: Any) -> Any:
-        return Size(super().__add__(tuple(other))) if isinstance(other, tuple) else NotImplemented
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return Size(found) if isinstance(index, slice) else found
-
-    def __repr__(self) -> str:
-        return f"gradcore.Size({list(self)})"
-
-
 class Tensor(Operators, Conversions, Gradients):
     """An array of one dtype on one device, with its place in the graph.
 
@@ -54,14 +38,7 @@ class Tensor(Operators, Conversions, Gradients):
     __slots__ = ()
 
     def __init__(self, *data: Any, device: Any = None) -> None:
-        made = data[0] if len(data) == 1 else None
-        if isinstance(made, (list, tuple, np.ndarray)) and not isinstance(made, Size):
-            made = functional.tensor(made, dtype=functional.get_default_dtype(), device=device)
-        elif isinstance(made, Size) or all(type(n) is int for n in data):
-            made = functional.empty(*(data or (0,)), device=device)
-        elif not isinstance(made, Value):
-            raise TypeError("new(): data must be a sequence, a tensor or sizes, but got "
-                            + ", ".join(type(n).__name__ for n in data))
+        made = constructed(data, functional.get_default_dtype(), device)
         self.storage = made.storage
         self.spec = made.spec
         self.array = made.array
@@ -255,6 +232,13 @@ class Tensor(Operators, Conversions, Gradients):
         """A tensor of one value, by default of this tensor's dtype and device."""
         return functional.full(size, fill_value, dtype=dtype or self.dtype, device=device or self.device,
                                requires_grad=requires_grad)
+
+    def new(self, *data: Any, size: Any = None, device: Any = None) -> Tensor:
+        """A tensor of this dtype by PyTorch's old constructor: from a sequence or sizes, on this device unless another is given."""
+        made: Tensor = constructed((Size(size),) if size is not None else data, self.spec.dtype, device or self.storage.device)
+        if made.spec.dtype != self.spec.dtype:
+            raise TypeError(f"new(): expected a tensor of {self.spec.dtype}, but got one of {made.spec.dtype}")
+        return made
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """A tensor with a copy of the data, by default of this tensor's dtype and device."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gradcore import functional
-from gradcore._tensor import Size, Tensor
+from gradcore._classes import Size
+from gradcore._tensor import Tensor
 from gradcore.engine.modes import no_grad
 
 
