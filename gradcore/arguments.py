@@ -57,6 +57,33 @@ def by_reduction(named: dict[str, Any], depth: int) -> dict[str, Any]:
     return kept
 
 
+def older_order(function: Callable[..., Any], skipped: int = 0) -> tuple[str, ...]:
+    """The names of a loss's parameters as PyTorch orders them, with the two that it had before ``reduction``; without the first
+    ``skipped``.
+    """
+    code = inspect.unwrap(function).__code__
+    names = list(code.co_varnames[skipped:code.co_argcount])
+    if "reduction" not in names:
+        return tuple(names)
+    at = names.index("reduction")
+    names.insert(at, "reduce")
+    # It came in before these.
+    names.insert(at - (names[at - 1] in ("ignore_index", "eps")), "size_average")
+    return tuple(names)
+
+
+def older_named(order: tuple[str, ...], args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a loss, by name from the place of ``size_average`` on. Raises TypeError for one that is given twice."""
+    first = order.index("size_average") if "size_average" in order else len(order)
+    if len(args) <= first or len(args) > len(order):
+        return args, named
+    by_place = dict(zip(order[first:], args[first:], strict=False))
+    twice = by_place.keys() & named.keys()
+    if twice:
+        raise TypeError(f"got multiple values for argument {min(twice)!r}")
+    return args[:first], {**by_place, **named}
+
+
 def in_todays_order(name: str, count: int, *given: Any) -> tuple[Any, ...]:
     """The ``count`` operands of an older call, ``x.add_(factor, y)``, and the factor, which is a keyword today.
 
@@ -164,6 +191,8 @@ def form_of(function: Any, path: str, name: str) -> Form:
 def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[..., Any]:
     """The function, taking PyTorch's other arguments; itself where there are none."""
     form = form_of(function, path, name)
+    if "size_average" in form.absent:
+        return _loss(function, form)
     if not (form.aliases or form.star or form.absent):
         return function
     plain = frozenset(form.parameters)
@@ -178,6 +207,24 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
             return function(*args)
         except AttributeError as error:
             blame(name, error)
+            raise
+
+    return call
+
+
+def _loss(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
+    """A loss that takes its arguments in PyTorch's order."""
+    order, plain = older_order(function), frozenset(form.parameters)
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            args, named = older_named(order, args, named)
+            if not plain.issuperset(named):
+                args, named = form.normal(args, named)
+            return function(*args, **named)
+        except AttributeError as error:
+            blame(form.name, error)
             raise
 
     return call

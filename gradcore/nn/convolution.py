@@ -18,7 +18,7 @@ Tensor = Any
 Size = int | Sequence[int]
 
 
-class _Convolution(Module):
+class _ConvNd(Module):
     """Base of convolutions: a weight whose first two dimensions are channels, a bias, and sizes for each dimension."""
 
     weight: Parameter
@@ -71,7 +71,7 @@ class _Convolution(Module):
         return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
 
 
-class _Plain(_Convolution):
+class _Plain(_ConvNd):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
                  dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
                  dtype: Any = None) -> None:
@@ -109,7 +109,7 @@ class Conv3d(_Plain):
     convolve = staticmethod(F.conv3d)
 
 
-class _Transposed(_Convolution):
+class _ConvTransposeNd(_ConvNd):
     transposed = True
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
@@ -136,7 +136,7 @@ class _Transposed(_Convolution):
                              self.groups, self.dilation)
 
 
-class ConvTranspose1d(_Transposed):
+class ConvTranspose1d(_ConvTransposeNd):
     """Transposed convolution of [N, C, L], the gradient of :class:`Conv1d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, k], the bias [out_channels].
@@ -145,7 +145,7 @@ class ConvTranspose1d(_Transposed):
     convolve = staticmethod(F.conv_transpose1d)
 
 
-class ConvTranspose2d(_Transposed):
+class ConvTranspose2d(_ConvTransposeNd):
     """Transposed convolution of [N, C, H, W], the gradient of :class:`Conv2d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, kH, kW], the bias [out_channels].
@@ -155,7 +155,7 @@ class ConvTranspose2d(_Transposed):
     convolve = staticmethod(F.conv_transpose2d)
 
 
-class ConvTranspose3d(_Transposed):
+class ConvTranspose3d(_ConvTransposeNd):
     """Transposed convolution of [N, C, D, H, W], the gradient of :class:`Conv3d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, kD, kH, kW], the bias [out_channels].

@@ -10,9 +10,7 @@ from gradcore.nn.module import Module
 Tensor = Any
 
 
-class Dropout(Module):
-    """In training, each element is 0 with probability ``p``, else x / (1 - p); in evaluation, the input is returned."""
-
+class _DropoutNd(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
@@ -20,28 +18,32 @@ class Dropout(Module):
         self.p = p
         self.inplace = inplace
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training, self.inplace)
-
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
 
 
-class Dropout1d(Dropout):
+class Dropout(_DropoutNd):
+    """In training, each element is 0 with probability ``p``, else x / (1 - p); in evaluation, the input is returned."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout(input, self.p, self.training, self.inplace)
+
+
+class Dropout1d(_DropoutNd):
     """Drops whole channels of [N, C, L]; see :func:`gradcore.nn.functional.dropout1d`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout1d(input, self.p, self.training, self.inplace)
 
 
-class Dropout2d(Dropout):
+class Dropout2d(_DropoutNd):
     """Drops whole channels of [N, C, H, W]; see :func:`gradcore.nn.functional.dropout2d`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout2d(input, self.p, self.training, self.inplace)
 
 
-class Dropout3d(Dropout):
+class Dropout3d(_DropoutNd):
     """Drops whole channels of [N, C, D, H, W]; see :func:`gradcore.nn.functional.dropout3d`."""
 
     def forward(self, input: Tensor) -> Tensor:

@@ -60,11 +60,8 @@ class LayerNorm(Module):
                 f"bias={self.bias is not None}")
 
 
-class _BatchNorm(Module):
-    """(x - mean) / sqrt(var + eps) for each channel, times weight, plus bias; training updates running statistics.
-
-    Ioffe and Szegedy, arXiv:1502.03167.
-    """
+class _NormBase(Module):
+    """Base of batch and instance norms: weight and bias of each channel, and running statistics."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -102,10 +99,25 @@ class _BatchNorm(Module):
         self.reset_running_stats()
         _reset(self.weight, self.bias)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Raises :class:`SpecError`."""
         if input.spec.ndim not in self._dims:
             wanted = " or ".join(f"{n}D" for n in self._dims)
             raise SpecError(f"expected {wanted} input (got {input.spec.ndim}D input)")
+
+    def extra_repr(self) -> str:
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+                f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}")
+
+
+class _BatchNorm(_NormBase):
+    """(x - mean) / sqrt(var + eps) for each channel, times weight, plus bias; training updates running statistics.
+
+    Ioffe and Szegedy, arXiv:1502.03167.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats:
             with no_grad():
@@ -117,10 +129,6 @@ class _BatchNorm(Module):
         keep = not batch or (self.training and self.track_running_stats)
         return F.batch_norm(input, self.running_mean if keep else None, self.running_var if keep else None, self.weight,
                             self.bias, batch, momentum, self.eps)
-
-    def extra_repr(self) -> str:
-        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-                f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}")
 
 
 class BatchNorm1d(_BatchNorm):
@@ -197,7 +205,7 @@ class GroupNorm(Module):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
 
 
-class _InstanceNorm(_BatchNorm):
+class _InstanceNorm(_NormBase):
     """(x - mean) / sqrt(var + eps) for each channel of each sample. Ulyanov et al., arXiv:1607.08022."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
@@ -205,9 +213,7 @@ class _InstanceNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.spec.ndim not in self._dims:
-            wanted = " or ".join(f"{n}D" for n in self._dims)
-            raise SpecError(f"expected {wanted} input (got {input.spec.ndim}D input)")
+        self._check_input_dim(input)
         lone = input.spec.ndim == self._dims[0]
         out = F.instance_norm(unsqueeze(input, 0) if lone else input, self.running_mean, self.running_var, self.weight,
                               self.bias, self.training or not self.track_running_stats, self.momentum or 0.0, self.eps)

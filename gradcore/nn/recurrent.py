@@ -25,7 +25,7 @@ def _fill(module: Module, hidden_size: int) -> None:
         init.uniform_(p, -bound, bound)
 
 
-class _Recurrent(Module):
+class RNNBase(Module):
     """Stacked recurrent layers, with PyTorch's parameter names: ``weight_ih_l0``, ..., ``weight_ih_l0_reverse``, ...
 
     The input is [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs.
@@ -150,7 +150,7 @@ class _Recurrent(Module):
         return text
 
 
-class RNN(_Recurrent):
+class RNN(RNNBase):
     """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu with ``nonlinearity="relu"``."""
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
@@ -161,13 +161,13 @@ class RNN(_Recurrent):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
 
 
-class GRU(_Recurrent):
+class GRU(RNNBase):
     """A gated recurrent unit network; see :func:`gradcore.functional.recurrent.gru`."""
 
     mode = "GRU"
 
 
-class LSTM(_Recurrent):
+class LSTM(RNNBase):
     """A long short-term memory network; see :func:`gradcore.functional.recurrent.lstm`. The state is a pair (h, c)."""
 
     mode = "LSTM"
@@ -193,7 +193,7 @@ def _nonlinearity(name: str) -> str:
 # -- single steps ------------------------------------------------------------------------------------------------------
 
 
-class _Cell(Module):
+class RNNCellBase(Module):
     """One step: input [N, in] or [in], state [N, H] or [H], zeros by default."""
 
     mode = ""
@@ -238,7 +238,7 @@ class _Cell(Module):
         return text if self.bias else text + ", bias=False"
 
 
-class RNNCell(_Cell):
+class RNNCell(RNNCellBase):
     """One step of :class:`RNN`."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
@@ -252,13 +252,13 @@ class RNNCell(_Cell):
         return text if self.nonlinearity == "tanh" else f"{text}, nonlinearity={self.nonlinearity}"
 
 
-class GRUCell(_Cell):
+class GRUCell(RNNCellBase):
     """One step of :class:`GRU`."""
 
     mode = "GRU"
 
 
-class LSTMCell(_Cell):
+class LSTMCell(RNNCellBase):
     """One step of :class:`LSTM`; the state is a pair (h, c)."""
 
     mode = "LSTM"

@@ -36,6 +36,45 @@ def test_losses_take_what_there_was_before_reduction(older: dict[str, Any], torc
     assert outcomes[:half] == outcomes[half:]
 
 
+#: Calls with the losses' arguments in PyTorch's order, in which those of before ``reduction`` have a place.
+IN_ORDER: list[Any] = [
+    lambda t, f, x, y, i: f.cross_entropy(x, i, y[0], False), lambda t, f, x, y, i: f.cross_entropy(x, i, None, None, 1, None, "sum"),
+    lambda t, f, x, y, i: f.nll_loss(x, i, None, False), lambda t, f, x, y, i: f.mse_loss(x, y, False),
+    lambda t, f, x, y, i: f.mse_loss(x, y, None, False), lambda t, f, x, y, i: f.mse_loss(x, y, "sum"),
+    lambda t, f, x, y, i: f.l1_loss(x, y, None, None, "sum"), lambda t, f, x, y, i: f.kl_div(x, y, False),
+    lambda t, f, x, y, i: f.smooth_l1_loss(x, y, True, True, "sum", 0.5), lambda t, f, x, y, i: f.huber_loss(x, y, "sum", 0.5),
+    lambda t, f, x, y, i: f.poisson_nll_loss(x, y, True, False, None, 1e-8, None, "sum"),
+    lambda t, f, x, y, i: f.triplet_margin_loss(x, y, y * 2, 1.0, 2.0, 1e-6, False, False),
+    lambda t, f, x, y, i: f.binary_cross_entropy_with_logits(x, y, y, None, None, "sum", y),
+    lambda t, f, x, y, i: f.multi_margin_loss(x, i, 1, 1.0, y[0], False),
+    lambda t, f, x, y, i: t.nn.CrossEntropyLoss(y[0], False, 1)(x, i), lambda t, f, x, y, i: t.nn.NLLLoss(y[0], None, 1)(x, i),
+    lambda t, f, x, y, i: t.nn.MSELoss(False)(x, y), lambda t, f, x, y, i: t.nn.BCELoss(y, False)(x, y),
+    lambda t, f, x, y, i: t.nn.SmoothL1Loss(None, None, "sum", 0.5)(x, y), lambda t, f, x, y, i: t.nn.HuberLoss("sum", 0.5)(x, y),
+    lambda t, f, x, y, i: t.nn.TripletMarginLoss(1.0, 2.0, 1e-6, False, False)(x, y, y * 2),
+    lambda t, f, x, y, i: t.nn.PoissonNLLLoss(True, False, False, 1e-8)(x, y),
+    lambda t, f, x, y, i: t.nn.MultiLabelSoftMarginLoss(None, None, False)(x, y)]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("k", range(len(IN_ORDER)))
+def test_losses_take_arguments_in_pytorchs_order(k: int, torch: Any) -> None:
+    outcomes = []
+    for t in (gradcore, torch):
+        x, y = t.tensor([[0.25, 0.5], [0.75, 0.5]]), t.tensor([[1.0, 0.5], [0.25, 1.0]])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            value = IN_ORDER[k](t, t.nn.functional, x, y, t.tensor([1, 0]))
+        outcomes.append((np.asarray(value).round(5).tolist(), {str(w.message) for w in caught}))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_an_argument_of_a_loss_is_given_once() -> None:
+    with raises(TypeError, "multiple values for argument 'reduction'"):
+        gradcore.nn.functional.mse_loss(gradcore.ones(2), gradcore.ones(2), None, None, "sum", reduction="sum")
+    with raises(TypeError, "mse_loss"):
+        gradcore.nn.functional.mse_loss(gradcore.ones(2), gradcore.ones(2), None, None, "sum", None, None)  # type: ignore[call-arg]
+
+
 @pytest.mark.oracle
 def test_factors_that_stand_first(torch: Any) -> None:
     calls: list[Any] = [
