@@ -11,6 +11,7 @@ import numpy as _np
 
 from gradcore import arguments as _arguments
 from gradcore import missing as _missing
+from gradcore import _paths
 
 # Devices register themselves when their module is imported.
 from gradcore.devices import availability as _availability
@@ -111,6 +112,7 @@ for _path, _module in {
         "distributions": distributions, "func": func}.items():
     _missing.watch(_module, _path)
 
+_paths.install()
 # A module in PyTorch, so ``from gradcore.linalg import ...`` must work.
 _sys.modules[f"{__name__}.linalg"] = linalg
 _sys.meta_path.append(_missing.Finder())

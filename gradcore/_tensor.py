@@ -20,7 +20,6 @@ from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local
-from gradcore.engine.value import Value
 from gradcore.events import LASTING, TAGS
 from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
@@ -234,7 +233,7 @@ class Tensor(Operators, Conversions, Gradients):
                                requires_grad=requires_grad)
 
     def new(self, *data: Any, size: Any = None, device: Any = None) -> Tensor:
-        """A tensor of this dtype by PyTorch's old constructor: from a sequence or sizes, on this device unless another is given."""
+        """A tensor of this dtype by PyTorch's old constructor, from a sequence or sizes; by default on this device."""
         made: Tensor = constructed((Size(size),) if size is not None else data, self.spec.dtype, device or self.storage.device)
         if made.spec.dtype != self.spec.dtype:
             raise TypeError(f"new(): expected a tensor of {self.spec.dtype}, but got one of {made.spec.dtype}")

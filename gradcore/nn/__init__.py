@@ -66,7 +66,7 @@ from gradcore.nn.padding import (
 from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
 from gradcore.nn.pooling import *  # noqa: F403
-from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
 from gradcore.nn.sampling import (
     ChannelShuffle,
     Fold,
@@ -95,7 +95,8 @@ __all__ = ["GELU", "GRU", "LSTM", "RNN", "AlphaDropout", "BCELoss", "BCEWithLogi
            "KLDivLoss", "L1Loss", "LSTMCell", "LayerNorm", "Linear", "LocalResponseNorm", "LogSoftmax", "MSELoss",
            "MarginRankingLoss", "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss",
            "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "PairwiseDistance", "Parameter", "ParameterDict",
-           "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm", "RNNCell", "ReLU", "ReflectionPad1d",
+           "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm", "RNNBase", "RNNCell",
+           "RNNCellBase", "ReLU", "ReflectionPad1d",
            "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "Sequential",
            "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Tanh", "Transformer", "TransformerDecoder",
            "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "TripletMarginLoss",

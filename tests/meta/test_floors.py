@@ -20,10 +20,10 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"devices"}),
     frozenset({"ops"}),
     frozenset({"engine"}),
-    frozenset({"_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format", "_step", "_random",
-               "_distributions", "_memory", "_streams"}),
-    frozenset({"_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli", "cuda",
-               "utils", "amp", "onnx", "testing", "distributions", "func", "__main__"}),
+    frozenset({"_classes", "_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format",
+               "_step", "_random", "_distributions", "_memory", "_streams"}),
+    frozenset({"_paths", "_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli",
+               "cuda", "utils", "amp", "onnx", "testing", "distributions", "func", "__main__"}),
 )
 #: Packages that may import only floor 0, whatever their floor.
 SECLUDED = frozenset({"report", "ops"})
