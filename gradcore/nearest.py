@@ -71,8 +71,7 @@ WORDS: dict[str, str] = {
     "gradcore.autocast and gradcore.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
         quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic custom_fwd custom_bwd
         is_autocast_available""",
-    "gradcore.manual_seed and gradcore.Generator": """cuda.get_rng_state cuda.set_rng_state get_rng_state_all
-        set_rng_state_all seed_all quasirandom""",
+    "gradcore.manual_seed and gradcore.Generator": "seed_all quasirandom",
     "the argument device= of creation functions, and gradcore.Tensor.to": "set_device device_of",
     "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile(module), which returns the compiled module": "nn.Module.compile",
@@ -91,8 +90,8 @@ WORDS: dict[str, str] = {
     "gradcore.func.functional_call": "stack_module_state stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
-        host_memory_stats memory_usage mem_get_info list_gpu_processes""",
-    "gradcore.set_memory_limit": "set_per_process_memory_fraction get_per_process_memory_fraction",
+        host_memory_stats memory_usage list_gpu_processes""",
+    "gradcore.set_memory_limit": "get_per_process_memory_fraction",
     "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
         share_memory share_memory_ is_shared is_distributed""",
     "gradcore.save and gradcore.load": "storage serialization hub",
@@ -131,8 +130,7 @@ WORDS: dict[str, str] = {
     "gradcore.is_grad_enabled": "is_inference_mode_enabled",
     "gradcore.Tensor.register_hook": "register_multi_grad_hook",
     "numpy.from_dlpack(x), or gradcore.Tensor.__dlpack__": "to_dlpack dlpack",
-    "gradcore.cuda.get_device_name": "get_device_properties get_arch_list",
-    "gradcore.cuda.is_available": "is_initialized init",
+    "gradcore.cuda.get_device_name": "get_arch_list",
     "gradcore.cuda.memory_reserved": "memory_cached",
     "gradcore.cuda.max_memory_reserved": "max_memory_cached",
     "gradcore.cuda.reset_peak_memory_stats": """reset_max_memory_allocated reset_max_memory_cached

@@ -13,8 +13,9 @@ from gradcore import _memory
 from gradcore._random import default_generator
 from gradcore._streams import Event, Stream, current_stream, default_stream, set_stream, stream
 from gradcore.cuda import amp
+from gradcore.cuda.properties import get_device_capability, get_device_name, get_device_properties, gpu, mem_get_info
 from gradcore.devices.availability import cuda_status
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.sites import SITES, find_site
 from gradcore.engine.state import SCOPES, local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
@@ -23,9 +24,11 @@ from gradcore.events import TAGS, Tag
 AnyDevice = str | Device | None
 
 __all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream", "device_count",
-           "empty_cache", "get_device_capability", "get_device_name", "is_available", "is_bf16_supported", "manual_seed",
-           "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved",
-           "memory_summary", "reset_peak_memory_stats", "set_stream", "stream", "synchronize", "use_for_cupy"]
+           "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_rng_state",
+           "get_rng_state_all", "init", "initial_seed", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
+           "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
+           "memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "set_per_process_memory_fraction",
+           "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize", "use_for_cupy"]
 
 
 def is_available() -> bool:
@@ -53,26 +56,13 @@ def current_device() -> int:
     return 0
 
 
-def _properties(device: AnyDevice | int) -> dict[str, Any]:
-    """What the runtime says of a GPU. Raises :class:`DeviceError` where there is none, ValueError for no GPU."""
-    found = get_device(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
-    if found.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {found}")
-    from cupy.cuda import runtime
-
-    properties: dict[str, Any] = runtime.getDeviceProperties(found.index)
-    return properties
+def init() -> None:
+    """Do nothing: a GPU is set up when it is first used."""
 
 
-def get_device_name(device: AnyDevice | int = None) -> str:
-    """The name of a GPU, such as ``NVIDIA H200``. Raises :class:`DeviceError` where there is none, ValueError for no GPU."""
-    return str(_properties(device)["name"].decode())
-
-
-def get_device_capability(device: AnyDevice | int = None) -> tuple[int, int]:
-    """The compute capability of a GPU, such as (9, 0). Raises as :func:`get_device_name`."""
-    found = _properties(device)
-    return int(found["major"]), int(found["minor"])
+def is_initialized() -> bool:
+    """Whether a GPU has been used in this process."""
+    return any(device.type == "cuda" for device in devices())
 
 
 def synchronize(device: AnyDevice = None) -> None:
@@ -112,6 +102,34 @@ def empty_cache() -> None:
         _memory.empty_cache("cuda")
 
 
+def memory_stats(device: AnyDevice = None) -> dict[str, int]:
+    """Figures in bytes, and counts, by PyTorch's names, as far as the pool has them: ``allocated_bytes.all.peak`` and the like.
+
+    Empty without a GPU. :func:`gradcore.memory_stats` has the pool's own, of any device.
+    """
+    if not is_available():
+        return {}
+    found = _memory.memory_stats(device or "cuda")
+    both = {"requested_bytes": "requested", "allocated_bytes": "allocated", "active_bytes": "allocated",
+            "reserved_bytes": "reserved"}
+    figures = {f"{name}.all.{when}": found[f"{prefix}{ours}"] for name, ours in both.items()
+               for when, prefix in (("current", ""), ("peak", "max_"))}
+    return {**figures, "inactive_split_bytes.all.current": found["cached"], "segment.all.current": found["segments"],
+            "allocation.all.allocated": found["allocations"]}
+
+
+def set_per_process_memory_fraction(fraction: float, device: AnyDevice = None) -> None:
+    """Let the pool reserve at most this part of the GPU's memory; :func:`gradcore.set_memory_limit` takes bytes.
+
+    Raises TypeError for anything but a float, ValueError outside of 0 to 1, :class:`DeviceError` without a GPU.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _memory.set_memory_limit(max(int(fraction * mem_get_info(device)[1]), 1), device or "cuda")
+
+
 def memory_summary(device: AnyDevice = None) -> str:
     """The device's figures and its largest holders, as text."""
     return _memory.memory_summary(device or "cuda")
@@ -127,6 +145,33 @@ def manual_seed_all(seed: int) -> None:
     """:func:`manual_seed` of every GPU."""
     for index in range(device_count() if is_available() else 0):
         default_generator(f"cuda:{index}").manual_seed(seed)
+
+
+def initial_seed() -> int:
+    """The seed of the GPU's default generator."""
+    return default_generator("cuda").initial_seed()
+
+
+def get_rng_state(device: AnyDevice | int = "cuda") -> Any:
+    """The state of a GPU's default generator, on the CPU. Raises :class:`DeviceError` without one."""
+    return default_generator(gpu(device)).get_state().cpu()
+
+
+def set_rng_state(new_state: Any, device: AnyDevice | int = "cuda") -> None:
+    """Let a GPU's default generator continue from a state of :func:`get_rng_state`."""
+    found = gpu(device)
+    default_generator(found).set_state(new_state.to(found))
+
+
+def get_rng_state_all() -> list[Any]:
+    """:func:`get_rng_state` of every GPU; empty without one."""
+    return [get_rng_state(index) for index in range(device_count() if is_available() else 0)]
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """:func:`set_rng_state` for every GPU."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
 
 
 @contextmanager

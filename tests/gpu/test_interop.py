@@ -113,3 +113,39 @@ def test_what_a_device_is_capable_of_is_the_driver_s():
     assert gradcore.cuda.get_device_capability() == (found["major"], found["minor"])
     assert gradcore.cuda.is_bf16_supported()
     assert gradcore.cuda.is_bf16_supported(including_emulation=False) == (found["major"] >= 8)
+
+
+def test_properties_and_memory_are_the_driver_s():
+    found, ours = cupy.cuda.runtime.getDeviceProperties(0), gradcore.cuda.get_device_properties(0)
+    assert (ours.total_memory, ours.multi_processor_count, ours.L2_cache_size, ours.name) == (
+        found["totalGlobalMem"], found["multiProcessorCount"], found["l2CacheSize"], found["name"].decode())
+    free, total = gradcore.cuda.mem_get_info()
+    assert 0 < free < total == cupy.cuda.runtime.memGetInfo()[1]
+    x = gradcore.zeros(64 << 20, device="cuda")
+    assert gradcore.cuda.mem_get_info("cuda:0")[0] <= free and gradcore.cuda.is_initialized()
+    stats = gradcore.cuda.memory_stats()
+    assert stats["allocated_bytes.all.current"] == gradcore.cuda.memory_allocated() >= x.nbytes
+    assert stats["reserved_bytes.all.peak"] == gradcore.cuda.max_memory_reserved()
+
+
+def test_a_fraction_of_the_memory_is_a_limit():
+    total = gradcore.cuda.mem_get_info()[1]
+    try:
+        gradcore.cuda.set_per_process_memory_fraction(0.0)
+        gradcore.cuda.empty_cache()
+        with raises(gradcore.cuda.OutOfMemoryError, "limit 1."):
+            gradcore.zeros(64 << 20, device="cuda")
+        gradcore.cuda.set_per_process_memory_fraction(1.0)
+        assert gradcore.device("cuda").stack.limit.limit == total
+        gradcore.zeros(64, device="cuda")
+    finally:
+        gradcore.set_memory_limit(None, "cuda")
+
+
+def test_the_state_of_a_generator_is_kept_on_the_host():
+    states = gradcore.cuda.get_rng_state_all()
+    assert len(states) == gradcore.cuda.device_count() and {s.device.type for s in states} == {"cpu"}
+    first = gradcore.rand(5, device="cuda").cpu().tolist()
+    assert gradcore.rand(5, device="cuda").cpu().tolist() != first
+    gradcore.cuda.set_rng_state_all(states)
+    assert gradcore.rand(5, device="cuda").cpu().tolist() == first
