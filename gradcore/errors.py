@@ -50,14 +50,24 @@ class LinAlgError(GradcoreError, RuntimeError):
 class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
     """The device is out of memory; the text lists the largest holders.
 
-    ``asked``, ``live``, ``cached``, ``largest_free`` and ``limit`` are in bytes; ``by`` says which op asked, and where.
+    ``asked``, ``live``, ``cached``, ``largest_free`` and ``limit`` are in bytes. ``by`` says which op asked, and where; the
+    parts of it are ``op``, ``layer`` (``""`` for the root), ``phase``, and ``file`` and ``line``, in backward those of the
+    forward op. ``caller_file`` and ``caller_line`` are then the line that called backward, else ``""`` and 0.
     """
 
     def __init__(self, text: str, *, asked: int = 0, live: int = 0, cached: int = 0, largest_free: int = 0,
-                 limit: int | None = None, by: str = "") -> None:
+                 limit: int | None = None, by: str = "", op: str = "", layer: str = "", phase: str = "", file: str = "",
+                 line: int = 0, caller_file: str = "", caller_line: int = 0) -> None:
         super().__init__(text)
         self.asked = asked
         self.by = by
+        self.op = op
+        self.layer = layer
+        self.phase = phase
+        self.file = file
+        self.line = line
+        self.caller_file = caller_file
+        self.caller_line = caller_line
         self.live = live
         self.cached = cached
         self.largest_free = largest_free

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from gradcore.events import ALLOC, KEEP, LAUNCH, RESERVE, RETAG, TAGS, VIEW, Network, Raw, Record, Scope, Tag, typed
+from gradcore.events import ALLOC, KEEP, LAUNCH, RESERVE, RETAG, TAGS, VIEW, Network, Raw, Record, Scope, Site, Tag, typed
 
 #: The position of the tag in those kinds of records that have one.
 _TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
@@ -59,3 +60,11 @@ def layer_in(where: Tag | Scope, names: Mapping[Network, str]) -> str:
     """The layer of a tag or scope, preceded by the name of its network if that has one."""
     name = None if where.network is None else names.get(where.network)
     return where.layer if name is None else f"{name}.{where.layer}" if where.layer else name
+
+
+def owner_in(tag: Tag, names: Mapping[Network, str]) -> dict[str, Any]:
+    """What an :class:`~gradcore.errors.OutOfMemory` says about the owner of the bytes that it could not allocate."""
+    layer, caller = layer_in(tag, names), tag.caller or Site("", 0, "")
+    return {"by": f"{tag.op} in layer {layer or '(root)'}, {tag.phase}, {tag.site}", "op": tag.op, "layer": layer,
+            "phase": tag.phase, "file": tag.site.file, "line": tag.site.line, "caller_file": caller.file,
+            "caller_line": caller.line}

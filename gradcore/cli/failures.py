@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -53,12 +52,11 @@ def _frames(error: BaseException) -> Iterator[tuple[str, str, int]]:
 
 def _asked_at(error: OutOfMemory, model: str) -> str | None:
     """The line of the model whose op, or the gradient of whose op, asked for memory: in backward no frame is the model's."""
-    found = re.search(r", \w+, (.+):(\d+)$", error.by)
-    if found is None:
-        return None
-    file, line = found.groups()
-    name = next((n for n, m in list(sys.modules.items()) if getattr(m, "__dict__", {}).get("__file__") == file), "")
-    return f"{file}:{line}" if _is_own(file, name, model) else None
+    for file, line in (error.file, error.line), (error.caller_file, error.caller_line):
+        name = next((n for n, m in list(sys.modules.items()) if getattr(m, "__dict__", {}).get("__file__") == file), "")
+        if file and _is_own(file, name, model):
+            return f"{file}:{line}"
+    return None
 
 
 def _is_own(file: str, name: str, model: str) -> bool:

@@ -19,7 +19,7 @@ from gradcore.forking import brief
 from gradcore.memory.peaks import Measured, Peaks
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
-from gradcore.reading import layer_in, network_names
+from gradcore.reading import network_names, owner_in
 from gradcore.spec import ROUND
 
 
@@ -170,7 +170,7 @@ class Ledger:
         names = network_names([tag.network, *(TAGS[b.tag].network for b in self.live.values())])
         figures: dict[str, Any] = {
             "asked": nbytes, "live": self._allocated, "cached": self.pool.cached, "largest_free": self.pool.largest_free,
-            "limit": limit, "by": f"{tag.op} in layer {layer_in(tag, names) or '(root)'}, {tag.phase}, {tag.site}"}
+            "limit": limit, **owner_in(tag, names)}
         return OutOfMemory(self._explain(self, OutOfMemory(why, **figures)), **figures)
 
     def _note_segments(self) -> None:

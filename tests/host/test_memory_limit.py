@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -51,3 +52,26 @@ def test_what_a_larger_step_left_cached_does_not_serve_past_a_lower_limit() -> N
         assert gradcore.memory_reserved("meta") == reserved and live.numel() == 1000
     finally:
         gradcore.set_memory_limit(None, "meta")
+
+
+def test_an_error_in_backward_says_the_line_of_forward_and_that_of_its_caller() -> None:
+    """As plain values: a kept error keeps no tensor, and a copy for another process says the same."""
+    device = make_meta()
+    x = gradcore.ones(1 << 24, device=device, requires_grad=True)
+    seed = gradcore.ones((), device=device).expand(1 << 24)
+    y = x.tanh()
+    device.stack.limit.limit = device.ledger.reserved
+    with pytest.raises(gradcore.OutOfMemory) as caught:
+        y.exp()
+    first = caught.value
+    assert (first.op, first.phase, first.caller_file, first.caller_line) == ("exp", "setup", "", 0)
+    with pytest.raises(gradcore.OutOfMemory) as caught:
+        y.backward(seed)
+    error = caught.value
+    here = error.__traceback__
+    assert here is not None
+    assert (error.op, error.layer, error.phase, error.file) == ("tanh_grad", "", "backward", __file__)
+    assert (error.line, error.caller_file, error.caller_line) == (here.tb_lineno - 7, __file__, here.tb_lineno)
+    assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
+    assert all(value is None or type(value) in (int, str) for value in vars(error).values())
+    del here, caught

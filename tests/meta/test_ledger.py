@@ -265,7 +265,10 @@ def test_running_out_names_the_largest_holders() -> None:
         ledger.allocate(30 * MiB, stream, tag("relu", "layers.1"))
     text = str(caught.value)
     assert "out of memory" in text and isinstance(caught.value, (RuntimeError, MemoryError))
-    assert caught.value.by == "relu in layer layers.1, forward, train.py:7"
+    error = caught.value
+    assert error.by == "relu in layer layers.1, forward, train.py:7"
+    assert (error.op, error.layer, error.phase, error.file, error.line) == ("relu", "layers.1", "forward", "train.py", 7)
+    assert (error.caller_file, error.caller_line) == ("", 0)
     assert f"cannot allocate {30 * MiB:,} bytes for {caught.value.by}; " in text and f"limit {32 * MiB:,}" in text
     lines = text.splitlines()
     assert lines[1] == "The 2 largest holders:"
