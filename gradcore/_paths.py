@@ -9,8 +9,8 @@ from typing import Any
 from gradcore import missing
 from gradcore.nn import tuples as _tuples  # noqa: F401 - one of the sources
 
-_LAYERS = """activation batchnorm channelshuffle container conv distance dropout flatten fold instancenorm linear loss module
-    normalization padding pixelshuffle pooling rnn sparse transformer upsampling""".split()
+_LAYERS = """activation batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear loss
+    module normalization padding pixelshuffle pooling rnn sparse transformer upsampling""".split()
 _DISTRIBUTIONS = """bernoulli categorical exponential independent laplace multivariate_normal normal uniform""".split()
 _OPTIMIZERS = "adadelta adagrad adamw nadam radam rmsprop".split()
 
@@ -26,7 +26,8 @@ SOURCES: dict[str, str] = {
 BESIDE: dict[str, tuple[str, str]] = {
     "nn.modules.batchnorm": ("nn.norm", "_NormBase _BatchNorm"), "nn.modules.instancenorm": ("nn.norm", "_InstanceNorm"),
     "nn.modules.conv": ("nn.convolution", "_ConvNd _ConvTransposeNd"), "nn.modules.dropout": ("nn.dropout", "_DropoutNd"),
-    "nn.modules.loss": ("nn.loss", "_Loss _WeightedLoss"), "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
+    "nn.modules.lazy": ("nn.lazy", "LazyModuleMixin"), "nn.modules.loss": ("nn.loss", "_Loss _WeightedLoss"),
+    "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
     "nn.modules.pooling": ("nn.pooling", "_MaxPoolNd _AvgPoolNd _LPPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd"),
     "utils.data.dataloader": ("utils.data", "default_collate get_worker_info"),
     "nn.modules.utils": ("nn.tuples", "_ntuple _single _pair _triple _quadruple")}
@@ -36,7 +37,7 @@ def install() -> None:
     """Make the modules. Each has those of PyTorch's names that are here, and tells of the others what is nearest."""
     for path, source in SOURCES.items():
         module = ModuleType(f"gradcore.{path}", f"The names of PyTorch's torch.{path} that gradcore has.")
-        known = missing.torch_names()[path]
+        known = missing.torch_names().get(path, frozenset())
         vars(module).update((name, value) for name, value in vars(_at(source)).items() if name in known)
         if path in BESIDE:
             source, names = BESIDE[path]

@@ -105,7 +105,7 @@ WORDS: dict[str, str] = {
         max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices""",
     "gradcore.nn.GroupNorm": "CrossMapLRN2d",
     "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
-    "gradcore.nn.Module.register_buffer": "UninitializedBuffer UninitializedParameter",
+    "gradcore.nn.Module.register_buffer": "UninitializedBuffer",
     "gradcore.nn.Sequential": "Container",
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",

@@ -1,6 +1,6 @@
 """Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
-from gradcore.nn import activations, functional, init, pooling, utils
+from gradcore.nn import activations, functional, init, lazy, pooling, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
@@ -8,6 +8,7 @@ from gradcore.nn.bags import Bilinear, EmbeddingBag
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
 from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from gradcore.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
+from gradcore.nn.lazy import *  # noqa: F403
 from gradcore.nn.linear import Flatten, Identity, Linear
 from gradcore.nn.loss import (
     BCELoss,
@@ -63,7 +64,7 @@ from gradcore.nn.padding import (
     ZeroPad2d,
     ZeroPad3d,
 )
-from gradcore.nn.parameter import Buffer, Parameter
+from gradcore.nn.parameter import Buffer, Parameter, UninitializedParameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
 from gradcore.nn.pooling import *  # noqa: F403
 from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
@@ -102,4 +103,4 @@ __all__ = ["GELU", "GRU", "LSTM", "RNN", "AlphaDropout", "BCELoss", "BCEWithLogi
            "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "TripletMarginLoss",
            "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
            "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "utils"]
-__all__ += activations.__all__ + pooling.__all__
+__all__ += activations.__all__ + pooling.__all__ + lazy.__all__ + ["UninitializedParameter"]

@@ -32,9 +32,6 @@ class _ConvNd(Module):
                  output_padding: Size, groups: int, bias: bool, dilation: Size, padding_mode: str, device: Any,
                  dtype: Any) -> None:
         super().__init__()
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {in_channels}, "
-                             f"{out_channels} and {groups}")
         if self.transposed and padding_mode != "zeros":
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}, but got {padding_mode!r}')
         self.in_channels = in_channels
@@ -47,9 +44,15 @@ class _ConvNd(Module):
         self.groups = groups
         self.padding_mode = padding_mode
         self._borders = borders_of(padding_mode, self.padding, self.kernel_size, self.dilation)
-        channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
+        self._make(bias, device, dtype)
+
+    def _make(self, bias: bool, device: Any, dtype: Any) -> None:
+        taken, given, groups = self.in_channels, self.out_channels, self.groups
+        if groups < 1 or taken % groups or given % groups:
+            raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {taken}, {given} and {groups}")
+        channels = (taken, given // groups) if self.transposed else (given, taken // groups)
         self.weight = Parameter(empty(*channels, *self.kernel_size, device=device, dtype=dtype))
-        self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
+        self.register_parameter("bias", Parameter(empty(given, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

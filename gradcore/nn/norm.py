@@ -80,12 +80,14 @@ class _NormBase(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self.register_parameter("weight", Parameter(ones(num_features, device=device, dtype=dtype)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(num_features, device=device, dtype=dtype))
-                                if affine and bias else None)
-        tracked = track_running_stats
-        self.register_buffer("running_mean", zeros(num_features, device=device, dtype=dtype) if tracked else None)
-        self.register_buffer("running_var", ones(num_features, device=device, dtype=dtype) if tracked else None)
+        self._make(bias, device, dtype)
+
+    def _make(self, bias: bool, device: Any, dtype: Any) -> None:
+        n, affine, tracked = self.num_features, self.affine, self.track_running_stats
+        self.register_parameter("weight", Parameter(ones(n, device=device, dtype=dtype)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(n, device=device, dtype=dtype)) if affine and bias else None)
+        self.register_buffer("running_mean", zeros(n, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", ones(n, device=device, dtype=dtype) if tracked else None)
         self.register_buffer("num_batches_tracked", zeros((), device=device, dtype=np.int64) if tracked else None)
 
     def reset_running_stats(self) -> None:

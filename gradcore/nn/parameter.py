@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import dispatch, modes, owners
 from gradcore.ops import movement
@@ -32,6 +33,48 @@ class Parameter(Tensor):
         return f"Parameter containing:\n{super().__repr__()}"
 
 
+def _refuse(self: Any) -> Any:
+    raise ValueError("Attempted to use an uninitialized parameter. This error happens when you are using a lazy module, or "
+                     f"{type(self).__name__} itself: call the module with a dummy batch to initialize its parameters before.")
+
+
+class UninitializedParameter(Parameter):
+    """A parameter whose shape is not known yet. It becomes an ordinary one, the same object, by :meth:`materialize` or in the
+    first call of its lazy module; any use before raises ValueError.
+    """
+
+    spec = storage = array = property(_refuse)
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("Can't access the shape of an uninitialized parameter or buffer. Call the module with a dummy batch "
+                           "to initialize its parameters before.")
+
+    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
+        self.edge = self.base = None
+        self._made_as = requires_grad, device, dtype
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Become a parameter of this shape, with uninitialised values."""
+        _, own_device, own_dtype = self._made_as
+        self.become(Parameter(functional.empty(shape, device=device or own_device, dtype=dtype or own_dtype)))
+
+    def become(self, made: Parameter) -> None:
+        """Become a parameter over the bytes of another."""
+        requires_grad = self._made_as[0]
+        del self._made_as
+        self.__class__ = Parameter  # type: ignore[assignment]
+        self.storage, self.spec, self.array = made.storage, made.spec, made.array
+        self.requires_grad = requires_grad
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedParameter:
+        memo[id(self)] = copy = UninitializedParameter(*self._made_as)
+        return copy
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
 class Buffer(Tensor):
     """A tensor that shares the storage of ``data``. A module that it is assigned to lists it among its buffers.
 
@@ -50,6 +93,11 @@ class Buffer(Tensor):
             copy = Buffer(movement.clone(self), persistent=self.persistent)
         memo[id(self)] = copy
         return copy
+
+
+def is_lazy(param: Any) -> bool:
+    """Is it an :class:`UninitializedParameter`?"""
+    return isinstance(param, UninitializedParameter)
 
 
 dispatch.install_tensor(Tensor, Parameter, Buffer)

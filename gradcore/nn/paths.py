@@ -17,6 +17,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES
 from gradcore.events import Network, Scope
 from gradcore.forking import brief
+from gradcore.nn.parameter import is_lazy
 
 Module = Any
 
@@ -176,7 +177,7 @@ def _follow(module: Module, path: str, tree: Tree, root: Module, moved: set[tupl
 def _name_bytes(module: Module, path: str, network: Network | None, named: set[int]) -> None:
     """Name the storages of parameters and buffers; a shared tensor, such as a tied weight, belongs to the first module."""
     for name, p in module._parameters.items():
-        if p is not None and id(p) not in named:
+        if p is not None and id(p) not in named and not is_lazy(p):
             named.add(id(p))
             owners.retag(p, role="parameter", layer=path, network=network)
             edge = p.edge

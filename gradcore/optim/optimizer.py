@@ -15,6 +15,7 @@ from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
 from gradcore.events import TAGS
+from gradcore.nn.parameter import is_lazy
 from gradcore.optim.own_steps import name_state, update_scope, whole
 
 Group = dict[str, Any]
@@ -92,7 +93,7 @@ class Optimizer:
             seen.add(id(p))
         self.param_groups.append({**named, **self.defaults, **param_group, "params": params})
         for p in params:
-            if TAGS[p.storage.block.tag].role in ("output", "input"):
+            if not is_lazy(p) and TAGS[p.storage.block.tag].role in ("output", "input"):
                 retag(p, role="parameter")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
