@@ -54,6 +54,15 @@ class UninitializedParameter(Parameter):
         self.edge = self.base = None
         self._made_as = requires_grad, device, dtype
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it will require a gradient."""
+        return bool(self._made_as[0])
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        self._made_as = wanted, *self._made_as[1:]
+
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
         """Become a parameter of this shape, with uninitialised values."""
         _, own_device, own_dtype = self._made_as

@@ -70,7 +70,7 @@ def test_parameters_stay_the_same_objects() -> None:
     net = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(1))
     before = list(net.parameters())
     optimizer = gradcore.optim.SGD(before, lr=0.1, momentum=0.9)
-    assert all(is_lazy(p) and isinstance(p, nn.Parameter) and not p.requires_grad and p.grad is None for p in before)
+    assert all(is_lazy(p) and isinstance(p, nn.Parameter) and p.requires_grad and p.is_leaf and p.grad is None for p in before)
     optimizer.zero_grad()
     optimizer.step()
     net(gradcore.ones(2, 3)).sum().backward()
@@ -140,6 +140,13 @@ def test_a_parameter_by_hand() -> None:
     frozen = UninitializedParameter(requires_grad=False)
     frozen.materialize(4)
     assert frozen.shape == (4,) and not frozen.requires_grad
+
+
+def test_what_is_frozen_before_stays_frozen() -> None:
+    made = nn.LazyLinear(2).requires_grad_(False)
+    made.bias.requires_grad = True
+    made(gradcore.ones(1, 3))
+    assert not made.weight.requires_grad and made.bias.requires_grad
 
 
 def test_copies_are_lazy_too() -> None:
