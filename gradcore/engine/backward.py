@@ -16,7 +16,7 @@ from weakref import ref
 import numpy as np
 
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
-from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
+from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
@@ -132,11 +132,13 @@ class Sweep:
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
         """Run a node with hooks, with captures, or under anomaly detection; only capture where nothing more is wanted."""
         if node.hooks is not None:
-            before_node(node, gs)
+            on_outputs(node, gs)
         if self.captures is not None:
             self._capture(node, gs)
         if wanted is not None and node.id not in wanted:
             return
+        if node.hooks is not None:
+            before_node(node, gs)
         rules, read = (node.plan.rules, None) if wanted is None else rules_for(node, self.captures or {}, wanted)
         if not local.state.anomaly and (node.hooks is None or not node.hooks.after):
             self.run(node, gs, rules, read)

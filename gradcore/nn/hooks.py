@@ -10,7 +10,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.autograd.function import Function
-from gradcore.engine.hooks import RemovableHandle, hang
+from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.nn import paths
@@ -28,7 +28,7 @@ class Tables:
 
     def __init__(self) -> None:
         for kind in self.__slots__:
-            setattr(self, kind, {})
+            setattr(self, kind, Table())
 
     def copy(self) -> Any:
         """A copy of the tables, with the same functions."""
