@@ -31,7 +31,7 @@ def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bo
             if not x.is_leaf:
                 x.retain_grad()
     run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph, captures=captures, accumulating=True)
+                 create_graph=create_graph, captures=captures, accumulating=True, partial=captures is not None)
 
 
 class Gradients(Value):

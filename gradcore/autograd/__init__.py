@@ -77,7 +77,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
         raise RuntimeError("'inputs' argument to 'grad' cannot be empty.")
     captures = captures_of("grad", wanted)
     run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph, captures=captures)
+                 create_graph=create_graph, captures=captures, partial=True)
     results = []
     for k, x in enumerate(wanted):
         g = captures[slot_of(x)][0]

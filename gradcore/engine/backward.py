@@ -32,16 +32,16 @@ from gradcore.ops.movement import cast, clone
 
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
-                 captures: Captures | None = None, accumulating: bool = False) -> None:
+                 captures: Captures | None = None, accumulating: bool = False, partial: bool = False) -> None:
     """Propagate cotangents from ``roots`` to the leaves. If ``captures`` is given, only what it names gets cotangents: in its
-    slots, or with ``accumulating`` in the leaves themselves.
+    slots, or with ``accumulating`` in the leaves themselves. ``partial`` says that the caller wants no others.
 
     Raises RuntimeError for a root without a graph, for a missing cotangent of a root that is not a scalar, and for a node
     whose residuals were released. Residuals of the nodes that ran are released in any case.
     """
     state = local.state
     caller = here()
-    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade)
+    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
@@ -50,6 +50,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     try:
         state.grad = create_graph
         state.remade = sweep.remade
+        state.partial = partial or state.partial
         # Forward has chosen the dtypes.
         state.autocast = None
         state.scope = backward_scope(state.scope, caller)
@@ -78,7 +79,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         sweep.let_go(0)
     finally:
         # First, so that an interrupt cannot skip it.
-        state.grad, state.scope, state.site, state.node, state.autocast, state.remade = before
+        state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial = before
         forget(sweep.remade)
         mark("end", "backward")
 

@@ -17,6 +17,7 @@ from gradcore.autograd.function import Function
 from gradcore.autograd.graph import saved_tensors_hooks
 from gradcore.devices.device import Device
 from gradcore.engine.autocast import resumed
+from gradcore.engine.below import last_uses
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.residuals import recalled, scope_like, unpack
@@ -36,8 +37,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     Only the tensors among the arguments are kept. The second run keeps what a run without a checkpoint would, and each node of
     backward lets go of its share. With ``preserve_rng_state``, the second run draws the same random numbers.
     ``use_reentrant=True`` runs a backward inside the backward, as PyTorch's older form does: it takes no keyword arguments,
-    and gives gradients only to its tensor arguments and the parameters behind them. ``context_fn`` returns contexts for the
-    first and the second run. Raises RuntimeError if the second run keeps other tensors than the first.
+    and gives gradients only to its tensor arguments and the parameters behind them. Backward raises RuntimeError if only some
+    gradients are asked for (``autograd.grad``, ``backward(inputs=)``), and the function uses parameters. ``context_fn`` returns
+    contexts for the first and the second run. Raises RuntimeError if the second run keeps other tensors than the first.
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check must be 'default' or 'none', but got {determinism_check!r}")
@@ -253,5 +255,10 @@ class _Reentrant(Function):
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]
         if not roots:
             raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")
+        own = {args[k].edge[0] for k, wanted in enumerate(ctx.wanted) if wanted}
+        if local.state.partial and not last_uses([o for o, _ in roots]).keys() <= own:
+            raise RuntimeError("When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an "
+                               "`inputs` parameter to .backward(), since gradients of the parameters that the function uses "
+                               "would be added to .grad. Set use_reentrant=False, or call .backward() without `inputs`.")
         backward([o for o, _ in roots], [g for _, g in roots])
         return None, None, *(args[k].grad if wanted else None for k, wanted in enumerate(ctx.wanted))
