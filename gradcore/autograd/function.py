@@ -142,9 +142,9 @@ class Function:
         outputs = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
         specs = [o.spec if isinstance(o, Value) else None for o in outputs]
-        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs))
-        ctx._node = ref(node)
         plain = {id(t) for t in ctx._plain}
+        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs), plain)
+        ctx._node = ref(node)
         for k, o in enumerate(tensors):
             if o.spec.floating and id(o) not in plain:
                 before, o.edge = o.edge, (node, k)
