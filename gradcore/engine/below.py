@@ -83,14 +83,15 @@ def rules_for(node: Node, captures: Captures, wanted: set[int]) -> tuple[list[An
         return list(plan.rules), everything
     # A rule for several inputs is bound to those that want a gradient; the node's own rules, to all that did in forward.
     fewer = node.call.plan(edges) if type(plan) is KeepPlan else None
-    own = fewer is None or not set(fewer.slots) <= set(plan.slots)
-    at = everything if own else [plan.slots.index(slot) for slot in fewer.slots]
+    at: Sequence[int] | None = None
+    if fewer is not None and set(fewer.slots) <= set(plan.slots):
+        plan, at = fewer, [plan.slots.index(slot) for slot in fewer.slots]
     rules = []
-    for targets, several, rule in (plan if own else fewer).rules:
+    for targets, several, rule in plan.rules:
         led = [edges[i] is not None for i in targets]
         if any(led):
-            rules.append((targets, several, _narrowed(rule, None if own else at, led if several else None)))
-    return rules, at
+            rules.append((targets, several, _narrowed(rule, at, led if several else None)))
+    return rules, everything if at is None else at
 
 
 def _narrowed(rule: Callable[..., Any], at: Sequence[int] | None, led: Sequence[bool] | None) -> Callable[..., Any]:
