@@ -223,3 +223,21 @@ def test_a_backward_inside_backward_adds_to_no_gradient_that_was_not_asked_for()
     assert slope.tolist() == [[2.0] * 3] * 2
     checkpoint(model, x, use_reentrant=True).sum().backward()
     assert x.grad is not None and all(p.grad is not None for p in model.parameters())
+
+
+def test_the_second_run_stops_early_unless_it_is_told_not_to() -> None:
+    x = gradcore.ones(3, requires_grad=True)
+    runs: list[str] = []
+
+    def run(x: Any) -> Any:
+        y = x.exp().sin()
+        runs.append("end")
+        return y
+
+    for early_stop, count in ((True, 1), (False, 2)):
+        runs.clear()
+        checkpoint(run, x, use_reentrant=False, early_stop=early_stop).sum().backward()
+        assert len(runs) == count
+    for wrong in ({"context_fn": lambda: (None, None)}, {"debug": True}):
+        with raises(ValueError, "Passing `context_fn` or `debug` is only supported when use_reentrant=False"):
+            checkpoint(run, x, use_reentrant=True, **wrong)

@@ -1,4 +1,4 @@
-"""Writes that a user's function declares with ``mark_dirty``."""
+"""Writes by users' functions: those that they declare with ``mark_dirty``, and those that pack hooks must not make."""
 
 from __future__ import annotations
 
@@ -58,3 +58,13 @@ def test_what_was_written_to_must_be_returned() -> None:
     for x in (gradcore.ones(2), gradcore.ones(2, requires_grad=True) * 1):
         with raises(RuntimeError, "Lost: Some elements marked as dirty during the forward method were not returned as output"):
             Lost.apply(x, gradcore.ones(2, requires_grad=True))
+
+
+def test_a_pack_hook_must_not_write_to_what_it_packs() -> None:
+    x = gradcore.ones(2, requires_grad=True)
+    held = gradcore.memory_requested()
+    for write in (lambda t: t.add_(1), lambda t: t[:1].zero_()):
+        with raises(RuntimeError, "A saved tensor pack hook is modifying its input in place"), \
+                gradcore.autograd.graph.saved_tensors_hooks(write, lambda t: t):
+            (x * 2).exp()
+    assert gradcore.memory_requested() == held
