@@ -31,7 +31,7 @@ def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bo
             if not x.is_leaf:
                 x.retain_grad()
     run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph, captures=captures, accumulating=True)
+                 create_graph=create_graph, captures=captures, accumulating=True, partial=captures is not None)
 
 
 class Gradients(Value):
@@ -108,10 +108,14 @@ class Gradients(Value):
         edge = self._thawed() if self.edge is None else self.edge
         leaf = None if edge is None else edge[0]
         if type(leaf) is not Leaf:
-            if value is None:
-                return
-            raise RuntimeError("the gradient of a tensor can be set only on a leaf that requires grad")
+            if value is not None:
+                raise RuntimeError("the gradient of a tensor can be set only on a leaf that requires grad")
+            if edge is not None:
+                self._forget(edge)
+            return
         if value is not None:
+            if value is self:
+                raise RuntimeError("can't assign Variable as its own grad")
             if not isinstance(value, Gradients):
                 raise TypeError(f"assigned grad must be a Tensor or None, but got {type(value).__name__}")
             if value.spec.shape != self.spec.shape or value.spec.dtype != self.spec.dtype:
@@ -123,6 +127,16 @@ class Gradients(Value):
         leaf.grad = value
         if lender is not None:
             lender.let_go(leaf)
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
+    def _forget(self, edge: Edge) -> None:
+        """Drop the gradient that :meth:`retain_grad` kept, or backward for an input; the next one is kept again."""
+        for node, index in (edge, behind(edge)):
+            if type(node) is Node and node.hooks is not None and index in node.hooks.retained:
+                node.hooks.retained[index] = None
 
     def backward(self, gradient: Any = None, retain_graph: bool | None = None,
                  create_graph: bool = False, inputs: Any = None) -> None:

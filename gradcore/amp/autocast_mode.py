@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,11 @@ class autocast(Decorator):
         del self._around[-1]
         local.state.autocast = around
         regions.note(around is not None)
+
+    def _alone(self) -> autocast:
+        mode = copy(self)
+        mode._around = []
+        return mode
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:

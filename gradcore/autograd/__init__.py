@@ -63,7 +63,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
     changes nothing, as in PyTorch; ``is_grads_batched`` raises NotImplementedError.
 
     Raises RuntimeError for an input that the outputs do not depend on; with ``allow_unused`` its gradient is None, with
-    ``materialize_grads`` zeros.
+    ``materialize_grads`` zeros, which require a gradient if ``create_graph``. Raises RuntimeError for empty ``inputs``.
     """
     if is_grads_batched:
         raise NotImplementedError("grad(is_grads_batched=True) is not supported: call grad once for each cotangent, with "
@@ -73,14 +73,16 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
                          "allow_unused=False.")
     roots, gradients = _roots(outputs, grad_outputs)
     wanted = _list(inputs)
+    if not wanted:
+        raise RuntimeError("'inputs' argument to 'grad' cannot be empty.")
     captures = captures_of("grad", wanted)
     run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph, captures=captures)
+                 create_graph=create_graph, captures=captures, partial=True)
     results = []
     for k, x in enumerate(wanted):
         g = captures[slot_of(x)][0]
         if g is None and materialize_grads:
-            g = zeros_like(x)
+            g = zeros_like(x).requires_grad_(create_graph)
         elif g is None and not allow_unused:
             raise RuntimeError("One of the differentiated Tensors appears to not have been used in the graph. Set "
                                f"allow_unused=True if this is the desired behavior: inputs[{k}] of shape "

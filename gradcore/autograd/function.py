@@ -14,6 +14,7 @@ from gradcore.engine.hook_calls import as_user
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Node
+from gradcore.engine.owners import note_write
 from gradcore.engine.residuals import residuals
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
@@ -48,7 +49,7 @@ class FunctionCtx:
         """Accepted as in PyTorch, without effect, since there is no forward mode."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Declare that ``forward`` wrote to these inputs, and returns them."""
+        """Declare that ``forward`` wrote to these inputs, and returns them: otherwise ``apply`` raises RuntimeError."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
@@ -114,10 +115,22 @@ class Function:
                 result = cls.forward(ctx, *args, **kwargs)
         several = isinstance(result, (tuple, list))
         outputs = list(result) if several else [result]
+        if ctx._dirty:
+            cls._note_written(ctx._dirty, outputs)
         if local.state.grad and any(ctx.needs_input_grad):
             outputs = cls._record(ctx, given, edges, outputs)
         ctx._to_save = ctx._dirty = ctx._plain = ()
         return tuple(outputs) if several else outputs[0]
+
+    @classmethod
+    def _note_written(cls, dirty: tuple[Any, ...], outputs: list[Any]) -> None:
+        returned = {id(o) for o in outputs}
+        for t in dirty:
+            if id(t) not in returned:
+                raise RuntimeError(f"{cls.__name__}: Some elements marked as dirty during the forward method were not returned "
+                                   "as output. The inputs that are modified inplace must all be outputs of the Function.")
+            # The write may have been one that gradcore did not see, such as one through NumPy.
+            note_write(t, cls.__name__)
 
     @classmethod
     def _record(cls, ctx: FunctionCtx, args: tuple[Any, ...], edges: list[Any], outputs: list[Any]) -> list[Any]:
@@ -129,9 +142,9 @@ class Function:
         outputs = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
         specs = [o.spec if isinstance(o, Value) else None for o in outputs]
-        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs))
-        ctx._node = ref(node)
         plain = {id(t) for t in ctx._plain}
+        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs), plain)
+        ctx._node = ref(node)
         for k, o in enumerate(tensors):
             if o.spec.floating and id(o) not in plain:
                 before, o.edge = o.edge, (node, k)

@@ -14,16 +14,26 @@ from gradcore.functional import tensor
 
 Array = np.ndarray[Any, Any]
 
+#: PyTorch's arguments that change nothing: kernels compute the same in every run, and gradients have their inputs' dtypes.
+_HARMLESS = frozenset({"nondet_tol", "check_undefined_grad", "check_grad_dtypes", "check_backward_ad", "check_rev_over_rev"})
+#: And those that are refused unless they are False.
+_REFUSED = frozenset({"check_batched_grad", "check_batched_forward_grad", "check_forward_ad", "check_fwd_over_rev", "masked",
+                      "gen_non_contig_grad_outputs"})
+
 
 def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: float = 1e-5,
-              rtol: float = 1e-3, raise_exception: bool = True, fast_mode: bool = False) -> bool:
+              rtol: float = 1e-3, raise_exception: bool = True, fast_mode: bool = False, **others: Any) -> bool:
     """Compare each entry of the Jacobian with a central difference of step ``eps``.
 
     ``inputs`` are one or several float64 tensors, of which those that require a gradient are checked. ``fast_mode`` compares
     only one number for each input and output: the slope of a random sum of the output along a random direction. Returns True,
     or raises RuntimeError naming the input and the entry (with ``raise_exception=False`` it returns False). Raises ValueError
     if no input requires a gradient, or one that does is not float64.
+
+    PyTorch's ``nondet_tol``, ``check_undefined_grad`` and ``check_grad_dtypes`` change nothing; checks of forward mode and of
+    batched gradients raise NotImplementedError.
     """
+    _check_others("gradcheck", others)
     inputs = _several(inputs)
     checked = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
     if not checked:
@@ -62,12 +72,13 @@ def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: fl
 
 def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = None,
                   eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True,
-                  fast_mode: bool = False) -> bool:
+                  fast_mode: bool = False, **others: Any) -> bool:
     """:func:`gradcheck` of the gradients of ``func``, with respect to its inputs and to the cotangents of its outputs.
 
     The cotangents are ``grad_outputs``, one or several float64 tensors that require a gradient, by default random. A gradient
     without a graph counts as constant, and is checked to be so.
     """
+    _check_others("gradgradcheck", others)
     inputs = _several(inputs)
     wanted = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
     if grad_outputs is None:
@@ -87,6 +98,14 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
         return tuple(g if g.edge is not None else g + nothing for g in (slot[0] for slot in captures.values()) if g is not None)
 
     return gradcheck(gradients, [*inputs, *grad_outputs], eps, atol, rtol, raise_exception, fast_mode)
+
+
+def _check_others(name: str, others: dict[str, Any]) -> None:
+    for argument, value in others.items():
+        if argument not in _HARMLESS | _REFUSED:
+            raise TypeError(f"{name}() got an unexpected keyword argument {argument!r}")
+        if argument in _REFUSED and value:
+            raise NotImplementedError(f"{name}({argument}={value!r}) is not supported: only gradients of backward are compared")
 
 
 def _several(tensors: Any) -> tuple[Any, ...]:

@@ -188,7 +188,7 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
         else:
             leaf = edge[0]
             network = names.get(leaf.network)
-            name = leaf.name and (f"{network}.{leaf.name}" if network else leaf.name)
+            name = leaf.path and (f"{network}.{leaf.path}" if network else leaf.path)
             inputs.append(leaves.setdefault(leaf, name or f"{leaf.spec} ({len(leaves) + 1})"))
     kept = (*chain.from_iterable(_residuals(r, names) for r in node.saved or ()),
             *(_waiting(block, names) for block in _in_arena(node)))

@@ -16,7 +16,7 @@ from weakref import ref
 import numpy as np
 
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
-from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
+from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
@@ -32,16 +32,16 @@ from gradcore.ops.movement import cast, clone
 
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
-                 captures: Captures | None = None, accumulating: bool = False) -> None:
+                 captures: Captures | None = None, accumulating: bool = False, partial: bool = False) -> None:
     """Propagate cotangents from ``roots`` to the leaves. If ``captures`` is given, only what it names gets cotangents: in its
-    slots, or with ``accumulating`` in the leaves themselves.
+    slots, or with ``accumulating`` in the leaves themselves. ``partial`` says that the caller wants no others.
 
     Raises RuntimeError for a root without a graph, for a missing cotangent of a root that is not a scalar, and for a node
     whose residuals were released. Residuals of the nodes that ran are released in any case.
     """
     state = local.state
     caller = here()
-    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade)
+    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
@@ -50,6 +50,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     try:
         state.grad = create_graph
         state.remade = sweep.remade
+        state.partial = partial or state.partial
         # Forward has chosen the dtypes.
         state.autocast = None
         state.scope = backward_scope(state.scope, caller)
@@ -78,7 +79,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         sweep.let_go(0)
     finally:
         # First, so that an interrupt cannot skip it.
-        state.grad, state.scope, state.site, state.node, state.autocast, state.remade = before
+        state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial = before
         forget(sweep.remade)
         mark("end", "backward")
 
@@ -132,11 +133,13 @@ class Sweep:
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
         """Run a node with hooks, with captures, or under anomaly detection; only capture where nothing more is wanted."""
         if node.hooks is not None:
-            before_node(node, gs)
+            on_outputs(node, gs)
         if self.captures is not None:
             self._capture(node, gs)
         if wanted is not None and node.id not in wanted:
             return
+        if node.hooks is not None:
+            before_node(node, gs)
         rules, read = (node.plan.rules, None) if wanted is None else rules_for(node, self.captures or {}, wanted)
         if not local.state.anomaly and (node.hooks is None or not node.hooks.after):
             self.run(node, gs, rules, read)

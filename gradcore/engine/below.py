@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from gradcore.engine.node import Leaf, Node
@@ -83,8 +83,22 @@ def rules_for(node: Node, captures: Captures, wanted: set[int]) -> tuple[list[An
         return list(plan.rules), everything
     # A rule for several inputs is bound to those that want a gradient; the node's own rules, to all that did in forward.
     fewer = node.call.plan(edges) if type(plan) is KeepPlan else None
-    if fewer is None or not set(fewer.slots) <= set(plan.slots):
-        return [rule for rule in plan.rules if any(edges[i] is not None for i in rule[0])], everything
-    at = [plan.slots.index(slot) for slot in fewer.slots]
-    return [(targets, several, lambda gs, values, rule=rule: rule(gs, [values[i] for i in at]))
-            for targets, several, rule in fewer.rules], at
+    at: Sequence[int] | None = None
+    if fewer is not None and set(fewer.slots) <= set(plan.slots):
+        plan, at = fewer, [plan.slots.index(slot) for slot in fewer.slots]
+    rules = []
+    for targets, several, rule in plan.rules:
+        led = [edges[i] is not None for i in targets]
+        if any(led):
+            rules.append((targets, several, _narrowed(rule, at, led if several else None)))
+    return rules, everything if at is None else at
+
+
+def _narrowed(rule: Callable[..., Any], at: Sequence[int] | None, led: Sequence[bool] | None) -> Callable[..., Any]:
+    """A rule that reads only the residuals in some places, and of several gradients returns only those that lead to a captured
+    edge: hooks would see, and ``retain_grad`` add, a part of another."""
+    def narrowed(gs: list[Any], values: list[Any]) -> Any:
+        found = rule(gs, values if at is None else [values[i] for i in at])
+        return found if led is None else [part if leads else None for part, leads in zip(found, led, strict=True)]
+
+    return narrowed

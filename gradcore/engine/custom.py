@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from gradcore.engine.dispatch import next_number
@@ -48,10 +48,11 @@ class CustomPlan:
 
 
 def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Sequence[Any],
-                rule: Callable[[list[Any], list[Any]], Any]) -> Node:
+                rule: Callable[[list[Any], list[Any]], Any], constant: Container[int] = ()) -> Node:
     """A node for ``outputs``, whose rule takes cotangents and the tensors ``kept``, and returns a gradient for each edge.
 
-    ``kept`` tensors may be inputs, outputs or others; None stays None.
+    ``kept`` tensors may be inputs, outputs or others; None stays None. ``constant`` has the identities of outputs that have no
+    gradient, which have none in a second derivative, either.
     """
     node: Node = object.__new__(Node)
     node.id = next_number()
@@ -61,7 +62,7 @@ def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Seque
     node.scope = local.state.scope
     node.site = here()
     node.recipe = node.hooks = None
-    places = {id(o): k for k, o in enumerate(outputs)}
+    places = {id(o): k for k, o in enumerate(outputs) if o.spec.floating and id(o) not in constant}
     saved = [None if t is None else keep(t, None if id(t) in places else t.edge, places.get(id(t)), node.id, f"saved {k}")
              for k, t in enumerate(kept)]
     node.saved = saved or None

@@ -57,16 +57,12 @@ def _all_replaced(gs: list[Any], result: Any, whose: str) -> list[Any]:
     return [replaced(g, part, whose) for g, part in zip(gs, parts, strict=True)]
 
 
-def before_node(node: Node, gs: list[Any]) -> None:
-    """Run the hooks that see a node's cotangents before it runs; what they return replaces them in ``gs``."""
+def on_outputs(node: Node, gs: list[Any]) -> None:
+    """Run the hooks on the tensors that a node made; what they return replaces their cotangents in ``gs``."""
     hooks = node.hooks
     with as_user():
         for k in range(len(gs)):
             gs[k] = seen(gs[k], k, hooks, node.name())
-        for hook in list(hooks.before.values()):
-            result = hook(tuple(gs))
-            if result is not None:
-                gs[:] = _all_replaced(gs, result, f"a pre-hook of {node.name()}")
     for k, before in list(hooks.retained.items()):
         g = gs[k]
         if g is not None:
@@ -75,6 +71,15 @@ def before_node(node: Node, gs: list[Any]) -> None:
             if k in hooks.retained:
                 # Its tensor still exists.
                 hooks.retained[k] = kept
+
+
+def before_node(node: Node, gs: list[Any]) -> None:
+    """Run the hooks of a node that is about to run; what they return replaces its cotangents in ``gs``."""
+    with as_user():
+        for hook in list(node.hooks.before.values()):
+            result = hook(tuple(gs))
+            if result is not None:
+                gs[:] = _all_replaced(gs, result, f"a pre-hook of {node.name()}")
 
 
 def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]:

@@ -10,6 +10,12 @@ from weakref import ref
 _keys = itertools.count().__next__
 
 
+class Table(dict[int, Any]):
+    """Hooks of one kind by key, in the order in which they run. A handle refers to it weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Hooks:
     """The hooks of one node, or of a leaf, each kind in order of registration."""
 
@@ -17,16 +23,16 @@ class Hooks:
 
     def __init__(self) -> None:
         #: (index of the output, function) of hooks on a tensor; each gets the cotangent, and may return another.
-        self.tensor: dict[int, tuple[int, Callable[..., Any]]] = {}
+        self.tensor: dict[int, tuple[int, Callable[..., Any]]] = Table()
         #: Called with all cotangents of a node, before it runs.
-        self.before: dict[int, Callable[..., Any]] = {}
+        self.before: dict[int, Callable[..., Any]] = Table()
         #: Called with the gradients that a node returns and the cotangents that it received.
-        self.after: dict[int, Callable[..., Any]] = {}
+        self.after: dict[int, Callable[..., Any]] = Table()
         #: Cotangents that ``retain_grad`` asked for, by output; and weak references to the tensors that asked.
         self.retained: dict[int, Any] = {}
         self.retainers: dict[int, ref[Any]] = {}
         #: (weak reference to the leaf's tensor, function) of hooks that run when its gradient has been added to.
-        self.accumulated: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        self.accumulated: dict[int, tuple[Any, Callable[..., Any]]] = Table()
 
     def retain(self, index: int, tensor: Any) -> None:
         """Let backward keep the cotangent of an output, as long as its tensor exists: the graph may live longer."""
@@ -36,14 +42,23 @@ class Hooks:
 
 
 class RemovableHandle:
-    """The handle of a registered hook: ``remove()``, or leaving a ``with`` block over the handle, removes the hook."""
+    """The handle of a registered hook: ``remove()``, or leaving a ``with`` block over the handle, removes the hook.
 
-    def __init__(self, hooks: dict[int, Any], key: int) -> None:
-        self._hooks = hooks
+    It does not keep the hooks alive: a hook that refers to its own handle, as one that removes itself does, is no cycle.
+    """
+
+    def __init__(self, hooks: Table, key: int) -> None:
+        self._hooks = ref(hooks)
         self.id = key
 
     def remove(self) -> None:
-        self._hooks.pop(self.id, None)
+        hooks = self._hooks()
+        if hooks is not None:
+            hooks.pop(self.id, None)
+
+    def __reduce__(self) -> Any:
+        # A weak reference would lead a copy to the hooks of the original.
+        return RemovableHandle, (Table(self._hooks() or {}), self.id)
 
     def __enter__(self) -> RemovableHandle:
         return self
@@ -71,7 +86,7 @@ def hand_on(edge: Any, tensor: Any) -> None:
     del hooks.retainers[edge[1]]
 
 
-def hang(hooks: dict[int, Any], entry: Any) -> RemovableHandle:
+def hang(hooks: Any, entry: Any) -> RemovableHandle:
     """Add a hook to those of one kind."""
     key = _keys()
     hooks[key] = entry

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from inspect import isgeneratorfunction
 from typing import Any, TypeVar
 
 from gradcore.engine.state import local
@@ -17,14 +18,21 @@ class Decorator:
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self:  # type: ignore[attr-defined]
+            with self._alone():
                 return function(*args, **kwargs)
 
         return wrapped  # type: ignore[return-value]
 
+    def _alone(self) -> Any:
+        """A context manager for one call of a function, which several threads may call at once."""
+        raise NotImplementedError
+
 
 class Mode(Decorator):
-    """Sets a switch of the thread on entry and restores it on exit; may be entered repeatedly, and decorate a function."""
+    """Sets a switch of the thread on entry and restores it on exit; may be entered repeatedly, and decorate a function.
+
+    A generator function that it decorates runs in the mode, and its caller between two items does not.
+    """
 
     _switch = "grad"
 
@@ -47,6 +55,39 @@ class Mode(Decorator):
         del self._before[-1]
         setattr(local.state, self._switch, before)
 
+    def __call__(self, function: F) -> F:
+        return self._stepwise(function) if isgeneratorfunction(function) else super().__call__(function)
+
+    def _alone(self) -> Mode:
+        mode = Mode(self._enabled)
+        mode._switch = self._switch
+        return mode
+
+    def _stepwise(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            steps = function(*args, **kwargs)
+            # Items and errors pass through lists, so that while the generator waits nothing here keeps them alive.
+            step, passed = steps.send, [None]
+            while True:
+                try:
+                    with self._alone():
+                        made = [step(passed.pop())]
+                except StopIteration as end:
+                    return end.value
+                try:
+                    passed.append((yield made.pop()))
+                    step = steps.send
+                except GeneratorExit:
+                    with self._alone():
+                        steps.close()
+                    raise
+                except BaseException as error:
+                    passed.append(error)  # type: ignore[arg-type]
+                    step = steps.throw
+
+        return wrapped
+
 
 class recompute(Mode):
     """Whether graphs built inside recompute the outputs of cheap ops in backward (True, the default everywhere) or keep them.
@@ -61,7 +102,16 @@ class recompute(Mode):
     _switch = "recompute"
 
 
-class no_grad(Mode):
+class _Plain(Mode):
+    """A mode without arguments, which may decorate a function by its name alone, as ``@no_grad``."""
+
+    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+        if function is not None and not callable(function):
+            raise TypeError(f"{cls.__name__} takes no argument, or the function that it decorates, but got {function!r}")
+        return super().__new__(cls) if function is None else cls()(function)
+
+
+class no_grad(_Plain):
     """No graph is built inside: results need no gradient, and keep nothing."""
 
     def __init__(self) -> None:
@@ -71,11 +121,14 @@ class no_grad(Mode):
 class inference_mode(Mode):
     """As :class:`no_grad`; ``inference_mode(False)`` as :class:`enable_grad`."""
 
+    def __new__(cls, mode: Any = True) -> Any:
+        return cls()(mode) if callable(mode) else super().__new__(cls)
+
     def __init__(self, mode: bool = True) -> None:
         super().__init__(not mode)
 
 
-class enable_grad(Mode):
+class enable_grad(_Plain):
     """A graph is built inside, also within :class:`no_grad`."""
 
     def __init__(self) -> None:

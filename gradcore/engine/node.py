@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan
@@ -181,7 +181,7 @@ all_leaves: WeakSet[Leaf] = WeakSet()
 class Leaf:
     """Where a gradient ends up: the slot of a tensor that was made with ``requires_grad``."""
 
-    __slots__ = ("grad", "spec", "device", "name", "network", "hooks", "frozen", "__weakref__")
+    __slots__ = ("grad", "spec", "device", "path", "network", "hooks", "frozen", "tensor", "__weakref__")
 
     def __init__(self, value: Value) -> None:
         self.grad: Any = None
@@ -189,14 +189,23 @@ class Leaf:
         self.frozen = False
         self.spec = value.spec
         self.device = value.storage.device
-        self.name = ""
-        #: What the name is a path in.
+        #: Where a module has its tensor, "" for others; and what that is a path in.
+        self.path = ""
         self.network: Network | None = None
+        self.tensor = ref(value)
         self.hooks: Any = None
         all_leaves.add(self)
 
     next_functions: tuple[Any, ...] = ()
     recipe = None  # a leaf is never recomputed
+
+    def name(self) -> str:
+        return "torch::autograd::AccumulateGrad"
+
+    @property
+    def variable(self) -> Any:
+        """The tensor whose gradient it is; None once that is gone."""
+        return self.tensor()
 
     def __repr__(self) -> str:
         return "<AccumulateGrad>"

@@ -64,6 +64,12 @@ def _tag(op: str, role: str, spec: TensorSpec) -> int:
                           scope.network))
 
 
+def note_write(value: Value, op: str) -> None:
+    """Count a write to a tensor's bytes that may not have been an op's."""
+    value.storage.version += 1
+    value.storage.written_by = _tag(op, "output", value.spec)
+
+
 def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
     """A tensor over the memory of a NumPy or CuPy array, which it keeps alive. ``dtype`` is that of the elements if the array's
     own is not. Raises TypeError for an array that is not of numbers, ValueError for strides that tensors cannot have."""

@@ -70,8 +70,12 @@ class Packed:
         self.name = name
         plain = make_value(value.storage, value.spec, value.array, None)
         mark("pack", f"{name} of node {node}")
+        before = value.storage.version
         with unpacked():
             self.packed = pack(plain)
+        if value.storage.version != before:
+            raise RuntimeError("A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack "
+                               "hook cannot be modified by in-place operations as this can lead to unexpected side-effects.")
         parts = self.packed if isinstance(self.packed, (tuple, list)) else (self.packed,)
         #: The tensors in it, which the graph keeps instead of the packed one.
         self.kept = [kept(x, None, None, node, name) for x in parts if isinstance(x, Value)]

@@ -26,7 +26,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade")
+                 "remade", "partial")
 
     def __init__(self) -> None:
         self.grad = True
@@ -48,6 +48,8 @@ class State:
         #: What holds a tensor as its ``value`` for further nodes of the backward pass that is running, which lets go of what is
         #: left at its end; None outside backward.
         self.remade: list[ref[Any]] | None = None
+        #: Has the caller of a backward pass that is running asked for the gradients of some tensors only?
+        self.partial = False
         #: ``launch(kernel, *arrays)``
         self.launch = _kernel_context().run
 

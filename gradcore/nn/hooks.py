@@ -10,7 +10,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.autograd.function import Function
-from gradcore.engine.hooks import RemovableHandle, hang
+from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.nn import paths
@@ -28,7 +28,7 @@ class Tables:
 
     def __init__(self) -> None:
         for kind in self.__slots__:
-            setattr(self, kind, {})
+            setattr(self, kind, Table())
 
     def copy(self) -> Any:
         """A copy of the tables, with the same functions."""
@@ -74,7 +74,10 @@ class Hooked:
         return _hang(self, "after", hook, with_kwargs, prepend)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(module, grad_output)`` with the gradients of the outputs; what it returns, unless None, replaces them."""
+        """Call ``hook(module, grad_output)`` with the gradients of the outputs; what it returns, unless None, replaces them.
+
+        ``grad_output`` has an entry for each output, None for one that has no gradient.
+        """
         return _hang(self, "gradients_before", hook, False, prepend)
 
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
@@ -154,29 +157,35 @@ class _Watch:
         self._hooks = hooks
         #: The gradients of the outputs, from when they are known until those of the inputs are.
         self.value: tuple[Any, ...] | None = None
+        #: Where tensors with a graph are among the inputs, and among the outputs, and how many there are in all.
         self._positions: list[int] = []
         self._count = 0
+        self._made: list[int] = []
+        self._made_count = 0
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         self._count = len(args)
         self._positions = [k for k, a in enumerate(args) if isinstance(a, Value) and a.edge is not None]
         if not self._positions:
             return args
-        passed = _Pass.apply(self._inputs_known, *[args[k] for k in self._positions])
+        passed = _Pass.apply(self._inputs_known, True, *[args[k] for k in self._positions])
         made = dict(zip(self._positions, passed, strict=True))
         return tuple(made.get(k, a) for k, a in enumerate(args))
 
     def outputs(self, output: Any) -> Any:
         several = isinstance(output, (tuple, list))
         parts = list(output) if several else [output]
-        where = [k for k, a in enumerate(parts) if isinstance(a, Value) and a.edge is not None]
+        self._made_count = len(parts)
+        self._made = where = [k for k, a in enumerate(parts) if isinstance(a, Value) and a.edge is not None]
         if not where:
             return output
-        for k, passed in zip(where, _Pass.apply(self._outputs_known, *[parts[k] for k in where]), strict=True):
+        for k, passed in zip(where, _Pass.apply(self._outputs_known, False, *[parts[k] for k in where]), strict=True):
             parts[k] = passed
         return (type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)) if several else parts[0]
 
-    def _outputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _outputs_known(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        at = dict(zip(self._made, found, strict=True))
+        grads = tuple(at.get(k) for k in range(self._made_count))
         for hook, _ in list(self._hooks.gradients_before.values()):
             grads = _replaced(grads, hook(self._module, grads))
         self.value = grads
@@ -185,16 +194,19 @@ class _Watch:
             local.state.remade.append(ref(self))
         if not self._positions:
             self._show((None,) * self._count)
-        return grads
+        return tuple(grads[k] for k in self._made)
 
     def _inputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.value is None:
+            # No gradient has come by the outputs.
+            return grads
         found = dict(zip(self._positions, grads, strict=True))
         shown = self._show(tuple(found.get(k) for k in range(self._count)))
         return tuple(shown[k] for k in self._positions)
 
     def _show(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook, _ in list(self._hooks.gradients.values()):
-            grad_input = _replaced(grad_input, hook(self._module, grad_input, self.value or ()))
+            grad_input = _replaced(grad_input, hook(self._module, grad_input, self.value))
         self.value = None
         return grad_input
 
@@ -210,16 +222,18 @@ def _replaced(grads: tuple[Any, ...], changed: Any) -> tuple[Any, ...]:
 
 
 class _Pass(Function):
-    """The identity on tensors; a function sees, and may change, all their gradients at once."""
+    """The identity on tensors; a function sees, and may change, all their gradients at once, missing ones as None or zeros."""
 
     @staticmethod
-    def forward(ctx: Any, seen: Callable[[tuple[Any, ...]], tuple[Any, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, seen: Callable[[tuple[Any, ...]], tuple[Any, ...]], zeros: bool,
+                *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.seen = seen
+        ctx.set_materialize_grads(zeros)
         return tensors
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return (None, *ctx.seen(grads))
+        return (None, None, *ctx.seen(grads))
 
 
 #: The name of the nodes that call full backward hooks.

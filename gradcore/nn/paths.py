@@ -182,7 +182,7 @@ def _name_bytes(module: Module, path: str, network: Network | None, named: set[i
             owners.retag(p, role="parameter", layer=path, network=network)
             edge = p.edge
             if edge is not None and type(edge[0]) is Leaf:
-                edge[0].name = f"{path}.{name}" if path else name
+                edge[0].path = f"{path}.{name}" if path else name
                 edge[0].network = network
     for b in module._buffers.values():
         if b is not None and id(b) not in named:

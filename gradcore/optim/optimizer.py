@@ -11,7 +11,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
-from gradcore.engine.hooks import RemovableHandle, hang
+from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
 from gradcore.events import TAGS
@@ -51,8 +51,8 @@ class Optimizer:
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                             f"{type(params).__name__}: pass its parameters()")
         self.defaults = defaults
-        self._before: dict[int, Callable[..., Any]] = {}
-        self._after: dict[int, Callable[..., Any]] = {}
+        self._before: dict[int, Callable[..., Any]] = Table()
+        self._after: dict[int, Callable[..., Any]] = Table()
         self.state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
         groups = list(params)

@@ -63,7 +63,7 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
     for storage, values in zip(written, after, strict=True):
         _compare(_name(TAGS[storage.block.tag]), values, _read(storage))
     for (leaf, _, _), slot in zip(gradients, slots, strict=True):
-        name = f"the gradient of {leaf.name or leaf.spec}"
+        name = f"the gradient of {leaf.path or leaf.spec}"
         if slot is not None and leaf.grad is not None:
             _compare(name, slot, _values(leaf.grad))
         elif slot is not None or leaf.grad is not None:

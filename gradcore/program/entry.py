@@ -103,7 +103,7 @@ class Entry:
                 return str(guard.why_not())
         for leaf, wanted in self.replay.trace.presence.items():
             if (leaf.grad is not None) is not wanted:
-                return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
+                return (f"the gradient of {leaf.path or 'a leaf'}, {leaf.spec}, is "
                         + ("None and was a tensor" if wanted else "a tensor and was None"))
         if self._apart and not self._apart.isdisjoint([id(t.storage) for t in tensors]):
             return "an argument lies in the memory of another tensor that the function refers to"

@@ -50,9 +50,9 @@ class GradientGuard:
         found = self.leaf.grad
         now = None if found is None else found.spec
         if now is self.spec:
-            return (f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is "
+            return (f"the gradient of {self.leaf.path or 'a leaf'}, {self.leaf.spec}, is "
                     + ("no longer referenced elsewhere" if self.held else "now referenced elsewhere"))
-        return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
+        return f"the gradient of {self.leaf.path or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
 
 
 def is_gradient_held(leaf: Leaf) -> bool:

@@ -68,7 +68,7 @@ class LoadedProgram:
         for name, x in shipment.leaves:
             leaf = make_value(storages[x.buffer], x.spec, device.array(storages[x.buffer].block, x.spec), None)
             leaf.requires_grad = True
-            leaf.edge[0].name = name
+            leaf.edge[0].path = name
             leaves.append(leaf)
             self.state[name] = leaf
         slots = [leaf.edge[0] for leaf in leaves]
@@ -166,17 +166,17 @@ class LoadedProgram:
     def _check_gradients(self) -> None:
         for leaf, wanted in self._trace.presence.items():
             if (leaf.grad is not None) is not wanted:
-                raise TraceError(f"the gradient of {leaf.name} must be {'a tensor' if wanted else 'None'} when the program "
+                raise TraceError(f"the gradient of {leaf.path} must be {'a tensor' if wanted else 'None'} when the program "
                                  "begins, as in the traced run: set it before each run, or save the program of a later step, "
                                  "which finds gradients and clears them")
         for b, leaf in self._trace.slots.items():
             if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
-                raise TraceError(f"the gradient of {leaf.name} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "
+                raise TraceError(f"the gradient of {leaf.path} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "
                                  "the traced run")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program with the present values of its tensors and its optimizers' counts. Raises OSError."""
-        save_trace(path, self._trace, self._names, {leaf: leaf.name for leaf in self._trace.leaves})
+        save_trace(path, self._trace, self._names, {leaf: leaf.path for leaf in self._trace.leaves})
 
     def __str__(self) -> str:
         return str(self.program)

@@ -99,7 +99,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Any]
     trace = _with_all_results(forward_part(trace), results)
     for leaf, b in trace.leaves.items():
         if b not in trace.storages:
-            raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a saved program "
+            raise TraceError(f"{leaf.path or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a saved program "
                              "can only compute gradients of tensors that it captured")
     save_trace(path, trace, *names_of(trace, guards))
 
@@ -118,11 +118,11 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
         if of.leaf is not None:
             found = gradients.get(of.leaf)
             if found is None:
-                raise TraceError(f"the function returns the gradient of {of.leaf.name or 'a leaf'}, {of.leaf.spec}, which none "
+                raise TraceError(f"the function returns the gradient of {of.leaf.path or 'a leaf'}, {of.leaf.spec}, which none "
                                  "of its ops computes: only results of ops can be saved")
             return found
         if id(of.value.storage) not in buffers:
-            raise TraceError(f"the function returns {of.value.edge[0].name or 'a parameter'}, {of.value.spec}, which none of "
+            raise TraceError(f"the function returns {of.value.edge[0].path or 'a parameter'}, {of.value.spec}, which none of "
                              "its ops reads: only tensors that ops read can be saved")
         return Operand(buffers[id(of.value.storage)], of.value.spec)
 
@@ -145,7 +145,7 @@ def names_of(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[
     names: dict[int, str] = {}
     for leaf, b in trace.leaves.items():
         if b in trace.storages:
-            leaf_names[leaf] = _free(leaf.name or known.get(id(trace.storages[b]), "parameter"), taken)
+            leaf_names[leaf] = _free(leaf.path or known.get(id(trace.storages[b]), "parameter"), taken)
             if shown_spec(trace.storages[b]) is leaf.spec:
                 names.setdefault(b, leaf_names[leaf])
     for optimizer, _, params in trace.updates:

@@ -156,7 +156,7 @@ class Tracing:
                         (p, p.storage, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         known = {leaf for guard in found if isinstance(guard, ModuleGuard) for leaf, _, _ in guard.leaves}
-        found += [Guard(f"the hooks on {leaf.name or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
+        found += [Guard(f"the hooks on {leaf.path or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
                   for leaf in ran.before if leaf in ran.log.leaves and leaf not in known]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, ran.specs[leaf], leaf in self._held) for leaf in slots]

@@ -17,6 +17,7 @@ from gradcore.autograd.function import Function
 from gradcore.autograd.graph import saved_tensors_hooks
 from gradcore.devices.device import Device
 from gradcore.engine.autocast import resumed
+from gradcore.engine.below import last_uses
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.residuals import recalled, scope_like, unpack
@@ -30,26 +31,30 @@ Tensor = Any
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True,
                context_fn: Callable[[], tuple[Any, Any]] | None = None, determinism_check: str = "default",
-               debug: bool = False, **kwargs: Any) -> Any:
+               debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, whose residuals are recomputed in backward instead of kept.
 
     Only the tensors among the arguments are kept. The second run keeps what a run without a checkpoint would, and each node of
     backward lets go of its share. With ``preserve_rng_state``, the second run draws the same random numbers.
     ``use_reentrant=True`` runs a backward inside the backward, as PyTorch's older form does: it takes no keyword arguments,
-    and gives gradients only to its tensor arguments and the parameters behind them. ``context_fn`` returns contexts for the
-    first and the second run. Raises RuntimeError if the second run keeps other tensors than the first.
+    and gives gradients only to its tensor arguments and the parameters behind them. Backward raises RuntimeError if only some
+    gradients are asked for (``autograd.grad``, ``backward(inputs=)``), and the function uses parameters. ``context_fn`` returns
+    contexts for the first and the second run, which stops when all residuals are there, unless ``early_stop`` is False. Raises
+    RuntimeError if the second run keeps other tensors than the first.
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check must be 'default' or 'none', but got {determinism_check!r}")
     if use_reentrant:
         if kwargs:
             raise ValueError(f"Unexpected keyword arguments: {','.join(kwargs)}")
+        if context_fn is not None or debug:
+            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
         return _Reentrant.apply(function, preserve_rng_state, *args)
     first, second = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
     if not local.state.grad:
         with first:
             return function(*args, **kwargs)
-    part = _Part(function, args, kwargs, preserve_rng_state, determinism_check == "default", second)
+    part = _Part(function, args, kwargs, preserve_rng_state, determinism_check == "default", second, early_stop)
     with first, saved_tensors_hooks(part.pack, part.unpack):
         return function(*args, **kwargs)
 
@@ -139,8 +144,9 @@ class _Part:
     """One checkpointed run: what is needed to run it again, and its placeholders for residuals."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], preserve: bool,
-                 check: bool, context: Any) -> None:
+                 check: bool, context: Any, early: bool) -> None:
         self.function = function
+        self.early = early
         # Through the hooks of an enclosing checkpoint, if there is one.
         self.number = next_number()
         self.args = tuple(self._held(a) for a in args)
@@ -196,7 +202,7 @@ class _Part:
                     # Its node may be no part of this pass.
                     remade.append(ref(promise))
                 waiting -= 1
-                if not waiting:
+                if not waiting and self.early:
                     raise _Enough
 
         args = [_shown(a) for a in self.args]
@@ -253,5 +259,10 @@ class _Reentrant(Function):
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]
         if not roots:
             raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")
+        own = {args[k].edge[0] for k, wanted in enumerate(ctx.wanted) if wanted}
+        if local.state.partial and not last_uses([o for o, _ in roots]).keys() <= own:
+            raise RuntimeError("When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an "
+                               "`inputs` parameter to .backward(), since gradients of the parameters that the function uses "
+                               "would be added to .grad. Set use_reentrant=False, or call .backward() without `inputs`.")
         backward([o for o, _ in roots], [g for _, g in roots])
         return None, None, *(args[k].grad if wanted else None for k, wanted in enumerate(ctx.wanted))

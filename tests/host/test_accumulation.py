@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gradcore
 from gradcore.events import TAGS
+from tests.conftest import raises
 from tests.host.test_engine import leaf
 
 
@@ -98,3 +99,40 @@ def test_a_leaf_has_its_gradient_before_any_older_node_runs() -> None:
     y.grad_fn.register_prehook(lambda gs: seen.append("the node"))
     (b * y).sum().backward()
     assert seen == ["the leaf", "the node"]
+
+
+def test_the_gradient_that_a_result_retains_may_be_dropped() -> None:
+    a = leaf(1.0, 2.0)
+    y = a * 2
+    held = gradcore.memory_requested()
+    for asked in (True, False):
+        if asked:
+            y.retain_grad()
+        for _ in range(2):
+            y.sum().backward(retain_graph=True, inputs=None if asked else [y])
+            assert y.grad.tolist() == [1.0, 1.0]
+            y.grad = None
+            assert y.grad is None and y.retains_grad
+    del a.grad
+    assert a.grad is None and gradcore.memory_requested() == held
+    (a * 3).sum().backward()
+    assert a.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_tensor_is_not_its_own_gradient() -> None:
+    a = leaf(1.0, 2.0)
+    with raises(RuntimeError, "can't assign Variable as its own grad"):
+        a.grad = a
+    assert a.grad is None
+
+
+def test_gradients_of_what_is_not_used_may_be_zeros_with_a_graph() -> None:
+    a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    for create_graph in (False, True):
+        found = gradcore.autograd.grad((a * a).sum(), [a, b], create_graph=create_graph, materialize_grads=True)
+        assert [g.requires_grad for g in found] == [create_graph] * 2 and found[1].tolist() == [0.0, 0.0]
+    sum(g.sum() for g in found).backward()
+    assert a.grad.tolist() == [2.0, 2.0] and b.grad is None
+    with raises(RuntimeError, "'inputs' argument to 'grad' cannot be empty"):
+        gradcore.autograd.grad(a.sum(), [])
+    del found

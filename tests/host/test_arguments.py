@@ -334,3 +334,13 @@ def test_a_forked_generator_goes_on_from_where_it_was() -> None:
     with gradcore.fork_rng(enabled=False):
         gradcore.rand(3)
     assert gradcore.get_rng_state().tolist() != before
+
+
+def test_gradcheck_takes_pytorchs_arguments() -> None:
+    x = gradcore.tensor([1.0, 2.0], dtype=gradcore.float64, requires_grad=True)
+    for check in (gradcore.autograd.gradcheck, gradcore.autograd.gradgradcheck):
+        assert check(gradcore.sin, x, nondet_tol=1e-8, check_undefined_grad=False, check_batched_grad=False)
+        with raises(NotImplementedError, f"{check.__name__}(check_batched_grad=True) is not supported"):
+            check(gradcore.sin, x, check_batched_grad=True)
+        with raises(TypeError, f"{check.__name__}() got an unexpected keyword argument 'tolerance'"):
+            check(gradcore.sin, x, tolerance=1)

@@ -10,6 +10,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.events import Launch
+from gradcore.utils.checkpoint import checkpoint
 from tests.conftest import raises
 
 
@@ -141,3 +142,31 @@ def test_only_requested_gradients_are_computed() -> None:
         assert ops.count("linear_grad") == 1
     weight = launched(lambda: gradcore.autograd.grad(model(x).sum(), model[0].weight))
     assert "conv2d_input_grad" not in weight and "conv2d_weight_grad" in weight
+
+
+@pytest.mark.parametrize("kind", ["function", "layer_norm", "checkpoint"])
+def test_what_was_not_asked_for_sees_no_part_of_its_gradient(kind: str) -> None:
+    """A rule that computes several gradients at once delivers those alone from which the input can be reached."""
+    class Product(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any) -> Any:
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, y = ctx.saved_tensors
+            return g * y, g * x
+
+    run = {"function": Product.apply, "checkpoint": lambda x, y: checkpoint(Product.apply, x, y, use_reentrant=True),
+           "layer_norm": lambda x, y: nn.functional.layer_norm(x, (3,), y)}[kind]
+    a, b = gradcore.arange(3.0).requires_grad_(), gradcore.ones(3, requires_grad=True)
+    x, y, seen = a * 2, b * 3, []
+    x.retain_grad()
+    x.register_hook(seen.append)
+    z = (run(x, y) ** 2).sum()
+    z.backward(inputs=[b], retain_graph=True)
+    found, = gradcore.autograd.grad(z, b, retain_graph=True)
+    assert found.tolist() == b.grad.tolist() and x.grad is None and not seen
+    z.backward()
+    assert len(seen) == 1 and x.grad.tolist() == seen[0].tolist() and a.grad is not None

@@ -199,3 +199,45 @@ def test_a_write_to_what_the_second_run_keeps_is_noticed() -> None:
     for made in (run(x), checkpoint(run, x)):
         with raises(RuntimeError, "modified by an inplace operation: "):
             made.sum().backward()
+
+
+def test_a_backward_inside_backward_adds_to_no_gradient_that_was_not_asked_for() -> None:
+    model, x = nn.Linear(3, 3), gradcore.ones(2, 3, requires_grad=True)
+
+    @gradcore.enable_grad()
+    def hook(g: Any) -> None:
+        checkpoint(model, x, use_reentrant=True).sum().backward()
+
+    def inside() -> Any:
+        y = x * 2
+        y.register_hook(hook)
+        return y.sum()
+
+    for loss in (lambda: checkpoint(model, x, use_reentrant=True).sum(), inside):
+        for asked in (lambda loss: gradcore.autograd.grad(loss, x), lambda loss: loss.backward(inputs=[x])):
+            with raises(RuntimeError, "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad()"):
+                asked(loss())
+    assert x.grad is None and all(p.grad is None for p in model.parameters())
+    # Without parameters the gradient is complete.
+    slope, = gradcore.autograd.grad(checkpoint(lambda z: z * z, x, use_reentrant=True).sum(), x)
+    assert slope.tolist() == [[2.0] * 3] * 2
+    checkpoint(model, x, use_reentrant=True).sum().backward()
+    assert x.grad is not None and all(p.grad is not None for p in model.parameters())
+
+
+def test_the_second_run_stops_early_unless_it_is_told_not_to() -> None:
+    x = gradcore.ones(3, requires_grad=True)
+    runs: list[str] = []
+
+    def run(x: Any) -> Any:
+        y = x.exp().sin()
+        runs.append("end")
+        return y
+
+    for early_stop, count in ((True, 1), (False, 2)):
+        runs.clear()
+        checkpoint(run, x, use_reentrant=False, early_stop=early_stop).sum().backward()
+        assert len(runs) == count
+    for wrong in ({"context_fn": lambda: (None, None)}, {"debug": True}):
+        with raises(ValueError, "Passing `context_fn` or `debug` is only supported when use_reentrant=False"):
+            checkpoint(run, x, use_reentrant=True, **wrong)

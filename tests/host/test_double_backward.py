@@ -322,3 +322,23 @@ def test_a_replayed_penalty_is_the_eager_one(build: Callable[[Any], Any], shape:
         if compiled:
             assert "cannot be replayed" not in run.explain() and "program of" in run.explain()
     assert found[0] == found[1]
+
+
+def test_an_output_without_a_gradient_has_none_in_a_second_derivative() -> None:
+    class Signed(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            size = x.abs()
+            ctx.mark_non_differentiable(size)
+            ctx.save_for_backward(size)
+            return x * size, size
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, of_size: Any) -> Any:
+            size, = ctx.saved_tensors
+            assert not size.requires_grad and of_size.tolist() == [0.0, 0.0]
+            return g * size * 2
+
+    x = gradcore.tensor([1.0, -3.0], requires_grad=True)
+    slope, = gradcore.autograd.grad(Signed.apply(x)[0].sum(), x, create_graph=True)
+    assert slope.tolist() == [2.0, 6.0] and not slope.requires_grad

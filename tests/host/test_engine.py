@@ -292,3 +292,13 @@ def test_create_graph_leaves_a_gradient_with_a_graph() -> None:
     (second,) = grad(x.grad, x)
     assert second.item() == 12.0
     x.grad = None
+
+
+def test_a_graph_can_be_walked_down_to_its_leaves() -> None:
+    a, b = leaf(1.0, 2.0), gradcore.ones(2)
+    node = (a * b).grad_fn
+    (end, index), beside = node.next_functions
+    assert (end.name(), index, beside) == ("torch::autograd::AccumulateGrad", 0, (None, 0))
+    assert end.variable is a and end.next_functions == () and repr(end) == "<AccumulateGrad>"
+    del a
+    assert end.variable is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from copy import deepcopy
 from typing import Any
 from weakref import ref
 
@@ -105,6 +106,17 @@ def scripts() -> dict[str, Any]:
         y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] * 0, inputs[1]))
         y.sum().backward()
         return [x.grad, w.grad]
+
+    def in_order(t: Any, seen: list[Any]) -> list[Any]:
+        """Hooks of a node run if it does, after the tensor's gradient is retained, or returned by ``grad``."""
+        x = t.tensor([1.0, 2.0], requires_grad=True)
+        y = x * x
+        y.grad_fn.register_prehook(lambda gs: seen.append("node") or (gs[0] * 5,))
+        y.retain_grad()
+        y.register_hook(lambda g: seen.append("tensor") or g * 3)
+        found = [*t.autograd.grad(y.sum(), y, retain_graph=True), *t.autograd.grad(y.sum(), x, retain_graph=True)]
+        y.sum().backward()
+        return [*found, x.grad, y.grad]
 
     def asked_for(t: Any, seen: list[Any]) -> list[Any]:
         x = t.tensor([1.0, 2.0], requires_grad=True)
@@ -283,6 +295,41 @@ def test_a_retained_gradient_with_a_graph_makes_a_cycle_only_while_its_tensor_ex
     x.grad = None
     del x, y
     assert gradcore.memory_requested() == before
+
+
+def test_a_handle_holds_no_hooks() -> None:
+    gc.disable()
+    before = gradcore.memory_requested()
+
+    class Watch:
+        def __init__(self, *register: Any) -> None:
+            self.held, self.count = gradcore.ones(1000), 0
+            self.handles = [r(self.see) for r in register]
+
+        def see(self, *seen: Any) -> None:
+            self.count += 1
+
+    for removed in (False, True):
+        model, x = gradcore.nn.Linear(3, 3), gradcore.ones(2, 3, requires_grad=True) * 1
+        optimizer = gradcore.optim.SGD(model.parameters())
+        watch = Watch(model.register_forward_hook, model.register_full_backward_hook, model.register_state_dict_pre_hook,
+                      x.register_hook, x.grad_fn.register_prehook, x.grad_fn.register_hook, optimizer.register_step_post_hook)
+        for handle in watch.handles[:7 * removed]:
+            handle.remove()
+            handle.remove()
+        model(x).exp().sum().backward()
+        optimizer.step()
+        model.state_dict()
+        assert watch.count == (0 if removed else 7)
+        del model, x, optimizer, watch
+    assert gradcore.memory_requested() == before
+
+
+def test_a_copied_handle_leaves_the_hooks_of_the_original() -> None:
+    model = gradcore.nn.Linear(3, 3)
+    copied = deepcopy(model.register_forward_hook(lambda *_: gradcore.zeros(1)))
+    copied.remove()
+    assert model(gradcore.ones(2, 3)).shape == (1,)
 
 
 def test_hooks_hold_no_graph() -> None:

@@ -107,3 +107,106 @@ def test_a_tensor_may_join_later() -> None:
     assert not x.requires_grad_(False).requires_grad
     with raises(RuntimeError, "you can only change requires_grad flags of leaf variables"):
         (leaf() * 2).requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["no_grad", "enable_grad", "inference_mode"])
+def test_a_mode_decorates_by_its_name_alone(name: str) -> None:
+    expected = MODES[name][1]
+
+    @getattr(gradcore, name)
+    def double(x: Any) -> Any:
+        """Twice x."""
+        return x * 2
+
+    assert double.__name__ == "double" and double.__doc__ == "Twice x."
+    with gradcore.set_grad_enabled(not expected):
+        assert double(leaf()).requires_grad is expected and gradcore.is_grad_enabled() is not expected
+
+
+def test_a_mode_refuses_what_it_cannot_decorate() -> None:
+    with raises(TypeError, "no_grad takes no argument, or the function that it decorates, but got False"):
+        gradcore.no_grad(False)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_generator_runs_in_the_mode_and_its_caller_does_not(name: str) -> None:
+    mode, expected = MODES[name]
+    seen = []
+
+    @mode()
+    def steps(first: int) -> Any:
+        try:
+            sent = yield first, (leaf() * 2).requires_grad
+            try:
+                yield sent, gradcore.is_grad_enabled()
+            except ValueError as error:
+                yield str(error), gradcore.is_grad_enabled()
+            return "end"
+        finally:
+            seen.append(gradcore.is_grad_enabled())
+
+    with gradcore.set_grad_enabled(not expected):
+        run = steps(1)
+        assert next(run) == (1, expected) and gradcore.is_grad_enabled() is not expected
+        assert run.send(2) == (2, expected) and gradcore.is_grad_enabled() is not expected
+        assert run.throw(ValueError("thrown")) == ("thrown", expected) and gradcore.is_grad_enabled() is not expected
+        with raises(StopIteration, "end"):
+            next(run)
+        stopped = steps(1)
+        next(stopped)
+        stopped.close()
+        with raises(ZeroDivisionError, "thrown"):
+            run = steps(1)
+            next(run)
+            run.throw(ZeroDivisionError("thrown"))
+        assert gradcore.is_grad_enabled() is not expected
+    assert seen == [expected] * 3 and next(steps(3)) == (3, expected)
+
+
+def test_a_decorated_generator_keeps_no_item_alive() -> None:
+    @gradcore.no_grad()
+    def items() -> Any:
+        for _ in range(3):
+            yield gradcore.ones(1000)
+
+    held = gradcore.memory_requested()
+    run = items()
+    for item in run:
+        del item
+        assert gradcore.memory_requested() == held
+    run = items()
+    next(run)
+    with raises(ValueError, "thrown"):
+        run.throw(ValueError("thrown"))
+    assert gradcore.memory_requested() == held
+
+
+@pytest.mark.parametrize("region", [False, True], ids=["no_grad", "autocast"])
+def test_threads_call_a_decorated_function_at_once(region: bool) -> None:
+    mode = gradcore.autocast("meta", dtype=gradcore.float16) if region else gradcore.no_grad()
+    entered, left = threading.Event(), threading.Event()
+    seen = []
+
+    @mode
+    def run() -> None:
+        entered.set()
+        left.wait(10)
+
+    def other() -> None:
+        # In the mode before, whereas the caller that enters later, and leaves later, is not.
+        with gradcore.autocast("meta", dtype=gradcore.float16) if region else gradcore.no_grad():
+            run()
+            seen.append(gradcore.is_autocast_enabled() if region else gradcore.is_grad_enabled())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait(10)
+
+    @mode
+    def inside() -> None:
+        left.set()
+        thread.join()
+
+    inside()
+    assert seen == [region]
+    assert not gradcore.is_autocast_enabled() and gradcore.is_grad_enabled()

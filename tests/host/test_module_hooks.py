@@ -147,3 +147,33 @@ def test_hooks_after_errors_are_refused() -> None:
     with raises(NotImplementedError, "always_call=True"):
         nn.Linear(2, 2).register_forward_hook(lambda *_: None, always_call=True)
     nn.Linear(2, 2).register_forward_hook(lambda *_: None, always_call=False)
+
+
+@pytest.mark.oracle
+def test_each_output_has_a_place_among_the_gradients(torch: Any) -> None:
+    def run(library: Any) -> list[Any]:
+        class Three(library.nn.Module):  # type: ignore[misc, name-defined]
+            def forward(self, x: Any) -> Any:
+                return library.ones(2), x * 2, 7, x * 3
+
+        m, seen = Three(), []
+        m.register_full_backward_pre_hook(lambda m, go: (*go[:3], go[3] * 5))
+        m.register_full_backward_hook(lambda m, gi, go: seen.append([g if g is None else g.tolist() for g in (*gi, *go)]))
+        x = library.ones(2, requires_grad=True)
+        out = m(x)
+        (out[0] * out[3]).sum().backward()
+        return [*seen, x.grad.tolist()]
+
+    assert run(gradcore) == run(torch) == [[[15.0] * 2, None, None, None, [5.0] * 2], [15.0] * 2]
+
+
+def test_a_backward_hook_is_not_called_where_no_output_is_watched() -> None:
+    class Named(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return {"out": x * 2}
+
+    m, seen = Named(), []
+    m.register_full_backward_hook(lambda *what: seen.append(what))
+    x = gradcore.ones(2, requires_grad=True)
+    m(x)["out"].sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0] and not seen

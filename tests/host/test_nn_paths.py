@@ -66,7 +66,7 @@ def test_bytes_belong_to_the_path_of_their_module() -> None:
     assert {n: tag(p).layer for n, p in m.named_parameters()} == {
         n: n.rpartition(".")[0] for n, _ in m.named_parameters()}
     assert (tag(m.blocks[0].scale).layer, tag(m.blocks[0].scale).role) == ("blocks.0", "buffer")
-    assert m.head.weight.edge[0].name == "head.weight"
+    assert m.head.weight.edge[0].path == "head.weight"
     assert [b.seen[-1].layer for b in m.blocks] == ["blocks.0", "blocks.1"]
     y.sum().backward()
     assert {tag(p.grad).layer for p in m.blocks[1].parameters()} == {"blocks.1.fc"}

@@ -1,0 +1,70 @@
+"""Writes by users' functions: those that they declare with ``mark_dirty``, and those that pack hooks must not make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gradcore
+from gradcore.errors import ModifiedInPlace
+from tests.conftest import raises
+
+
+class Sine(gradcore.autograd.Function):
+    """Writes through NumPy, which no op sees."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x.cos())
+        array = x.detach().numpy()
+        np.sin(array, out=array)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.saved_tensors[0]
+
+
+def test_a_declared_write_is_noticed_by_nodes_that_kept_the_tensor() -> None:
+    x = gradcore.tensor([0.5, 1.0], requires_grad=True)
+    y = x * 2
+    kept = (y * y).sum()
+    assert Sine.apply(y) is y and y._version == 1
+    with raises(ModifiedInPlace, "is at version 1; expected version 0 instead", "test_function_dirty.py", "by Sine"):
+        kept.backward()
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.tolist(), 2 * np.cos([1.0, 2.0]), rtol=1e-6)
+    del y, kept
+
+
+def test_a_declared_write_counts_without_a_graph() -> None:
+    w, x = gradcore.ones(2, requires_grad=True), gradcore.ones(2)
+    product = (w * x).sum()
+    Sine.apply(x)
+    with raises(ModifiedInPlace, "by Sine"):
+        product.backward()
+    del product
+
+
+def test_what_was_written_to_must_be_returned() -> None:
+    class Lost(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any) -> Any:
+            ctx.mark_dirty(x)
+            return y * x.mul_(2)
+
+    for x in (gradcore.ones(2), gradcore.ones(2, requires_grad=True) * 1):
+        with raises(RuntimeError, "Lost: Some elements marked as dirty during the forward method were not returned as output"):
+            Lost.apply(x, gradcore.ones(2, requires_grad=True))
+
+
+def test_a_pack_hook_must_not_write_to_what_it_packs() -> None:
+    x = gradcore.ones(2, requires_grad=True)
+    held = gradcore.memory_requested()
+    for write in (lambda t: t.add_(1), lambda t: t[:1].zero_()):
+        with raises(RuntimeError, "A saved tensor pack hook is modifying its input in place"), \
+                gradcore.autograd.graph.saved_tensors_hooks(write, lambda t: t):
+            (x * 2).exp()
+    assert gradcore.memory_requested() == held
