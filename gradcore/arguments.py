@@ -25,6 +25,12 @@ OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"f
                "isin": {"element": "elements", "test_element": "test_elements"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
+#: Where PyTorch's losses have ``size_average`` and ``reduce`` in a row; ``reduction`` follows ``reduce``.
+OLDER_PLACES = {name: places for names, places in {
+    "kl_div l1_loss mse_loss multilabel_margin_loss smooth_l1_loss soft_margin_loss": (2, 3),
+    "binary_cross_entropy binary_cross_entropy_with_logits hinge_embedding_loss multilabel_soft_margin_loss": (3, 4),
+    "cross_entropy nll_loss": (3, 5), "cosine_embedding_loss margin_ranking_loss": (4, 5), "poisson_nll_loss": (4, 6),
+    "multi_margin_loss": (5, 6), "triplet_margin_loss": (7, 8)}.items() for name in names.split()}
 #: What is looked for on a tensor first.
 _OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach"})
 #: Whose objects are given in a tensor's place.
@@ -42,19 +48,27 @@ INSTEAD = {
     "dtype": "convert with x.to(dtype)"}
 
 
-def by_reduction(named: dict[str, Any], depth: int) -> dict[str, Any]:
-    """Arguments of a loss, with ``reduction`` for the two that PyTorch had before it, and still takes: with a warning about the
-    line ``depth`` calls up."""
-    older = {name: named[name] for name in ("size_average", "reduce") if name in named}
+def by_reduction(args: tuple[Any, ...], named: dict[str, Any], places: tuple[int, int],
+                 depth: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a loss, with ``reduction`` for the two that PyTorch had before it, and still takes: by name, and in a row at
+    ``places``. It warns about the line ``depth`` calls up."""
+    row = {name: args[place] for name, place in zip(("size_average", "reduce"), places) if place < len(args)}
+    older = {**row, **{name: named[name] for name in ("size_average", "reduce") if name in named}}
     if not older:
-        return named
-    kept = {name: value for name, value in named.items() if name not in older}
+        return args, named
+    if len(older) < len(row) + sum(name in named for name in older):
+        raise TypeError(f"got multiple values for argument {next(name for name in row if name in named)!r}")
+    values, kept = list(args), {name: value for name, value in named.items() if name not in older}
     if any(value is not None for value in older.values()):
         off = [name for name, value in older.items() if value is not None and not value]
-        kept["reduction"] = "none" if "reduce" in off else "sum" if off else "mean"
+        reduction = "none" if "reduce" in off else "sum" if off else "mean"
+        if len(values) > places[1] + 1:
+            values[places[1] + 1] = reduction
+        else:
+            kept["reduction"] = reduction
         warnings.warn("size_average and reduce args will be deprecated, please use "
-                      f"reduction={kept['reduction']!r} instead.", stacklevel=depth + 1)
-    return kept
+                      f"reduction={reduction!r} instead.", stacklevel=depth + 1)
+    return tuple(value for place, value in enumerate(values) if place not in places), kept
 
 
 def in_todays_order(name: str, count: int, *given: Any) -> tuple[Any, ...]:
@@ -121,13 +135,15 @@ class Form:
     star: str | None
     operands: tuple[str, ...]
     absent: frozenset[str]
+    #: Where a loss has what came before ``reduction``.
+    older: tuple[int, int] | None
 
     def normal(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments by the names that the function has. Raises NotImplementedError for one that it has not."""
         kept: dict[str, Any] = {}
         row: list[Any] = []
-        if "reduction" in self.parameters:
-            named = by_reduction(named, 3)
+        if self.older:
+            args, named = by_reduction(args, named, self.older, 3)
         for name, value in named.items():
             real = self.aliases.get(name, name)
             if real in kept or (real != name and real in named):
@@ -158,7 +174,7 @@ def form_of(function: Any, path: str, name: str) -> Form:
     if names[:1] in (("A",), ("x",), ("self",), ("tensor",)):
         aliases["input"] = names[0]
     return Form(name, names, names[0] if code.co_argcount else None, aliases, star, operands,
-                known - {*names, *aliases, star, *operands})
+                known - {*names, *aliases, star, *operands}, OLDER_PLACES.get(name) if path == "nn.functional" else None)
 
 
 def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[..., Any]:
@@ -180,7 +196,18 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
             blame(name, error)
             raise
 
-    return call
+    @wraps(function)
+    def call_loss(*args: Any, **named: Any) -> Any:
+        try:
+            if len(args) > first or not plain.issuperset(named):
+                args, named = form.normal(args, named)
+            return function(*args, **named)
+        except AttributeError as error:
+            blame(name, error)
+            raise
+
+    first = form.older[0] if form.older else 0
+    return call_loss if form.older else call
 
 
 def accept(namespace: dict[str, Any], path: str) -> None:

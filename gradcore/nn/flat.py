@@ -63,7 +63,7 @@ def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, run
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None,
                                      pos_weight: Tensor | None = None, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.binary_cross_entropy_with_logits`; ``reduction`` is 0 for none, 1 mean, 2 sum."""
-    return F.binary_cross_entropy_with_logits(input, target, weight, _REDUCTIONS[reduction], pos_weight)
+    return F.binary_cross_entropy_with_logits(input, target, weight, reduction=_REDUCTIONS[reduction], pos_weight=pos_weight)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
@@ -71,30 +71,30 @@ def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: boo
     with warnings.catch_warnings():
         # The function advises "batchmean", which has no number here.
         warnings.simplefilter("ignore", UserWarning)
-        return F.kl_div(input, target, _REDUCTIONS[reduction], log_target)
+        return F.kl_div(input, target, reduction=_REDUCTIONS[reduction], log_target=log_target)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.cosine_embedding_loss`."""
-    return F.cosine_embedding_loss(input1, input2, target, margin, _REDUCTIONS[reduction])
+    return F.cosine_embedding_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
 
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.hinge_embedding_loss`."""
-    return F.hinge_embedding_loss(input, target, margin, _REDUCTIONS[reduction])
+    return F.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS[reduction])
 
 
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.margin_ranking_loss`."""
-    return F.margin_ranking_loss(input1, input2, target, margin, _REDUCTIONS[reduction])
+    return F.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
 
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
                         eps: float = 1e-6, swap: bool = False, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.triplet_margin_loss`."""
-    return F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, _REDUCTIONS[reduction])
+    return F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=_REDUCTIONS[reduction])
 
 
 def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int) -> Tensor:
     """:func:`gradcore.nn.functional.poisson_nll_loss`."""
-    return F.poisson_nll_loss(input, target, log_input, full, eps, _REDUCTIONS[reduction])
+    return F.poisson_nll_loss(input, target, log_input, full, eps=eps, reduction=_REDUCTIONS[reduction])

@@ -126,7 +126,7 @@ def test_modules_of_losses(torch: Any) -> None:
     theirs = torch.nn.CrossEntropyLoss(torch.tensor(w), ignore_index=2, label_smoothing=0.1)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     close(ours(gradcore.tensor(x), gradcore.tensor(t)), theirs(torch.tensor(x), torch.tensor(t)))
-    close(nn.MSELoss("sum")(gradcore.tensor(x), gradcore.zeros(6, 4)), torch.nn.MSELoss(reduction="sum")(
+    close(nn.MSELoss(reduction="sum")(gradcore.tensor(x), gradcore.zeros(6, 4)), torch.nn.MSELoss(reduction="sum")(
         torch.tensor(x), torch.zeros(6, 4)))
     log_p = np.log(np.full((6, 4), 0.25, np.float32))
     close(nn.NLLLoss()(gradcore.tensor(log_p), gradcore.tensor(t)),

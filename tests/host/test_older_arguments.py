@@ -36,6 +36,44 @@ def test_losses_take_what_there_was_before_reduction(older: dict[str, Any], torc
     assert outcomes[:half] == outcomes[half:]
 
 
+#: A call with two gaps for what was there before ``reduction``, which stands behind the second.
+IN_A_ROW = ["F.mse_loss(x, y, {}, {}", "nn.MSELoss({}, {}", "F.cross_entropy(x, of, None, {}, 1, {}",
+            "F.nll_loss(x, of, None, {}, 0, {}", "nn.CrossEntropyLoss(None, {}, 1, {}", "nn.NLLLoss(None, {}, -100, {}",
+            "F.binary_cross_entropy(x, y, None, {}, {}", "nn.BCEWithLogitsLoss(None, {}, {}",
+            "F.poisson_nll_loss(x, y, False, False, {}, 0.5, {}", "nn.PoissonNLLLoss(False, False, {}, 0.5, {}",
+            "F.margin_ranking_loss(x, y, y, 0.1, {}, {}", "nn.TripletMarginLoss(1.0, 2.0, 1e-6, False, {}, {}",
+            "F.multi_margin_loss(x, of, 1, 0.5, None, {}, {}"]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", IN_A_ROW)
+def test_in_a_row_they_stand_where_they_stood(call: str, torch: Any) -> None:
+    texts = [call.format(size_average, reduce) + tail + ")" for size_average in (None, True, False)
+             for reduce in (None, True, False) for tail in ("", ", 'sum'")]
+    texts += ["F.cross_entropy(x, of, None, True)", "nn.CrossEntropyLoss(None, True)(x, of)", "F.l1_loss(x, y, False)",
+              "nn.PoissonNLLLoss(False, False, True)(x, y)"]
+    outcomes = []
+    for t in (gradcore, torch):
+        scope = {"nn": t.nn, "F": t.nn.functional, "x": t.tensor([[0.25, 0.5], [0.75, 0.5]]),
+                 "y": t.tensor([[1.0, 0.0], [1.0, 1.0]]), "of": t.tensor([1, 0])}
+        operands = [scope["x"], scope["of" if "CrossEntropy" in call or "NLLLoss(None" in call else "y"]]
+        for text in texts:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made = eval(text, scope)
+                if isinstance(made, t.nn.Module):
+                    made = made(*operands, *[scope["y"] - 1] * text.startswith("nn.Triplet"))
+            outcomes.append(np.asarray(made.detach()).round(5).tolist())
+    half = len(outcomes) // 2
+    assert outcomes[:half] == outcomes[half:]
+
+
+def test_an_older_argument_twice_is_an_error() -> None:
+    x = gradcore.ones(2)
+    with raises(TypeError, "got multiple values for argument 'size_average'"):
+        gradcore.nn.functional.mse_loss(x, x, False, size_average=True)
+
+
 @pytest.mark.oracle
 def test_factors_that_stand_first(torch: Any) -> None:
     calls: list[Any] = [
