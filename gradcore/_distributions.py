@@ -13,7 +13,7 @@ from gradcore._random import Generator, normal_, rand, randn, uniform_
 from gradcore.engine import modes
 from gradcore.functional import folding, types
 from gradcore.ops import movement, random
-from gradcore.spec import broadcast_shapes, is_floating
+from gradcore.spec import broadcast_shapes, is_floating, limits
 
 Tensor = Any
 
@@ -90,7 +90,7 @@ def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> T
     """Fill with integers of [from, to): ``random_()``, ``random_(to)``, ``random_(from, to)``; by default from 0 to the
     largest integer of the dtype."""
     if is_floating(tensor.dtype):
-        most = 2 ** (int(types.finfo(tensor.dtype).nmant) + 1)
+        most = 2 ** (int(limits(tensor.dtype).nmant) + 1)
     else:
         most = 2 if tensor.dtype == np.bool_ else min(int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
     low, high = (0, most) if not args else (0, args[0]) if len(args) == 1 else args

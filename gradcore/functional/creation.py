@@ -166,9 +166,11 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
 
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """A tensor filled with one value; without ``dtype``, the dtype is that of the value."""
+    """A tensor filled with one value; without ``dtype``, the dtype is that of the value. A tensor as the value is read."""
+    if isinstance(fill_value, Value):
+        fill_value = fill_value.item()
     if dtype is None:
-        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else \
+        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, (int, np.integer)) else \
             get_default_dtype()
     result = creation.full(fill_value, shape=size_of((size,) if isinstance(size, int) else tuple(size)),
                            dtype=np.dtype(dtype), device=device)
@@ -217,7 +219,11 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
-    """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``."""
+    """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``.
+
+    Bounds that are tensors are read on the host.
+    """
+    start, end, step = (v.item() if isinstance(v, Value) else v for v in (start, end, step))
     if end is None:
         start, end = 0, start
     if dtype is None:

@@ -31,6 +31,11 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
+def plain(value: Any) -> Any:
+    """A Python int for an integer of NumPy's; anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The tensor in another shape: a view if the layout allows, else a copy. One size may be -1."""
     result = movement.reshape(input, size_of(sizes if shape is None else (shape,)))
@@ -246,8 +251,8 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     _need_dims("split expects at least a 1-dimensional tensor", tensor)
     d = dim_of(dim, tensor)
     n = tensor.spec.shape[d]
-    if isinstance(split_size_or_sections, int):
-        size = split_size_or_sections
+    if isinstance(split_size_or_sections, (int, np.integer)):
+        size = int(split_size_or_sections)
         if size <= 0:
             raise SpecError(f"split expects split_size be positive, but got split_size={size}")
         sizes = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
@@ -38,7 +41,8 @@ class _Pad(Module):
 
     def __init__(self, padding: Size) -> None:
         super().__init__()
-        self.padding = (padding,) * (2 * self._dims) if isinstance(padding, int) else tuple(padding)
+        one = isinstance(padding, (int, np.integer))
+        self.padding = tuple(map(plain, (padding,) * (2 * self._dims) if one else padding))
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding, self._mode)
