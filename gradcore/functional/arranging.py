@@ -63,7 +63,8 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
     """Elements shifted by ``shifts`` along ``dims``, wrapping around; without ``dims``, along the flattened tensor."""
-    some = tuple(map(sh.plain, (shifts,) if isinstance(shifts, (int, np.integer)) else shifts))
+    by = sh.plain(shifts)
+    some = (by,) if isinstance(by, int) else tuple(map(sh.plain, by))
     if dims is None or (isinstance(dims, Sequence) and not len(dims)):
         if len(some) != 1:
             raise SpecError(f"shifts and dimensions must align: got {len(some)} shifts and no dims")

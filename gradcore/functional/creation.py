@@ -15,7 +15,7 @@ from gradcore.engine.owners import borrow, send, upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
-from gradcore.functional.shape import size_of
+from gradcore.functional.shape import plain, size_of
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import category, checked_dtype, default_float, is_floating, set_default_float
 
@@ -243,7 +243,8 @@ def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
     """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host."""
-    if not isinstance(steps, (int, np.integer)):
+    steps = plain(steps)
+    if not isinstance(steps, int):
         raise TypeError(f"linspace(): argument 'steps' must be int, not {type(steps).__name__}")
     start, end = (v.item() if hasattr(v, "item") else v for v in (start, end))
     if steps < 0:
@@ -292,7 +293,8 @@ def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None, requires_g
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix [n, m], where m is n by default."""
-    result = creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    rows, columns = plain(n), plain(n if m is None else m)
+    result = creation.eye(rows=rows, columns=columns, dtype=np.dtype(dtype or get_default_dtype()), device=device)
     result.requires_grad = requires_grad
     return result
 

@@ -24,7 +24,8 @@ def sizes(name: str, value: Size, dims: int) -> Any:
     """An int for each of one to three dimensions, from one int or as many ints. Raises :class:`SpecError` for anything else."""
     if isinstance(value, int):
         return (value,) * dims
-    parts = tuple(map(plain, (value,) if isinstance(value, np.integer) else value))
+    value = plain(value)
+    parts = (value,) if isinstance(value, int) else tuple(map(plain, value))
     parts = parts * dims if len(parts) == 1 else parts
     if len(parts) != dims or not all(isinstance(n, int) for n in parts):
         expected = ("one int", "an int or a pair of ints", "an int or three ints")[dims - 1]
@@ -34,8 +35,8 @@ def sizes(name: str, value: Size, dims: int) -> Any:
 
 def sizes_kept(name: str, output_size: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """An output size for each dimension of ``shape``; None keeps one. Raises :class:`SpecError` for another number of sizes."""
-    one = output_size is None or isinstance(output_size, (int, np.integer))
-    wanted = [output_size] * len(shape) if one else list(output_size)
+    given = plain(output_size)
+    wanted = [given] * len(shape) if given is None or isinstance(given, int) else list(given)
     if len(wanted) != len(shape):
         raise SpecError(f"{name}: output_size must be an int or {len(shape)} of them, but got {output_size!r}")
     return tuple(n if m is None else int(m) for n, m in zip(shape, wanted, strict=True))

@@ -60,7 +60,8 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
     else:
         if recompute_scale_factor:
             raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
-        new = [plain(size)] * len(old) if isinstance(size, (int, np.integer)) else [plain(n) for n in size]
+        given = plain(size)
+        new = [given] * len(old) if isinstance(given, int) else [plain(n) for n in given]
     if scale_factor is None or recompute_scale_factor:
         scales = [m / n for m, n in zip(new, old, strict=False)]
     if len(new) != len(old):
@@ -227,7 +228,8 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
 
 
 def _one(name: str, value: Size) -> int:
-    parts = tuple(map(plain, (value,) if isinstance(value, (int, np.integer)) else value))
+    given = plain(value)
+    parts = (given,) if isinstance(given, int) else tuple(map(plain, given))
     if len(parts) != 1 or not isinstance(parts[0], int):
         raise SpecError(f"{name} must be an int or one int in a tuple, but got {value!r}")
     return parts[0]

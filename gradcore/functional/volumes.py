@@ -12,7 +12,7 @@ from gradcore.errors import SpecError
 from gradcore.functional.images import max_pool2d, sizes_kept, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import conv_transpose2d
-from gradcore.functional.shape import contiguous, squeeze, unsqueeze
+from gradcore.functional.shape import contiguous, plain, squeeze, unsqueeze
 from gradcore.ops import arrangement, convolution, elementwise, movement
 
 Tensor = Any
@@ -151,6 +151,7 @@ def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool =
     """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
     if input.spec.ndim not in (2, 3):
         raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
-    wanted = output_size if isinstance(output_size, (int, np.integer)) else next(iter(output_size))
+    given = plain(output_size)
+    wanted = given if isinstance(given, int) else next(iter(given))
     found = adaptive_max_pool2d(unsqueeze(input, -2), (1, wanted), return_indices)
     return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)

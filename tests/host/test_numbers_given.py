@@ -19,21 +19,27 @@ OF_NUMPY = [
     "F.interpolate(x, size=n)", "F.interpolate(x, size=(n, n), mode='bilinear')", "F.interpolate(x, scale_factor=n)",
     "F.interpolate(x, scale_factor=np.float32(1.5))", "F.unfold(x, n)", "F.fold(F.unfold(x, 2), (n * 3, n * 4), n)",
     "F.local_response_norm(x, n)", "nn.LayerNorm(n * 4)(x)", "nn.LayerNorm([n * 4])(x)", "nn.ZeroPad2d(n)(x)",
-    "nn.Conv2d(4, 4, n, padding=n).weight.shape", "x.chunk(n)", "x.roll(n, n)", "x.roll(n)",
-    "x.repeat_interleave(n)", "t.full((2,), n)", "t.full((n,), np.float64(2))"]
+    "nn.Conv2d(4, 4, n, padding=n).weight.shape", "x.chunk(n)", "x.roll(n, n)", "x.roll(n)", "x.repeat_interleave(n)",
+    "t.full((2,), n)", "t.full((n,), np.float64(2))"]
 #: Calls with tensors of one element, which are read.
 OF_TENSORS = [
     "t.arange(t.tensor(3))", "t.arange(t.tensor([3, 5]).max())", "t.arange(t.tensor(1), t.tensor(6), t.tensor(2))",
     "t.arange(0, t.tensor(2.5))", "t.arange(t.tensor(3), dtype=t.float32)", "t.full((2,), t.tensor(3))",
     "t.full((2,), t.tensor(True))", "t.full((2,), t.tensor(0.5))", "t.full_like(x, t.tensor(3))",
-    "x.new_full((2,), t.tensor(3))"]
+    "x.new_full((2,), t.tensor(3))", "t.zeros(k, 3)", "t.ones((k,))", "t.empty(k, 1).shape", "t.randn(1, k).shape",
+    "t.eye(k, 3)", "x.view(k, -1)", "x.reshape((k, 4, -1))", "x[0].expand(k, -1, -1, -1)", "x.repeat(k, 1, 1, 1)",
+    "x.new_zeros(t.tensor([2]))", "x.topk(k).values", "x.kthvalue(k, 1).values", "x.narrow(1, k, k)", "x.split(k, 1)",
+    "x.chunk(k, 1)", "x.tril(k)", "x.roll(k)", "F.one_hot(t.tensor([0, 1]), k)", "t.linspace(0, 1, k)",
+    "t.randint(0, k, (k,)).shape", "t.randperm(k).shape", "t.multinomial(t.ones(3), k).shape", "F.max_pool2d(x, k)",
+    "F.adaptive_avg_pool2d(x, (k, 3))", "F.interpolate(x, k)"]
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("call", OF_NUMPY + OF_TENSORS)
 def test_numbers_of_other_kinds(call: str, torch: Any) -> None:
     values = np.linspace(-1, 1, 2 * 4 * 6 * 8, dtype=np.float32).reshape(2, 4, 6, 8)
-    found = [eval(call, {"t": t, "nn": t.nn, "F": t.nn.functional, "np": np, "n": np.int64(2), "x": t.tensor(values)})
+    found = [eval(call, {"t": t, "nn": t.nn, "F": t.nn.functional, "np": np, "n": np.int64(2), "k": t.tensor(2),
+                         "x": t.tensor(values)})
              for t in (gradcore, torch)]
     ours, theirs = [r if isinstance(r, (tuple, list)) else (r,) for r in found]
     assert len(ours) == len(theirs)
@@ -43,6 +49,19 @@ def test_numbers_of_other_kinds(call: str, torch: Any) -> None:
             np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-4)
         else:
             assert a == b
+
+
+def test_a_tensor_that_is_no_integer_is_no_size() -> None:
+    for size in (gradcore.tensor(2.0), gradcore.tensor(True)):
+        with raises(TypeError, "a size must be an int, but got tensor("):
+            gradcore.zeros(3, size)
+
+
+def test_in_a_trace_the_line_that_reads_a_size_is_named() -> None:
+    with raises(RuntimeError, __file__.rpartition("/")[2]):
+        gradcore.compile(lambda x, n: x * gradcore.arange(n))(gradcore.ones(3), gradcore.tensor(3))
+    with raises(RuntimeError, __file__.rpartition("/")[2]):
+        gradcore.compile(lambda x, n: x + gradcore.zeros(n))(gradcore.ones(3), gradcore.tensor(3))
 
 
 def test_sizes_of_layers_are_pythons() -> None:
