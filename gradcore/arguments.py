@@ -53,7 +53,7 @@ def by_reduction(args: tuple[Any, ...], named: dict[str, Any], places: tuple[int
     """Arguments of a loss, with ``reduction`` for the two that PyTorch had before it, and still takes: by name, and in a row at
     ``places``. It warns about the line ``depth`` calls up."""
     row = {name: args[place] for name, place in zip(("size_average", "reduce"), places) if place < len(args)}
-    older = {**row, **{name: named[name] for name in ("size_average", "reduce") if name in named}}
+    older = row | {name: named[name] for name in ("size_average", "reduce") if name in named}
     if not older:
         return args, named
     if len(older) < len(row) + sum(name in named for name in older):

@@ -164,11 +164,15 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
     return result
 
 
+def _number(value: Any) -> Any:
+    """The value of a tensor, which is read; anything else as it is."""
+    return value.item() if hasattr(value, "spec") else value
+
+
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
     """A tensor filled with one value; without ``dtype``, the dtype is that of the value. A tensor as the value is read."""
-    if isinstance(fill_value, Value):
-        fill_value = fill_value.item()
+    fill_value = _number(fill_value)
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, (int, np.integer)) else \
             get_default_dtype()
@@ -223,7 +227,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
 
     Bounds that are tensors are read on the host.
     """
-    start, end, step = (v.item() if isinstance(v, Value) else v for v in (start, end, step))
+    start, end, step = _number(start), _number(end), _number(step)
     if end is None:
         start, end = 0, start
     if dtype is None:

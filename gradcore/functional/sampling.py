@@ -54,8 +54,8 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         raise SpecError(f"interpolate: expected input [N, C, ...], but got {list(input.spec.shape)}")
     if size is None:
         assert scale_factor is not None
-        one = isinstance(scale_factor, (int, float, np.number))
-        scales = [float(scale_factor)] * len(old) if one else list(scale_factor)
+        factor: Any = scale_factor
+        scales = [float(factor)] * len(old) if isinstance(factor, (int, float, np.number)) else list(factor)
         new = [math.floor(n * s) for n, s in zip(old, scales, strict=False)]
     else:
         if recompute_scale_factor:

@@ -255,13 +255,13 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     _need_dims("split expects at least a 1-dimensional tensor", tensor)
     d = dim_of(dim, tensor)
     n = tensor.spec.shape[d]
-    size = plain(split_size_or_sections)
+    size: Any = plain(split_size_or_sections)
     if isinstance(size, int):
         if size <= 0:
             raise SpecError(f"split expects split_size be positive, but got split_size={size}")
         sizes = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]
     else:
-        sizes = list(split_size_or_sections)
+        sizes = list(size)
     return movement.split(tensor, sizes=tuple(sizes), dim=d)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
@@ -41,8 +39,8 @@ class _Pad(Module):
 
     def __init__(self, padding: Size) -> None:
         super().__init__()
-        one = isinstance(padding, (int, np.integer))
-        self.padding = tuple(map(plain, (padding,) * (2 * self._dims) if one else padding))
+        given: Any = plain(padding)
+        self.padding = (given,) * (2 * self._dims) if isinstance(given, int) else tuple(map(plain, given))
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding, self._mode)

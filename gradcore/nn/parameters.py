@@ -137,12 +137,12 @@ class ParameterDict(Module):
     def clear(self) -> None:
         self._parameters.clear()
 
-    def __or__(self, other: ParameterDict) -> ParameterDict:
+    def __or__(self, other: Any) -> ParameterDict:
         both = self.copy()
         both.update(other)
         return both
 
-    def __ior__(self, other: ParameterDict) -> ParameterDict:
+    def __ior__(self, other: Any) -> ParameterDict:
         self.update(other)
         return self
 
