@@ -12,8 +12,9 @@ from gradcore import _tensor, functional
 from gradcore._random import Generator, normal_, rand, randn, uniform_
 from gradcore.engine import modes
 from gradcore.functional import folding, types
+from gradcore.functional.shape import plain
 from gradcore.ops import movement, random
-from gradcore.spec import broadcast_shapes, is_floating
+from gradcore.spec import broadcast_shapes, is_floating, limits
 
 Tensor = Any
 
@@ -54,6 +55,7 @@ def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, d
         low = given.pop() if given else 0
     if high is None or size is None or given:
         raise TypeError(f"randint() expected (low=0, high, size), but got {args}")
+    low, high = plain(low), plain(high)
     made = np.dtype(np.int64 if dtype is None else dtype)
     _check_range(low, high, made)
     with modes.no_grad():
@@ -90,7 +92,7 @@ def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> T
     """Fill with integers of [from, to): ``random_()``, ``random_(to)``, ``random_(from, to)``; by default from 0 to the
     largest integer of the dtype."""
     if is_floating(tensor.dtype):
-        most = 2 ** (int(types.finfo(tensor.dtype).nmant) + 1)
+        most = 2 ** (int(limits(tensor.dtype).nmant) + 1)
     else:
         most = 2 if tensor.dtype == np.bool_ else min(int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
     low, high = (0, most) if not args else (0, args[0]) if len(args) == 1 else args
@@ -151,7 +153,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     """
     if input.spec.ndim not in (1, 2) or not is_floating(input.dtype):
         raise RuntimeError(f"multinomial expects weights of 1 or 2 dimensions, of a floating type, but got {input.spec}")
-    categories = input.spec.shape[-1]
+    categories, num_samples = input.spec.shape[-1], plain(num_samples)
     if num_samples <= 0 or (not replacement and num_samples > categories):
         raise RuntimeError("cannot sample n_sample <= 0 samples, nor n_sample > prob_dist.size(-1) without replacement: got "
                            f"{num_samples} of {categories} categories")

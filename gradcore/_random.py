@@ -19,6 +19,7 @@ from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import local
 from gradcore.errors import TraceError
+from gradcore.functional.shape import plain
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
 from gradcore.spec import is_floating
@@ -220,6 +221,7 @@ def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: Any = None) -> Tensor:
     """A random permutation of the integers below ``n``, [n], drawn on the host. Raises ValueError for a negative ``n``."""
+    n = plain(n)
     if n < 0:
         raise ValueError(f"n must be non-negative, got {n}")
     device = device_of_new(device) if generator is None else device or generator.device

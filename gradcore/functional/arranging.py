@@ -63,13 +63,14 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
     """Elements shifted by ``shifts`` along ``dims``, wrapping around; without ``dims``, along the flattened tensor."""
-    some = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-    if dims is None or dims == ():
+    by = sh.plain(shifts)
+    some = (by,) if isinstance(by, int) else tuple(map(sh.plain, by))
+    if dims is None or (isinstance(dims, Sequence) and not len(dims)):
         if len(some) != 1:
             raise SpecError(f"shifts and dimensions must align: got {len(some)} shifts and no dims")
         flat = arrangement.roll(sh.reshape(input, -1), shifts=some, dims=(0,))
         return sh.reshape(flat, input.spec.shape)
-    given = (dims,) if isinstance(dims, int) else tuple(dims)
+    given = (dims,) if isinstance(dims, (int, np.integer)) else tuple(dims)
     return arrangement.roll(input, shifts=some, dims=tuple(sh.dim_of(d, input) for d in given))
 
 
@@ -125,7 +126,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         input, dim = sh.reshape(input, -1), 0
     d = sh.dim_of(dim, input)
     shape = input.spec.shape
-    if isinstance(repeats, int):
+    if isinstance(repeats, (int, np.integer)):
+        repeats = int(repeats)
         if repeats < 0:
             raise SpecError(f"Repeats must be non-negative, but got {repeats}")
         wide = movement.expand(sh.unsqueeze(input, d + 1), shape=(*shape[:d + 1], repeats, *shape[d + 1:]))

@@ -15,7 +15,7 @@ from gradcore.engine.owners import borrow, send, upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
-from gradcore.functional.shape import size_of
+from gradcore.functional.shape import plain, size_of
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import category, checked_dtype, default_float, is_floating, set_default_float
 
@@ -164,11 +164,17 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
     return result
 
 
+def _number(value: Any) -> Any:
+    """The value of a tensor, which is read; anything else as it is."""
+    return value.item() if hasattr(value, "spec") else value
+
+
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """A tensor filled with one value; without ``dtype``, the dtype is that of the value."""
+    """A tensor filled with one value; without ``dtype``, the dtype is that of the value. A tensor as the value is read."""
+    fill_value = _number(fill_value)
     if dtype is None:
-        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else \
+        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, (int, np.integer)) else \
             get_default_dtype()
     result = creation.full(fill_value, shape=size_of((size,) if isinstance(size, int) else tuple(size)),
                            dtype=np.dtype(dtype), device=device)
@@ -217,7 +223,11 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
-    """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``."""
+    """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``.
+
+    Bounds that are tensors are read on the host.
+    """
+    start, end, step = _number(start), _number(end), _number(step)
     if end is None:
         start, end = 0, start
     if dtype is None:
@@ -237,7 +247,8 @@ def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
     """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host."""
-    if not isinstance(steps, (int, np.integer)):
+    steps = plain(steps)
+    if not isinstance(steps, int):
         raise TypeError(f"linspace(): argument 'steps' must be int, not {type(steps).__name__}")
     start, end = (v.item() if hasattr(v, "item") else v for v in (start, end))
     if steps < 0:
@@ -286,7 +297,8 @@ def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None, requires_g
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix [n, m], where m is n by default."""
-    result = creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    rows, columns = plain(n), plain(n if m is None else m)
+    result = creation.eye(rows=rows, columns=columns, dtype=np.dtype(dtype or get_default_dtype()), device=device)
     result.requires_grad = requires_grad
     return result
 

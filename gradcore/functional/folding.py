@@ -100,7 +100,7 @@ def msort(input: Tensor) -> Tensor:
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
     """The ``k`` largest or smallest elements along ``dim``, sorted, and their indices, int64. Backward keeps the indices."""
-    d = sh.dim_of(dim, input)
+    d, k = sh.dim_of(dim, input), sh.plain(k)
     if not 0 <= k <= _size(input, d):
         raise SpecError(f"selected index k out of range: {k} of {_size(input, d)} elements")
     return _ranked(input, d, 0, k, largest)
@@ -108,7 +108,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
     """The ``k``-th smallest element along ``dim``, counted from 1, and its index, int64."""
-    d = sh.dim_of(dim, input)
+    d, k = sh.dim_of(dim, input), sh.plain(k)
     if not _size(input, d):
         raise DimError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
     if not 1 <= k <= _size(input, d):

@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.engine.state import local
 from gradcore.errors import SpecError
 from gradcore.functional.mathematics import add, rsqrt
-from gradcore.functional.shape import squeeze, unsqueeze
+from gradcore.functional.shape import plain, squeeze, unsqueeze
 from gradcore.ops import batch_norm as norms
 from gradcore.ops import convolution, creation, movement, pooling
 
@@ -22,12 +22,24 @@ FLOAT32 = np.dtype(np.float32)
 
 def sizes(name: str, value: Size, dims: int) -> Any:
     """An int for each of one to three dimensions, from one int or as many ints. Raises :class:`SpecError` for anything else."""
-    parts = (value,) if isinstance(value, int) else tuple(value)
+    if isinstance(value, int):
+        return (value,) * dims
+    value = plain(value)
+    parts = (value,) if isinstance(value, int) else tuple(map(plain, value))
     parts = parts * dims if len(parts) == 1 else parts
     if len(parts) != dims or not all(isinstance(n, int) for n in parts):
         expected = ("one int", "an int or a pair of ints", "an int or three ints")[dims - 1]
         raise SpecError(f"{name} must be {expected}, but got {value!r}")
     return parts
+
+
+def sizes_kept(name: str, output_size: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """An output size for each dimension of ``shape``; None keeps one. Raises :class:`SpecError` for another number of sizes."""
+    given = plain(output_size)
+    wanted = [given] * len(shape) if given is None or isinstance(given, int) else list(given)
+    if len(wanted) != len(shape):
+        raise SpecError(f"{name}: output_size must be an int or {len(shape)} of them, but got {output_size!r}")
+    return tuple(n if m is None else int(m) for n, m in zip(shape, wanted, strict=True))
 
 
 pair, triple = partial(sizes, dims=2), partial(sizes, dims=3)
@@ -113,8 +125,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     Backward keeps nothing.
     """
     x, lone = _batched("adaptive_avg_pool2d", input)
-    wanted = (output_size, output_size) if output_size is None or isinstance(output_size, int) else tuple(output_size)
-    size = tuple(n if m is None else m for n, m in zip(x.spec.shape[2:], wanted, strict=True))
+    size = sizes_kept("adaptive_avg_pool2d", output_size, x.spec.shape[2:])
     out = pooling.adaptive_avg_pool2d(x, size=size)
     return squeeze(out, 0) if lone else out
 

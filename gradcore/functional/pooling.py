@@ -13,7 +13,7 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.functional import picking
 from gradcore.functional import shape as sh
-from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair, triple
+from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair, sizes, sizes_kept, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import avg_pool1d, max_pool1d
 from gradcore.functional.volumes import adaptive_max_pool2d
@@ -87,16 +87,11 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
     With ``return_indices`` also the index of each maximum in the flattened volume, int64.
     """
     x = _volumes("adaptive_max_pool3d", input)
-    depth, *size = _sizes(output_size, x)
+    depth, *size = sizes_kept("adaptive_max_pool3d", output_size, x.spec.shape[2:])
     planes, inside = adaptive_max_pool2d(_planes(x), size, True)
     out, found = adaptive_max_pool2d(_columns(planes, x), (depth, None), True)
     out = _whole(out, planes, input)
     return (out, _whole(_in_volume(inside, found, x), planes, input)) if return_indices else out
-
-
-def _sizes(output_size: Any, x: Tensor) -> list[int]:
-    wanted = (output_size,) * 3 if output_size is None or isinstance(output_size, int) else tuple(output_size)
-    return [n if m is None else m for n, m in zip(x.spec.shape[2:], wanted, strict=True)]
 
 
 def avg_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
@@ -119,7 +114,7 @@ def avg_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """Mean pooling of [N, C, D, H, W] or [C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
     x = _volumes("adaptive_avg_pool3d", input)
-    depth, *size = _sizes(output_size, x)
+    depth, *size = sizes_kept("adaptive_avg_pool3d", output_size, x.spec.shape[2:])
     planes = adaptive_avg_pool2d(_planes(x), size)
     return _whole(adaptive_avg_pool2d(_columns(planes, x), (depth, None)), planes, input)
 
@@ -146,7 +141,7 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
     An infinite ``norm_type`` gives the largest absolute value of each window, minus infinity the smallest. Where the sum is
     0, the gradient is NaN or infinite, as in PyTorch.
     """
-    count = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
+    count = sizes("kernel_size", kernel_size, 1)[0]
     return _lp_pool(avg_pool1d, max_pool1d, count, input, norm_type, kernel_size, stride, ceil_mode)
 
 

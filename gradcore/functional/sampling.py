@@ -13,7 +13,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import squeeze, transpose, unsqueeze
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, max_pool2d, pair
 from gradcore.functional.padding import pad
-from gradcore.functional.shape import apart
+from gradcore.functional.shape import apart, plain
 from gradcore.ops import convolution, elementwise, linalg, movement
 
 __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
@@ -29,8 +29,10 @@ _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
 
 def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
-                mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
+                mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None) -> Tensor:
     """Resize the spatial dimensions of [N, C, ...] to ``size``, or by ``scale_factor``.
+
+    With ``recompute_scale_factor``, a factor only gives the size, whose ratio to the input's is the factor then.
 
     ``mode`` is ``"nearest"``, by PyTorch's rule, or ``"nearest-exact"``; ``"area"``, the mean of the elements covered;
     ``"linear"``, ``"bilinear"`` or ``"trilinear"`` for one, two or three spatial dimensions; or ``"bicubic"`` for two (Keys,
@@ -52,10 +54,15 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         raise SpecError(f"interpolate: expected input [N, C, ...], but got {list(input.spec.shape)}")
     if size is None:
         assert scale_factor is not None
-        scales = [float(scale_factor)] * len(old) if isinstance(scale_factor, (int, float)) else list(scale_factor)
+        factor: Any = scale_factor
+        scales = [float(factor)] * len(old) if isinstance(factor, (int, float, np.number)) else list(factor)
         new = [math.floor(n * s) for n, s in zip(old, scales, strict=False)]
     else:
-        new = [size] * len(old) if isinstance(size, int) else list(size)
+        if recompute_scale_factor:
+            raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
+        given = plain(size)
+        new = [given] * len(old) if isinstance(given, int) else [plain(n) for n in given]
+    if scale_factor is None or recompute_scale_factor:
         scales = [m / n for m, n in zip(new, old, strict=False)]
     if len(new) != len(old):
         raise SpecError(f"interpolate: expected {len(old)} sizes for an input of {list(input.spec.shape)}, but got {new}")
@@ -221,7 +228,8 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
 
 
 def _one(name: str, value: Size) -> int:
-    parts = (value,) if isinstance(value, int) else tuple(value)
+    given = plain(value)
+    parts = (given,) if isinstance(given, int) else tuple(map(plain, given))
     if len(parts) != 1 or not isinstance(parts[0], int):
         raise SpecError(f"{name} must be an int or one int in a tuple, but got {value!r}")
     return parts[0]

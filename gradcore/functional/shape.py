@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.engine.state import local
+from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import movement
 from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, promote, resolve_shape
@@ -23,12 +24,21 @@ def dim_of(dim: int, x: Tensor) -> int:
 
 
 def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes given as ``f(2, 3)`` or ``f((2, 3))``. Raises TypeError for sizes that are not ints."""
+    """Sizes given as ``f(2, 3)`` or ``f((2, 3))``; a tensor of one integer is read. Raises TypeError for what is no int."""
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    for n in sizes:
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
+    found = tuple(map(plain, sizes))
+    for n in found:
+        if not isinstance(n, int) or isinstance(n, bool):
             raise TypeError(f"a size must be an int, but got {n!r} of type {type(n).__name__} in {sizes}")
-    return tuple(int(n) for n in sizes)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A Python int for an integer of NumPy's, and for a tensor of one integer, which is read; anything else as it is."""
+    if type(value) is int:
+        return value
+    read = isinstance(value, np.integer) or (isinstance(value, Value) and value.spec.dtype.kind in "iu")
+    return int(value) if read else value
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
@@ -49,12 +59,12 @@ def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Te
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of the last two dimensions, with zeros above the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.tril(input, diagonal=diagonal)
+    return movement.tril(input, diagonal=plain(diagonal))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of the last two dimensions, with zeros below the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.triu(input, diagonal=diagonal)
+    return movement.triu(input, diagonal=plain(diagonal))
 
 
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
@@ -190,8 +200,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     _need_dims("narrow() cannot be applied to a 0-dim tensor.", input)
     d = dim_of(dim, input)
     n = input.spec.shape[d]
-    # It may be a tensor, which is read on the host.
-    start = int(start)
+    start, length = int(plain(start)), plain(length)
     if length < 0:
         raise SpecError(f"narrow(): length must be non-negative, but got {length}.")
     if not -n <= start <= n:
@@ -246,18 +255,19 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     _need_dims("split expects at least a 1-dimensional tensor", tensor)
     d = dim_of(dim, tensor)
     n = tensor.spec.shape[d]
-    if isinstance(split_size_or_sections, int):
-        size = split_size_or_sections
+    size: Any = plain(split_size_or_sections)
+    if isinstance(size, int):
         if size <= 0:
             raise SpecError(f"split expects split_size be positive, but got split_size={size}")
         sizes = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]
     else:
-        sizes = list(split_size_or_sections)
+        sizes = list(size)
     return movement.split(tensor, sizes=tuple(sizes), dim=d)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """``chunks`` views along ``dim``, or fewer; the last may be shorter."""
+    chunks = plain(chunks)
     if chunks <= 0:
         raise SpecError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     _need_dims("chunk expects at least a 1-dimensional tensor", input)

@@ -75,12 +75,27 @@ def can_cast(from_: Any, to: Any) -> bool:
     return category(np.dtype(from_)) <= category(np.dtype(to))
 
 
-def finfo(dtype: Any = None) -> Any:
-    """NumPy's limits of a floating dtype, by default the default dtype: ``eps``, ``max``, ``min``, ``tiny``, ``bits``."""
-    dtype = default_float() if dtype is None else np.dtype(dtype)
-    if not is_floating(dtype):
-        raise TypeError(f"finfo is of floating-point types, but got {dtype.name}; iinfo is of integers")
-    return limits(dtype)
+class finfo:
+    """The limits of a floating dtype, by default the default dtype: ``eps``, ``max``, ``min``, ``tiny``, ``bits``.
+
+    They are Python's numbers, since NumPy's would make what is computed with them round, or overflow, in the dtype itself.
+    """
+
+    def __init__(self, dtype: Any = None) -> None:
+        kind = default_float() if dtype is None else np.dtype(dtype)
+        if not is_floating(kind):
+            raise TypeError(f"finfo is of floating-point types, but got {kind.name}; iinfo is of integers")
+        found = limits(kind)
+        self.dtype = kind.name
+        self.bits = int(found.bits)
+        self.eps, self.max, self.min = float(found.eps), float(found.max), float(found.min)
+        self.tiny = self.smallest_normal = float(found.smallest_normal)
+        self.resolution = 10.0 ** -int(found.precision)
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={getattr(self, name):g}"
+                            for name in ("resolution", "min", "max", "eps", "smallest_normal", "tiny"))
+        return f"finfo({numbers}, dtype={self.dtype})"
 
 
 def iinfo(dtype: Any) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
-from gradcore.functional.images import max_pool2d, triple
+from gradcore.functional.images import max_pool2d, sizes_kept, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import conv_transpose2d
-from gradcore.functional.shape import contiguous, squeeze, unsqueeze
+from gradcore.functional.shape import contiguous, plain, squeeze, unsqueeze
 from gradcore.ops import arrangement, convolution, elementwise, movement
 
 Tensor = Any
@@ -130,9 +130,8 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     """
     if input.spec.ndim not in (3, 4):
         raise SpecError(f"adaptive_max_pool2d(): Expected 3D or 4D tensor, but got {list(input.spec.shape)}")
-    wanted = (output_size, output_size) if output_size is None or isinstance(output_size, int) else tuple(output_size)
     shape = input.spec.shape[-2:]
-    size = [n if m is None else m for n, m in zip(shape, wanted, strict=True)]
+    size = sizes_kept("adaptive_max_pool2d", output_size, shape)
     kernel, places = zip(*[_parts(n, m) for n, m in zip(shape, size, strict=True)], strict=True)
     x = input
     for d in (0, 1):
@@ -152,6 +151,7 @@ def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool =
     """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
     if input.spec.ndim not in (2, 3):
         raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
-    wanted = output_size if isinstance(output_size, int) else next(iter(output_size))
+    given = plain(output_size)
+    wanted = given if isinstance(given, int) else next(iter(given))
     found = adaptive_max_pool2d(unsqueeze(input, -2), (1, wanted), return_indices)
     return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)

@@ -59,6 +59,19 @@ class EmbeddingBag(Module):
         return F.embedding_bag(input, self.weight, offsets, self.mode, per_sample_weights, self.include_last_offset,
                                self.padding_idx)
 
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, max_norm: float | None = None, norm_type: float = 2.0,
+                        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+                        include_last_offset: bool = False, padding_idx: int | None = None) -> EmbeddingBag:
+        """A layer with a given table [rows, columns], which is trained only with ``freeze=False``."""
+        if embeddings.spec.ndim != 2:
+            raise ValueError("Embeddings parameter is expected to be 2-dimensional")
+        rows, columns = embeddings.spec.shape
+        made = cls(rows, columns, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset,
+                   padding_idx)
+        made.weight.requires_grad = not freeze
+        return made
+
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}"
         return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"

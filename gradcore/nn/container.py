@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from gradcore.nn import paths
@@ -43,8 +44,9 @@ class _Numbered(Module):
     def __setitem__(self, index: int, module: Module) -> None:
         setattr(self, self._name(index), module)
 
-    def __delitem__(self, index: int) -> None:
-        delattr(self, self._name(index))
+    def __delitem__(self, index: int | slice) -> None:
+        for name in list(self._modules)[index] if isinstance(index, slice) else [self._name(index)]:
+            delattr(self, name)
         self._renumber(list(self._modules.values()))
 
     def _renumber(self, modules: list[Any]) -> None:
@@ -151,6 +153,15 @@ class ModuleList(_Numbered):
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
+
+    def __repr__(self) -> str:
+        """A run of modules with the same text is one line, as ``(0-2): 3 x ReLU()``."""
+        lines = []
+        for text, run in groupby(enumerate(map(repr, self)), lambda numbered: numbered[1]):
+            at = [k for k, _ in run]
+            several = f"({at[0]}-{at[-1]}): {len(at)} x {text}"
+            lines.append((f"({at[0]}): {text}" if len(at) == 1 else several).replace("\n", "\n  "))
+        return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)" if lines else f"{self._get_name()}()"
 
 
 class ModuleDict(Module):

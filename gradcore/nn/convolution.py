@@ -34,10 +34,14 @@ class _ConvNd(Module):
         super().__init__()
         if self.transposed and padding_mode != "zeros":
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}, but got {padding_mode!r}')
+        if isinstance(padding, str) and padding not in ("same", "valid"):
+            raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = sizes("kernel_size", kernel_size, self._dims)
         self.stride = sizes("stride", stride, self._dims)
+        if padding == "same" and any(step != 1 for step in self.stride):
+            raise ValueError("padding='same' is not supported for strided convolutions")
         self.padding = padding if isinstance(padding, str) else sizes("padding", padding, self._dims)
         self.output_padding = sizes("output_padding", output_padding, self._dims)
         self.dilation = sizes("dilation", dilation, self._dims)

@@ -178,15 +178,18 @@ class Module(Hooked, Named, Stateful):
 
     register_module = add_module
 
-    def named_modules(self, memo: set[int] | None = None, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Every module of the tree with its path, ``""`` for the root; a module that occurs twice is listed once."""
+    def named_modules(self, memo: set[int] | None = None, prefix: str = "",
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """Every module of the tree with its path, ``""`` for the root; a module that occurs twice is listed once, or with
+        ``remove_duplicate=False`` at each of its paths."""
         memo = set() if memo is None else memo
         if id(self) not in memo:
-            memo.add(id(self))
+            if remove_duplicate:
+                memo.add(id(self))
             yield prefix, self
             for name, child in self.__dict__["_modules"].items():
                 if child is not None:
-                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
         return (m for _, m in self.named_modules())
@@ -203,7 +206,8 @@ class Module(Hooked, Named, Stateful):
 
     def _named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for path, module in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+        modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
+        for path, module in modules:
             for name, value in module.__dict__[kind].items():
                 if value is None or id(value) in seen:
                     continue

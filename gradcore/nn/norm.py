@@ -10,12 +10,17 @@ import numpy as np
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
 from gradcore.functional import empty, ones, squeeze, unsqueeze, zeros
+from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
 Tensor = Any
+
+
+def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(plain, (shape,) if isinstance(shape, (int, np.integer)) else shape))
 
 
 def _reset(weight: Tensor | None, bias: Tensor | None) -> None:
@@ -38,7 +43,7 @@ class LayerNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = _sizes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
 
@@ -159,7 +164,7 @@ class RMSNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
                  device: Any = None, dtype: Any = None) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = _sizes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.register_parameter("weight", Parameter(ones(self.normalized_shape, device=device, dtype=dtype))
@@ -204,7 +209,8 @@ class GroupNorm(Module):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        return (f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
+                f"bias={self.bias is not None}")
 
 
 class _InstanceNorm(_NormBase):

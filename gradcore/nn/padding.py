@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
@@ -38,7 +39,8 @@ class _Pad(Module):
 
     def __init__(self, padding: Size) -> None:
         super().__init__()
-        self.padding = (padding,) * (2 * self._dims) if isinstance(padding, int) else tuple(padding)
+        given: Any = plain(padding)
+        self.padding = (given,) * (2 * self._dims) if isinstance(given, int) else tuple(map(plain, given))
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding, self._mode)

@@ -137,6 +137,15 @@ class ParameterDict(Module):
     def clear(self) -> None:
         self._parameters.clear()
 
+    def __or__(self, other: Any) -> ParameterDict:
+        both = self.copy()
+        both.update(other)
+        return both
+
+    def __ior__(self, other: Any) -> ParameterDict:
+        self.update(other)
+        return self
+
     def copy(self) -> ParameterDict:
         """Another dict of the same parameters."""
         return type(self)(self._parameters.copy().items())

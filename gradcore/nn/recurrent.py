@@ -138,8 +138,8 @@ class RNNBase(Module):
 
     @property
     def all_weights(self) -> list[list[Any]]:
-        """The weights and biases of each layer and direction."""
-        return [[getattr(self, name) for name in names] for names in self._all_weights]
+        """The weights and biases of each layer and direction; only the weights with ``bias=False``."""
+        return [[getattr(self, name) for name in names[:4 if self.bias else 2]] for names in self._all_weights]
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"

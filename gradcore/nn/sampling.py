@@ -17,16 +17,19 @@ class Upsample(Module):
     """See :func:`gradcore.nn.functional.interpolate`."""
 
     def __init__(self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None, mode: str = "nearest",
-                 align_corners: bool | None = None) -> None:
+                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None) -> None:
         super().__init__()
+        self.name = type(self).__name__
         self.size = size
         self.scale_factor = tuple(map(float, scale_factor)) if isinstance(scale_factor, Sequence) else (
             None if scale_factor is None else float(scale_factor))
         self.mode = mode
         self.align_corners = align_corners
+        self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners)
+        return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners,
+                             self.recompute_scale_factor)
 
     def extra_repr(self) -> str:
         size = f"size={self.size}" if self.scale_factor is None else f"scale_factor={self.scale_factor}"

@@ -100,7 +100,7 @@ REFUSED = {
     "Tensor.is_pinned Tensor.pin_memory": "device", "Tensor.random_": "from to", "Tensor.record_stream": "s",
     "nn.functional.embedding nn.functional.embedding_bag": "max_norm norm_type scale_grad_by_freq sparse",
     "embedding": "scale_grad_by_freq sparse",
-    "nn.functional.interpolate": "antialias recompute_scale_factor", "layer_norm": "cudnn_enable",
+    "nn.functional.interpolate": "antialias", "layer_norm": "cudnn_enable",
     "group_norm": "cudnn_enabled", "nn.functional.elu_": "scale input_scale"}
 
 

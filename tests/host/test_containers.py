@@ -1,0 +1,60 @@
+"""Containers, names of what occurs twice, and texts of modules, compared with PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+#: Lines of code, and what they make.
+PROGRAMS = [
+    ("l = nn.ModuleList([nn.ReLU(), nn.ELU(), nn.Tanh()]); del l[0:2]", "repr(l)"),
+    ("l = nn.Sequential(nn.ReLU(), nn.ELU(), nn.Tanh()); del l[::2]", "repr(l)"),
+    ("l = nn.Sequential(nn.ReLU(), nn.ELU(), nn.Tanh()); del l[-1]", "repr(l)"),
+    ("l = nn.ModuleList([nn.Linear(2, 3), nn.Linear(2, 3), nn.ReLU(), nn.Linear(2, 3)])", "repr(l)"),
+    ("l = nn.ModuleList([nn.Sequential(nn.ReLU())] * 3)", "repr(l)"), ("l = nn.ModuleList()", "repr(l)"),
+    ("p = nn.ParameterDict({'a': t.ones(2)}); q = p | nn.ParameterDict({'b': t.ones(1)}); p |= {'c': t.ones(1)}",
+     "list(p.keys()), list(q.keys()), p['a'] is q['a']"),
+    ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
+    ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
+    ("m = nn.GroupNorm(2, 4, bias=False)", "repr(m), repr(nn.GroupNorm(2, 4))"),
+    ("m = nn.TripletMarginWithDistanceLoss()", "repr(m)"),
+    ("m = nn.EmbeddingBag.from_pretrained(t.ones(3, 2), mode='sum', padding_idx=1)",
+     "repr(m), m.weight.requires_grad, m(t.tensor([[0, 1, 2]])).tolist()"),
+    ("m = nn.EmbeddingBag.from_pretrained(t.ones(3, 2), freeze=False)", "repr(m), m.weight.requires_grad")]
+#: Names in a module that has a layer, with a batch norm, at two places, and its weight at a third.
+NAMES = ["named_parameters()", "named_parameters(remove_duplicate=False)", "named_parameters('p', False, False)",
+         "named_buffers(remove_duplicate=False)", "named_modules()", "named_modules(remove_duplicate=False)",
+         "named_modules(prefix='p', remove_duplicate=False)"]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("code", "made"), PROGRAMS, ids=[code for code, _ in PROGRAMS])
+def test_containers_and_layers(code: str, made: str, torch: Any) -> None:
+    scopes: list[dict[str, Any]] = [{"t": t, "nn": t.nn} for t in (gradcore, torch)]
+    for scope in scopes:
+        exec(code, scope)
+    assert eval(made, scopes[0]) == eval(made, scopes[1])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("names", NAMES)
+def test_names_of_what_occurs_twice(names: str, torch: Any) -> None:
+    found = []
+    for nn in (gradcore.nn, torch.nn):
+        shared = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model = nn.Sequential(shared, nn.ReLU(), nn.Sequential(shared))
+        model[1].own, model.own = shared[0].weight, shared[0].weight
+        found.append([name for name, _ in eval(f"model.{names}")])
+    assert found[0] == found[1]
+
+
+def test_paddings_that_no_convolution_has() -> None:
+    for mode in ("zeros", "reflect"):
+        with raises(ValueError, "padding='same' is not supported for strided convolutions"):
+            gradcore.nn.Conv2d(2, 2, 3, stride=(1, 2), padding="same", padding_mode=mode)
+    with raises(ValueError, "Invalid padding string 'full', should be one of {'valid', 'same'}"):
+        gradcore.nn.Conv1d(2, 2, 3, padding="full")

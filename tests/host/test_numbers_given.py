@@ -1,0 +1,103 @@
+"""Integers of NumPy's and tensors in the place of Python's numbers, and the numbers that ``finfo`` gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+#: Calls with integers ``n`` of NumPy's, which programs get from shapes and sums of arrays.
+OF_NUMPY = [
+    "F.conv2d(x, t.ones(4, 4, 3, 3), stride=n, padding=n, dilation=(n, n))", "F.conv1d(x[0], t.ones(4, 6, 3), None, n, n)",
+    "F.conv_transpose2d(x, t.ones(4, 4, 3, 3), stride=n, padding=n)", "F.max_pool2d(x, n, n)", "F.avg_pool2d(x, n)",
+    "F.avg_pool1d(x[0], n)", "F.max_pool3d(x, n)", "F.lp_pool2d(x, n, n)", "F.lp_pool1d(x[0], 2, n)",
+    "F.adaptive_avg_pool2d(x, (n, None))", "F.adaptive_max_pool2d(x, (n, 3))", "F.adaptive_avg_pool1d(x[0], n)",
+    "F.interpolate(x, size=n)", "F.interpolate(x, size=(n, n), mode='bilinear')", "F.interpolate(x, scale_factor=n)",
+    "F.interpolate(x, scale_factor=np.float32(1.5))", "F.unfold(x, n)", "F.fold(F.unfold(x, 2), (n * 3, n * 4), n)",
+    "F.local_response_norm(x, n)", "nn.LayerNorm(n * 4)(x)", "nn.LayerNorm([n * 4])(x)", "nn.ZeroPad2d(n)(x)",
+    "nn.Conv2d(4, 4, n, padding=n).weight.shape", "x.chunk(n)", "x.roll(n, n)", "x.roll(n)", "x.repeat_interleave(n)",
+    "t.full((2,), n)", "t.full((n,), np.float64(2))"]
+#: Calls with tensors of one element, which are read.
+OF_TENSORS = [
+    "t.arange(t.tensor(3))", "t.arange(t.tensor([3, 5]).max())", "t.arange(t.tensor(1), t.tensor(6), t.tensor(2))",
+    "t.arange(0, t.tensor(2.5))", "t.arange(t.tensor(3), dtype=t.float32)", "t.full((2,), t.tensor(3))",
+    "t.full((2,), t.tensor(True))", "t.full((2,), t.tensor(0.5))", "t.full_like(x, t.tensor(3))",
+    "x.new_full((2,), t.tensor(3))", "t.zeros(k, 3)", "t.ones((k,))", "t.empty(k, 1).shape", "t.randn(1, k).shape",
+    "t.eye(k, 3)", "x.view(k, -1)", "x.reshape((k, 4, -1))", "x[0].expand(k, -1, -1, -1)", "x.repeat(k, 1, 1, 1)",
+    "x.new_zeros(t.tensor([2]))", "x.topk(k).values", "x.kthvalue(k, 1).values", "x.narrow(1, k, k)", "x.split(k, 1)",
+    "x.chunk(k, 1)", "x.tril(k)", "x.roll(k)", "F.one_hot(t.tensor([0, 1]), k)", "t.linspace(0, 1, k)",
+    "t.randint(0, k, (k,)).shape", "t.randperm(k).shape", "t.multinomial(t.ones(3), k).shape", "F.max_pool2d(x, k)",
+    "F.adaptive_avg_pool2d(x, (k, 3))", "F.interpolate(x, k)"]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", OF_NUMPY + OF_TENSORS)
+def test_numbers_of_other_kinds(call: str, torch: Any) -> None:
+    values = np.linspace(-1, 1, 2 * 4 * 6 * 8, dtype=np.float32).reshape(2, 4, 6, 8)
+    found = [eval(call, {"t": t, "nn": t.nn, "F": t.nn.functional, "np": np, "n": np.int64(2), "k": t.tensor(2),
+                         "x": t.tensor(values)})
+             for t in (gradcore, torch)]
+    ours, theirs = [r if isinstance(r, (tuple, list)) else (r,) for r in found]
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        if isinstance(a, gradcore.Tensor):
+            assert (str(a.dtype), tuple(a.shape)) == (str(b.dtype).removeprefix("torch."), tuple(b.shape))
+            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-4)
+        else:
+            assert a == b
+
+
+def test_a_tensor_that_is_no_integer_is_no_size() -> None:
+    for size in (gradcore.tensor(2.0), gradcore.tensor(True)):
+        with raises(TypeError, "a size must be an int, but got tensor("):
+            gradcore.zeros(3, size)
+
+
+def test_in_a_trace_the_line_that_reads_a_size_is_named() -> None:
+    with raises(RuntimeError, __file__.rpartition("/")[2]):
+        gradcore.compile(lambda x, n: x * gradcore.arange(n))(gradcore.ones(3), gradcore.tensor(3))
+    with raises(RuntimeError, __file__.rpartition("/")[2]):
+        gradcore.compile(lambda x, n: x + gradcore.zeros(n))(gradcore.ones(3), gradcore.tensor(3))
+
+
+def test_sizes_of_layers_are_pythons() -> None:
+    layers = gradcore.nn.Conv2d(2, 2, np.int64(3)), gradcore.nn.LayerNorm(np.int64(3)), gradcore.nn.ZeroPad1d(np.int64(1))
+    sizes = [*layers[0].kernel_size, *layers[1].normalized_shape, *layers[2].padding]
+    assert sizes == [3, 3, 3, 1, 1] and {type(n) for n in sizes} == {int}
+
+
+def test_another_number_of_output_sizes_is_named() -> None:
+    x = gradcore.ones(1, 1, 4, 4)
+    for function in (gradcore.nn.functional.adaptive_avg_pool2d, gradcore.nn.functional.adaptive_max_pool2d):
+        with raises(RuntimeError, f"{function.__name__}: output_size must be an int or 2 of them, but got (2, 2, 2)"):
+            function(x, (2, 2, 2))
+    with raises(RuntimeError, "adaptive_avg_pool3d: output_size must be an int or 3 of them, but got (2, 2)"):
+        gradcore.nn.functional.adaptive_avg_pool3d(x[None], (2, 2))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_limits_are_numbers_of_pythons(name: str, torch: Any) -> None:
+    ours, theirs = gradcore.finfo(getattr(gradcore, name)), torch.finfo(getattr(torch, name))
+    for part in ("bits", "eps", "max", "min", "tiny", "smallest_normal", "resolution", "dtype"):
+        assert (type(getattr(ours, part)), getattr(ours, part)) == (type(getattr(theirs, part)), getattr(theirs, part))
+    assert repr(ours) == repr(theirs)
+    # As a number of NumPy's, it would be infinite in float16.
+    assert ours.max * 2 == theirs.max * 2
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "area", "bilinear", "bicubic"])
+def test_factors_that_are_computed_again(mode: str, torch: Any) -> None:
+    values = np.linspace(-1, 1, 2 * 5 * 7, dtype=np.float32).reshape(1, 2, 5, 7) ** 3
+    for factor in (1.7, 0.4, (1.3, 2.2)):
+        for again in (None, False, True):
+            results = [t.nn.Upsample(scale_factor=factor, mode=mode, recompute_scale_factor=again)(t.tensor(values))
+                       for t in (gradcore, torch)]
+            np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
+    with raises(ValueError, "recompute_scale_factor is not meaningful with an explicit size."):
+        gradcore.nn.functional.interpolate(gradcore.tensor(values), 3, recompute_scale_factor=True)
