@@ -69,8 +69,7 @@ WORDS: dict[str, str] = {
         is_sparse_csr coalesce is_coalesced sparse_mask sparse_dim dense_dim SparseAdam hspmm hsmm dsmm smm spmm
         saddmm sspaddmm nested jagged""",
     "gradcore.autocast and gradcore.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
-        quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic custom_fwd custom_bwd
-        is_autocast_available""",
+        quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic""",
     "gradcore.manual_seed and gradcore.Generator": "seed_all quasirandom",
     "the argument device= of creation functions, and gradcore.Tensor.to": "set_device device_of",
     "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",

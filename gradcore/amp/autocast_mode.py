@@ -66,6 +66,11 @@ class autocast(Decorator):
         return mode
 
 
+def is_autocast_available(device_type: str) -> bool:
+    """Whether there is such a type of device, whose ops :class:`autocast` can cast for."""
+    return device_type in _TYPES
+
+
 def is_autocast_enabled(device_type: str | None = None) -> bool:
     """Whether this thread is in an autocast region, for one type of device or for any."""
     region = local.state.autocast

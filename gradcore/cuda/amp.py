@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gradcore import amp
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
+
+custom_fwd = partial(amp.custom_fwd, device_type="cuda")
+custom_bwd = partial(amp.custom_bwd, device_type="cuda")
 
 
 class GradScaler(amp.GradScaler):
