@@ -128,6 +128,15 @@ def test_batches_have_the_type_of_their_samples(torch: Any, sample: Any) -> None
     assert found[0] == found[1]
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+@pytest.mark.parametrize("sample", [*SAMPLES[:4], (1, 2.5)], ids=lambda s: type(s).__name__)
+def test_pinned_batches_too(sample: Any) -> None:
+    plain, = data.DataLoader([sample] * 2, 2)
+    pinned, = data.DataLoader([sample] * 2, 2, pin_memory=True)
+    assert type(pinned) is type(plain) and getattr(pinned, "name", None) == getattr(plain, "name", None)
+    assert len(pinned) == len(plain)
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("batch", [[1, 2.5], [2.5, 1], [True, 2], [False, True], [np.float32(1), np.float32(2)]], ids=str)
 def test_numbers_have_pytorchs_dtype(torch: Any, batch: list[Any]) -> None:

@@ -99,11 +99,13 @@ def pinned(batch: Any) -> Any:
     Mappings, tuples and lists are copied element by element; other objects by their ``pin_memory`` method, if they have one.
     """
     if isinstance(batch, Mapping):
-        return type(batch)({key: pinned(part) for key, part in batch.items()})  # type: ignore[call-arg]
+        return _mapping(batch, {key: pinned(part) for key, part in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(pinned, batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(map(pinned, batch))
+    if isinstance(batch, tuple):
+        return tuple(map(pinned, batch))
+    if isinstance(batch, list):
+        return _sequence(batch, list(map(pinned, batch)))
     return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
 
 
