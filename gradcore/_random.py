@@ -15,6 +15,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
+from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import local
@@ -28,10 +29,12 @@ Tensor = Any
 
 #: The default seed, as in PyTorch.
 DEFAULT_SEED = 67280421310721
+#: What a generator's next order on the host depends on: its seed, and how many orders were drawn before.
+Place = tuple[int, int]
 
 
 def _words(seed: int) -> np.ndarray[Any, Any]:
-    """The initial state of a generator: key, unused, counter, unused."""
+    """The initial state of a generator: key, unused, counter, and the number of orders drawn on the host, if it is kept."""
     return np.array([seed % 2**64, 0, 0, 0], np.uint64).view(np.int64)
 
 
@@ -73,13 +76,56 @@ class Generator:
         return random.advance(self._state, numel=numel)
 
     def get_state(self) -> Tensor:
-        """A copy of the state, on the device."""
-        return movement.clone(self._state)
+        """A copy of the state, on the device. It says which order the next shuffle takes, too."""
+        state = self.device_state()
+        if self._permutations:
+            # Shuffling does not write this word, which would be one more upload each time: it is never more than this number.
+            with no_grad():
+                functional.narrow(state, 0, 3, 1).fill_(self._permutations)
+        return state
 
     def set_state(self, state: Tensor) -> Generator:
-        """Continue from a state that :meth:`get_state` returned. Raises :class:`SpecError` for another shape."""
+        """Continue from a state that :meth:`get_state` returned, whose values are read on the host.
+
+        Raises :class:`SpecError` for another shape.
+        """
         movement.copy_(self._state, state)
+        if state.device.type != "meta":
+            try:
+                key, _, _, self._permutations = state.tolist()
+            except TraceError:
+                raise TraceError(f"{SITES[here()]} sets the state of a generator, which a replay would not do for orders that "
+                                 "are drawn on the host: set it outside") from None
+            if (key - self._seed) % 2**64:
+                self._seed = key % 2**64
         return self
+
+    def device_state(self) -> Tensor:
+        """A copy of the part of the state that is on the device."""
+        return movement.clone(self._state)
+
+    @property
+    def place(self) -> Place:
+        """The part of the state that is on the host."""
+        return self._seed, self._permutations
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._seed, self._permutations = place
+
+    def put_back(self, state: Tensor, place: Place) -> None:
+        """Continue from a :meth:`device_state` and a ``place``, without reading any value."""
+        movement.copy_(self._state, state)
+        self.place = place
+
+    def clone_state(self) -> Generator:
+        """Another generator that draws the same numbers from now on."""
+        other = Generator(self.device)
+        other.put_back(self._state, self.place)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
+        return self.clone_state()
 
     def permutation(self, n: int) -> np.ndarray[Any, Any]:
         """A random permutation of ``range(n)``, int64 [n], on the host.
@@ -150,7 +196,7 @@ def set_rng_state(new_state: Tensor) -> None:
     default_generator("cpu").set_state(new_state)
 
 
-def _generators() -> list[Generator]:
+def default_generators() -> list[Generator]:
     """The existing default generators, and the CPU's."""
     cpu = default_generator("cpu")
     return [cpu, *(d.generator for d in devices() if d.generator not in (None, cpu))]
@@ -162,13 +208,12 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
     if not enabled:
         yield
         return
-    forked = [(g, g.get_state(), g._seed, g._permutations) for g in _generators()]
+    forked = [(g, g.device_state(), g.place) for g in default_generators()]
     try:
         yield
     finally:
-        for generator, state, chosen, permutations in forked:
-            generator.set_state(state)
-            generator._seed, generator._permutations = chosen, permutations
+        for generator, state, place in forked:
+            generator.put_back(state, place)
 
 
 # -- random tensors ----------------------------------------------------------------------------------------------------

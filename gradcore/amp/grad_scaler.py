@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gradcore.ops import elementwise, reduce
 
 _READY, _UNSCALED, _STEPPED = range(3)
 _FLOAT = np.dtype(np.float32)
+_LARGEST = float(np.finfo(_FLOAT).max)
 
 
 class GradScaler:
@@ -49,8 +51,9 @@ class GradScaler:
         if isinstance(outputs, Value):
             device = outputs.storage.device
             return elementwise.mul(outputs, functional.full((), self._scale, dtype=_FLOAT, device=device))
-        if isinstance(outputs, (list, tuple)):
-            return type(outputs)(self.scale(o) for o in outputs)
+        if isinstance(outputs, Iterable):
+            scaled = map(self.scale, outputs)
+            return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise ValueError(f"outputs must be a Tensor or an iterable of Tensors, but got {type(outputs).__name__}")
 
     @no_grad()
@@ -121,7 +124,9 @@ class GradScaler:
         else:
             self._growth_tracker += 1
             if self._growth_tracker == self._growth_interval:
-                self._scale *= self._growth_factor
+                grown = self._scale * self._growth_factor
+                # The scale is a float32 beside the loss, where a larger one would be infinity.
+                self._scale = grown if grown <= _LARGEST else self._scale
                 self._growth_tracker = 0
         self._seen.clear()
 

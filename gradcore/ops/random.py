@@ -16,7 +16,7 @@ from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import compare, need_float, with_workspace
 from gradcore.spec import PIECE, TensorSpec, is_floating
 
-#: Shape and dtype of a generator's state: key, unused word, counter, unused word.
+#: Shape and dtype of a generator's state: key, unused word, counter, a word that no kernel reads (``Generator.get_state``).
 STATE = TensorSpec.of((4,), np.int64)
 
 

@@ -53,7 +53,7 @@ class Optimizer:
         self.defaults = defaults
         self._before: dict[int, Callable[..., Any]] = Table()
         self._after: dict[int, Callable[..., Any]] = Table()
-        self.state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        self.state: dict[Any, Any] = defaultdict(dict)
         self.param_groups: list[Group] = []
         groups = list(params)
         if not groups:
@@ -197,10 +197,18 @@ class Optimizer:
         return found
 
     def _launch(self, op: Any, group: Group, numbers: Numbers, params: list[Any], *lists: Any, **options: Any) -> None:
-        """Run the update's op; the numbers in the parameters' state change only when it has succeeded."""
+        """Run the update's op; the numbers in the parameters' state change only when it has succeeded.
+
+        A parameter that is not contiguous comes alone (:func:`apart`): the kernels write to contiguous ones.
+        """
+        strided = None if params[0].spec.contiguous else params[0]
+        # Before the watchers are told, since for them the next op is the update.
+        whole = params if strided is None else [functional.clone(strided)]
         for watcher in watchers:
             watcher(self, group, params, numbers)
-        op(params, *lists, *self._operands(group, numbers), **options)
+        op(whole, *lists, *self._operands(group, numbers), **options)
+        if strided is not None:
+            strided.copy_(whole[0])
         for p in params if numbers else ():
             self.state[p].update(numbers)
 
@@ -210,7 +218,9 @@ class Optimizer:
         """The state in PyTorch's layout: ``state`` by the parameter's index, ``param_groups`` with indices as ``params``."""
         position = {id(p): k for k, p in enumerate(self._parameters())}
         groups = [{**group, "params": [position[id(p)] for p in group["params"]]} for group in self.param_groups]
-        return {"state": {position[id(p)]: dict(s) for p, s in self.state.items()}, "param_groups": groups}
+        state = {position[id(p)] if isinstance(p, Tensor) else p: dict(s) if isinstance(s, dict) else s
+                 for p, s in self.state.items()}
+        return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load options and copies of state from a :meth:`state_dict` of gradcore or PyTorch.
@@ -230,14 +240,17 @@ class Optimizer:
                 raise ValueError("loaded state dict contains a parameter group that doesn't match the size of "
                                  f"optimizer's group: {len(given['params'])} and {len(own['params'])}")
         of = dict(zip((k for g in groups for k in g["params"]), self._parameters(), strict=True))
-        state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        state: dict[Any, Any] = defaultdict(dict)
         for key, values in state_dict["state"].items():
             if key in of:
                 state[of[key]] = {name: self._loaded(of[key], name, value) for name, value in values.items()}
+            elif isinstance(key, str):
+                # What an optimizer keeps beside its parameters' state.
+                state[key] = values
         self.state = state
         self._unnamed = True
         for own, given in zip(self.param_groups, groups, strict=True):
-            own.update({k: v for k, v in given.items() if k != "params"})
+            own.update({k: _option(v) for k, v in given.items() if k != "params"})
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -266,8 +279,20 @@ class Optimizer:
     def __repr__(self) -> str:
         lines = []
         for k, group in enumerate(self.param_groups):
-            lines += [f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
-        return f"{type(self).__name__} (\n" + "\n".join(lines) + "\n)"
+            lines += ["", f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
+        return f"{type(self).__name__} (\n" + "\n".join(lines[1:]) + "\n)"
+
+
+def _option(value: Any) -> Any:
+    """A loaded option. A tensor, as a learning rate may be, is a copy: a schedule writes to it."""
+    if isinstance(value, Tensor):
+        return functional.clone(value.detach())
+    return functional.tensor(value.detach().cpu().numpy()) if hasattr(value, "detach") else value
+
+
+def apart(p: Tensor) -> int:
+    """0 for parameters that one op may update together; one that is not contiguous may share elements with another."""
+    return 0 if p.spec.contiguous else id(p)
 
 
 def state_of(p: Tensor) -> Any:

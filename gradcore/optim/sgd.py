@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import sgd_
-from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, check, state_like, unsupported
 
 
 class SGD(Optimizer):
@@ -53,7 +53,7 @@ class SGD(Optimizer):
                 if buffer is None:
                     first = True
                     buffer = state_like(p)
-            key = (id(p.storage.device), p.spec.dtype, first)
+            key = (id(p.storage.device), p.spec.dtype, apart(p), first)
             lists = calls.get(key)
             if lists is None:
                 lists = calls[key] = ([], [], [])
@@ -61,7 +61,7 @@ class SGD(Optimizer):
             lists[1].append(grad)
             if buffer is not None:
                 lists[2].append(buffer)
-        for (_, _, first), (params, grads, buffers) in calls.items():
+        for (*_, first), (params, grads, buffers) in calls.items():
             self._launch(sgd_, group, {}, params, grads, buffers, dampening=float(group["dampening"]),
                          weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
                          first=first)

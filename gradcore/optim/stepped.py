@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, check, state_like, unsupported
 
 Tensors = list[Any]
 
@@ -45,13 +45,13 @@ class Stepped(Optimizer):
                 missing = {name: state_like(p) for name in names if name not in state}
                 self._fill(group, list(missing.values()))
                 state.update({**self._numbers, **state, **missing})
-            key = (id(p.storage.device), p.spec.dtype, *map(state.__getitem__, self._numbers))
+            key = (id(p.storage.device), p.spec.dtype, apart(p), *map(state.__getitem__, self._numbers))
             params, grads, states = calls.setdefault(key, ([], [], []))
             params.append(p)
             grads.append(grad)
             states.append(state)
         for key, (params, grads, states) in calls.items():
-            numbers = self._advanced(dict(zip(self._numbers, key[2:], strict=True)))
+            numbers = self._advanced(dict(zip(self._numbers, key[3:], strict=True)))
             self._run(group, numbers, params, grads, [[state[name] for state in states] for name in names])
 
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import ref
 
-from gradcore._random import default_generator
+from gradcore._random import Generator, Place, default_generator, default_generators
 from gradcore.autograd import backward
 from gradcore.autograd.function import Function
 from gradcore.autograd.graph import saved_tensors_hooks
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, device_of_new
 from gradcore.engine.autocast import resumed
 from gradcore.engine.below import last_uses
 from gradcore.engine.dispatch import next_number
@@ -80,27 +80,48 @@ def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reen
     return run(modules[(segments - 1) * size:])(input)
 
 
-def _draws(args: Sequence[Any]) -> list[Tensor]:
-    """The states of the default generators of the devices in use."""
-    devices: set[Device] = {a.storage.device for a in args if isinstance(a, Value)}
+#: The default generators with their places: orders are drawn on the host, from whichever generator.
+Places = list[tuple[Generator, Place]]
+
+
+def _draws(args: Sequence[Any]) -> tuple[list[Tensor], Places]:
+    """The states of the default generators of the devices in use, and the places of all."""
+    # What has no tensor among its arguments refers to some.
+    devices: set[Device] = {t.storage.device for t in _tensors(args)} or {device_of_new(None)}
     with no_grad():
-        return [default_generator(d).get_state() for d in sorted(devices, key=lambda d: d.name)]
+        states = [default_generator(d).device_state() for d in sorted(devices, key=lambda d: d.name)]
+    return states, [(generator, generator.place) for generator in default_generators()]
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    """The tensors in nested dicts, lists and tuples."""
+    if isinstance(x, Value):
+        yield x
+    elif isinstance(x, (dict, list, tuple)):
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from _tensors(part)
 
 
 @contextmanager
-def _drawing(states: list[Tensor]) -> Iterator[None]:
-    """A context in which the generators start from ``states``; their present states are restored afterwards."""
+def _drawing(states: list[Tensor], places: Places) -> Iterator[None]:
+    """A context in which the generators start from ``states`` and ``places``; their present states are restored afterwards."""
     generators = [default_generator(state.storage.device) for state in states]
+    present = [(generator, generator.place) for generator, _ in places]
     with no_grad():
-        now = [generator.get_state() for generator in generators]
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+        now = [generator.device_state() for generator in generators]
+    _draw_from(generators, states, places)
     try:
         yield
     finally:
-        with no_grad():
-            for generator, state in zip(generators, now, strict=True):
-                generator.set_state(state)
+        _draw_from(generators, now, present)
+
+
+@no_grad()
+def _draw_from(generators: list[Generator], states: list[Tensor], places: Places) -> None:
+    for generator, place in places:
+        generator.place = place
+    for generator, state in zip(generators, states, strict=True):
+        generator.put_back(state, generator.place)
 
 
 class _Place:
@@ -151,7 +172,8 @@ class _Part:
         self.number = next_number()
         self.args = tuple(self._held(a) for a in args)
         self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
-        self.draws = [self._held(state) for state in _draws([*args, *kwargs.values()])] if preserve else []
+        states, self.places = _draws([*args, *kwargs.values()]) if preserve else ([], [])
+        self.draws = [self._held(state) for state in states]
         self.place = _Place()
         self.check = check
         self.context = context
@@ -208,7 +230,7 @@ class _Part:
         args = [_shown(a) for a in self.args]
         kwargs = {k: _shown(a) for k, a in self.kwargs.items()}
         draws = [_shown(state) for state in self.draws]
-        with self.place.again(), _drawing(draws), enable_grad(), self.context:
+        with self.place.again(), _drawing(draws, self.places), enable_grad(), self.context:
             before, local.state.packing = local.state.packing, Rerun(take)
             try:
                 self.function(*args, **kwargs)
@@ -242,7 +264,8 @@ class _Reentrant(Function):
         ctx.plain = [None if isinstance(a, Value) else a for a in args]
         ctx.wanted = [isinstance(a, Value) and a.edge is not None for a in args]
         ctx.tensors = [k for k, a in enumerate(args) if isinstance(a, Value)]
-        ctx.save_for_backward(*[args[k] for k in ctx.tensors], *(_draws(args) if preserve else ()))
+        states, ctx.places = _draws(args) if preserve else ([], [])
+        ctx.save_for_backward(*[args[k] for k in ctx.tensors], *states)
         return function(*args)
 
     @staticmethod
@@ -253,7 +276,7 @@ class _Reentrant(Function):
         for k, t in zip(ctx.tensors, saved, strict=True):
             args[k] = t.detach()
             args[k].requires_grad = ctx.wanted[k]
-        with ctx.place.again(), _drawing(draws), enable_grad():
+        with ctx.place.again(), _drawing(draws, ctx.places), enable_grad():
             outputs = ctx.function(*args)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]

@@ -51,6 +51,41 @@ def test_a_checkpoint_saves_bytes_and_changes_no_bit(name: str) -> None:
         report.peak.requested, report.peak.allocated, report.residual_bytes)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_second_run_shuffles_as_the_first(reentrant: bool) -> None:
+    orders = []
+
+    def part(x: Any) -> Any:
+        orders.append(gradcore.randperm(20).tolist())
+        return (x * x)[orders[-1]] * gradcore.arange(20)
+
+    x = gradcore.ones(20, requires_grad=True)
+    y = checkpoint(part, x, use_reentrant=reentrant).sum()
+    following = gradcore.randperm(20).tolist()
+    state = gradcore.get_rng_state().tolist()
+    y.backward()
+    assert orders[0] == orders[1] != following
+    assert gradcore.get_rng_state().tolist() == state
+
+
+@pytest.mark.parametrize("call", [lambda f, x: checkpoint(lambda xs: f(xs[0]), [x]), lambda f, x: checkpoint(lambda: f(x)),
+                                  lambda f, x: checkpoint(lambda d: f(*d["x"]), d={"x": (x,)})], ids=["list", "none", "dict"])
+def test_the_second_run_draws_as_the_first_wherever_its_tensors_are(call: Any) -> None:
+    gradcore.manual_seed(0)
+    w = gradcore.ones(100, requires_grad=True)
+    drawn = []
+
+    def part(x: Any) -> Any:
+        y = F.dropout(x * x)
+        drawn.append(y.tolist())
+        return y * y
+
+    y = call(part, w).sum()
+    gradcore.rand(3)
+    y.backward()
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("stem", [nn.GELU, nn.SiLU, lambda: nn.Sequential(nn.BatchNorm1d(32), nn.ReLU()),
                                   lambda: nn.LayerNorm(32)], ids=["gelu", "silu", "batch norm, relu", "layer norm"])
 @pytest.mark.parametrize("rows", [32, 7])

@@ -42,6 +42,27 @@ def test_the_factor_follows_torchs(torch: Any) -> None:
         np.testing.assert_allclose(a[1], b[1], rtol=1e-6)
 
 
+@pytest.mark.oracle
+def test_the_factor_grows_to_no_infinity(torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        p = library.ones(2, requires_grad=True)
+        optimizer = library.optim.SGD([p], lr=0.5)
+        scaler = library.amp.GradScaler("cpu", init_scale=2.0**125, growth_interval=1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            scaler.scale(p.sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        found.append((scaler.get_scale(), scaler.state_dict(), p.tolist()))
+    assert found[0] == found[1]
+
+
+def test_any_iterable_of_losses_is_scaled() -> None:
+    scaler = GradScaler("cpu", init_scale=4.0)
+    assert [x.item() for x in scaler.scale(gradcore.tensor(float(k)) for k in range(3))] == [0.0, 4.0, 8.0]
+
+
 def test_small_gradients_vanish_in_float16_without_a_scaler() -> None:
     def gradient(scaler: GradScaler) -> float:
         p = gradcore.full((4, 4), 1.0, requires_grad=True)

@@ -148,20 +148,44 @@ def test_a_loaded_schedule_goes_on_as_the_saved_one(name: str) -> None:
 
 @pytest.mark.oracle
 @WARNS
-@pytest.mark.parametrize("name", ["step", "milestones", "cosine", "sequence", "cyclic"])
-def test_a_state_of_pytorch_is_taken_over(torch: Any, name: str) -> None:
-    options = {"momentum": 0.9}
-    ours, theirs = optimizer(gradcore, **options), optimizer(torch, **options)
-    a, b = CASES[name](S, ours), CASES[name](torch.optim.lr_scheduler, theirs)
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("name", ["step", "milestones", "cosine", "restarts", "even restarts", "lambdas", "multiplicative",
+                                  "sequence", "cyclic"])
+def test_a_state_is_taken_over_from_pytorch_and_by_it(torch: Any, name: str, back: bool) -> None:
+    libraries = (gradcore, torch)[::-1 if back else 1]
+    ours, theirs = (optimizer(library, momentum=0.9) for library in libraries)
+    a, b = (CASES[name](library.optim.lr_scheduler, o) for library, o in zip(libraries, (ours, theirs), strict=True))
+    ours.step()
     theirs.step()
     for _ in range(8):
         b.step()
-    ours.load_state_dict(theirs.state_dict())
+    ours.load_state_dict({"state": {}, "param_groups": theirs.state_dict()["param_groups"]})
     a.load_state_dict(b.state_dict())
     for _ in range(8):
         a.step()
         b.step()
         assert a.get_last_lr() == pytest.approx(b.get_last_lr(), rel=1e-12)
+
+
+@pytest.mark.oracle
+@WARNS
+def test_the_state_of_a_function_that_is_an_object_is_saved(torch: Any) -> None:
+    class Warming:
+        def __init__(self, steps: int) -> None:
+            self.steps = steps
+
+        def __call__(self, epoch: int) -> float:
+            return min(1.0, (epoch + 1) / self.steps)
+
+    found = []
+    for library in (gradcore, torch):
+        o, other = optimizer(library), optimizer(library)
+        s = library.optim.lr_scheduler
+        a, b = s.LambdaLR(o, [Warming(10), lambda epoch: 0.5]), s.LambdaLR(other, [Warming(3), lambda epoch: 0.5])
+        b.load_state_dict(a.state_dict())
+        b.step()
+        found.append((a.state_dict()["lr_lambdas"], b.get_last_lr()))
+    assert found[0] == found[1] and found[0][0] == [{"steps": 10}, None]
 
 
 def test_a_schedule_of_ones_own_and_a_rate_in_a_tensor() -> None:

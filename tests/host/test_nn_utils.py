@@ -41,6 +41,28 @@ def test_clipping_is_pytorchs(torch: Any, norm: float, scale: float) -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-6)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("norm", [2.0, 1.0, 3.0, float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtypes", [("float16",), ("bfloat16",), ("float16", "float32"), ("float16", "bfloat16")], ids=str)
+@pytest.mark.parametrize("size", [100.0, 1e-4])
+def test_clipping_in_16_bits_is_pytorchs(torch: Any, norm: float, dtypes: tuple[str, ...], size: float) -> None:
+    """The squares are too large, or too small, for a float16."""
+    pytest.importorskip("ml_dtypes")
+    found = []
+    for library in (gradcore, torch):
+        params = []
+        for k, dtype in enumerate(dtypes * 2):
+            p = library.ones(5, dtype=getattr(library, dtype), requires_grad=True)
+            p.grad = (library.arange(1, 6) * (size * (k + 1))).to(getattr(library, dtype))
+            params.append(p)
+        total = library.nn.utils.clip_grad_norm_(params, 0.01 * size, norm_type=norm)
+        values = [x.float().numpy() for x in (total, *(p.grad for p in params))]
+        found.append([str(total.dtype).removeprefix("torch."), *values])
+    assert found[0][0] == found[1][0]
+    for a, b in zip(found[0][1:], found[1][1:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-2)
+
+
 def test_a_norm_that_is_no_number_is_told_if_asked_for() -> None:
     p = gradcore.ones(2, requires_grad=True)
     p.grad = gradcore.tensor([1.0, float("inf")])

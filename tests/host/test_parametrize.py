@@ -41,6 +41,34 @@ def test_weight_norm_is_torchs(dim: int | None, torch: Any) -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("inverse", [None, lambda x: x * 2, lambda x: (x * 2).t()], ids=["none", "same", "another layout"])
+def test_an_optimizer_made_before_goes_on_with_the_parameter(torch: Any, inverse: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        class Half(library.nn.Module):  # type: ignore[name-defined, misc]
+            def forward(self, x: Any) -> Any:
+                return x / 2
+
+        if inverse is not None:
+            Half.right_inverse = lambda self, x: inverse(x)
+        layer = library.nn.Linear(3, 3)
+        layer.load_state_dict({"weight": library.arange(9.0).reshape(3, 3), "bias": library.zeros(3)})
+        weight = layer.weight
+        optimizer = library.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        for k in range(4):
+            if k == 1:
+                library.nn.utils.parametrize.register_parametrization(layer, "weight", Half())
+            if k == 3:
+                library.nn.utils.parametrize.remove_parametrizations(layer, "weight")
+            optimizer.zero_grad()
+            (layer(library.ones(2, 3)) ** 2).mean().backward()
+            optimizer.step()
+        assert layer.weight is weight
+        found.append(plain(weight))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.spectral_norm` is deprecated")
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(("kind", "args", "shape"), [("Linear", (3, 2), (6, 3)), ("Conv2d", (3, 4, 2), (2, 3, 4, 4)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 
 import gradcore
 from gradcore import _random
+from gradcore.errors import TraceError
 from gradcore.events import TAGS, Alloc, Launch
 from gradcore.nn import functional as F
+from gradcore.utils import data
 from tests.conftest import raises
 
 
@@ -97,6 +101,61 @@ def test_a_state_can_be_kept_and_put_back() -> None:
     g.set_state(state)
     np.testing.assert_array_equal(a.numpy(), _random.rand(4, generator=g).numpy())
     assert TAGS[g._state.storage.block.tag].role == "buffer"
+
+
+def orders(generator: Any, loader: Any) -> list[Any]:
+    return [_random.randperm(20, generator=generator).tolist(), [b.tolist() for b in loader],
+            _random.rand(3, generator=generator).tolist()]
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_state_says_which_orders_follow(before: int) -> None:
+    """A run that is resumed in another process shuffles as the one that it continues."""
+    g = _random.Generator().manual_seed(5)
+    for _ in range(before):
+        _random.randperm(3, generator=g)
+    loader = data.DataLoader(range(20), 4, shuffle=True, generator=g)
+    file = io.BytesIO()
+    gradcore.save({"state": g.get_state()}, file)
+    expected = orders(g, loader)
+    assert orders(g, loader) != expected
+    g.manual_seed(8)
+    orders(g, loader)
+    g.set_state(gradcore.load(file)["state"])
+    assert g.initial_seed() == 5
+    assert orders(g, loader) == expected
+
+
+def test_a_state_of_the_default_generator_may_go_to_another() -> None:
+    _random.manual_seed(-3)
+    _random.randperm(3)
+    g = _random.Generator()
+    g.set_state(_random.get_rng_state())
+    assert _random.randperm(9, generator=g).tolist() == _random.randperm(9).tolist()
+    _random.set_rng_state(_random.get_rng_state())
+    assert _random.initial_seed() == -3
+
+
+def test_a_copy_of_a_generator_draws_the_same_numbers() -> None:
+    g = _random.Generator().manual_seed(5)
+    g.set_state(_random.Generator().manual_seed(6).get_state())
+    _random.rand(2, generator=g)
+    _random.randperm(3, generator=g)
+    copies = [copy.deepcopy(g), g.clone_state()]
+    drawn = [[_random.randperm(9, generator=h).tolist(), _random.rand(2, generator=h).tolist()] for h in (g, *copies)]
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_compiled_function_sets_no_state() -> None:
+    state = _random.get_rng_state()
+
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        _random.set_rng_state(state)
+        return x * 2
+
+    with raises(TraceError, "sets the state of a generator"):
+        f(gradcore.ones(2))
 
 
 def test_randperm_is_a_permutation_and_needs_no_device_values() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
+
+import numpy as np
 
 from gradcore import functional
 from gradcore._tensor import Tensor as _Tensor
 from gradcore.engine.modes import no_grad
 from gradcore.ops import elementwise, linalg, movement
+from gradcore.spec import join
 
 Tensor = Any
 
@@ -27,22 +31,25 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
 @no_grad()
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
                    foreach: bool | None = None) -> Tensor:
-    """The norm of all tensors together, as one vector, 0-d, without copying them; 0 for no tensors.
+    """The norm of all tensors together, as one vector, 0-d, without copying them, apart from 16-bit ones; 0 for no tensors.
 
     With ``error_if_nonfinite``, the norm is read on the host, and RuntimeError raised if it is not finite.
     """
     tensors = _listed(tensors)
     if not tensors:
         return functional.zeros(())
-    device, dtype = tensors[0].storage.device, tensors[0].spec.dtype
+    device, dtype = tensors[0].storage.device, reduce(join, {t.spec.dtype for t in tensors})
+    # The squares of numbers that fit in 16 bits need not.
+    wide = join(dtype, np.dtype(np.float32))
     p = float(norm_type)
-    parts = [_power_sum(t, p).to(device=device, dtype=dtype) for t in tensors]
+    parts = [_power_sum(t.to(dtype=wide) if t.spec.dtype.itemsize < 4 else t, p).to(device=device, dtype=wide) for t in tensors]
     together = functional.stack(parts)
-    if p == math.inf:
-        total = functional.amax(together)
+    if math.isinf(p):
+        total = _extreme(together, p)
     else:
         total = functional.sum(together)
         total = elementwise.sqrt(total) if p == 2 else elementwise.pow(total, 1 / p)
+    total = total.to(dtype=dtype)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(f"The total norm of order {p} for gradients from `parameters` is non-finite, so it cannot be "
                            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
@@ -51,14 +58,18 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
 
 
 def _power_sum(x: Tensor, p: float) -> Tensor:
-    """The sum of |x|^p, or the largest |x| for an infinite p."""
+    """The sum of |x|^p, or for an infinite p the largest |x|, or the smallest."""
     flat = movement.reshape(x, (1, -1))
     if p == 2:
         return movement.reshape(linalg.matmul(flat, flat, transpose_b=True), ())
     if not x.spec.numel:
         return functional.zeros((), dtype=x.spec.dtype, device=x.storage.device)
     size = elementwise.abs(flat)
-    return functional.amax(size) if p == math.inf else functional.sum(elementwise.pow(size, p))
+    return _extreme(size, p) if math.isinf(p) else functional.sum(elementwise.pow(size, p))
+
+
+def _extreme(x: Tensor, p: float) -> Tensor:
+    return functional.amax(x) if p > 0 else functional.amin(x)
 
 
 @no_grad()

@@ -37,12 +37,14 @@ class ParametrizationList(Module):
 
     original: Parameter
 
-    def __init__(self, parametrization: Module, originals: Sequence[Tensor] | None, value: Tensor) -> None:
+    def __init__(self, parametrization: Module, originals: Sequence[Tensor] | None, value: Parameter) -> None:
         super().__init__()
         self._count = 0 if originals is None else len(originals)
-        for name, original in [("original", value)] if originals is None else [
-                (f"original{k}", o) for k, o in enumerate(originals)]:
-            self.register_parameter(name, Parameter(original.detach(), requires_grad=value.requires_grad))
+        if originals is None:
+            # The Parameter object itself, so that an optimizer that holds it keeps working.
+            self.register_parameter("original", value)
+        for k, original in enumerate(originals or ()):
+            self.register_parameter(f"original{k}", Parameter(original.detach(), requires_grad=value.requires_grad))
         setattr(self, "0", parametrization)
 
     def __len__(self) -> int:
@@ -90,9 +92,10 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 def register_parametrization(module: Any, tensor_name: str, parametrization: Any) -> Any:
     """Make ``module.tensor_name`` be ``parametrization(original)``, computed whenever it is read, and part of the graph.
 
-    The parameter becomes ``module.parametrizations.tensor_name.original``. A ``right_inverse`` of the parametrization gives the
-    initial value of the original, or a tuple of several originals. A further parametrization takes the result of the previous
-    one, and leaves the original as it is. Raises ValueError if there is no such parameter, and for a result of another shape.
+    The parameter becomes ``module.parametrizations.tensor_name.original``, the same object, so an optimizer that holds it goes
+    on with it. A ``right_inverse`` of the parametrization gives its new value, or a tuple of several originals instead of it. A
+    further parametrization takes the result of the previous one, and leaves the original as it is. Raises ValueError if there
+    is no such parameter, and for a result of another shape.
     """
     if is_parametrized(module, tensor_name):
         parts = module.parametrizations[tensor_name]
@@ -107,11 +110,14 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
     with no_grad():
         inverse = parametrization.right_inverse(value) if hasattr(parametrization, "right_inverse") else value
     several = inverse if isinstance(inverse, (tuple, list)) else None
-    made = ParametrizationList(parametrization, several, value if several is not None else Parameter(
-        inverse.detach(), requires_grad=value.requires_grad))
     with no_grad():
-        shape = made().spec.shape
-    _check(value.spec.shape, shape)
+        _check(value.spec.shape, parametrization(*(several or [inverse])).spec.shape)
+        if several is None and inverse is not value:
+            if inverse.spec.shape == value.spec.shape:
+                value.copy_(inverse)
+            else:
+                value.data = inverse.contiguous()
+    made = ParametrizationList(parametrization, several, value)
     if not is_parametrized(module):
         module.parametrizations = ModuleDict()
         kind = type(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import Any
 
 from gradcore.optim.lr_scheduler.base import LRScheduler, rate_of
@@ -175,12 +176,17 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         while at >= length:
             at -= length
             length *= self.T_mult
+        # Read by PyTorch, if it loads the state.
+        self.T_cur, self.T_i = at, length
         share = (1 + math.cos(math.pi * at / length)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
 
 class LambdaLR(LRScheduler):
-    """base * lr_lambda(epoch), with one function or one per group. Functions are not part of the state dict."""
+    """base * lr_lambda(epoch), with one function or one per group.
+
+    Of a function that is an object the state dict has the attributes, which loading sets; functions are not part of it.
+    """
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
                  last_epoch: int = -1) -> None:
@@ -194,10 +200,15 @@ class LambdaLR(LRScheduler):
         return [base * fn(self.last_epoch) for base, fn in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in super().state_dict().items() if key != "lr_lambdas"}
+        kept = [None if isinstance(fn, FunctionType) or not hasattr(fn, "__dict__") else dict(fn.__dict__)
+                for fn in self.lr_lambdas]
+        return {**super().state_dict(), "lr_lambdas": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
+        for fn, kept in zip(self.lr_lambdas, state_dict.get("lr_lambdas", ()), strict=False):
+            if kept is not None:
+                fn.__dict__.update(kept)
 
 
 class MultiplicativeLR(LambdaLR):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """Combine samples into a batch, with a new first dimension.
 
     Tensors and arrays are stacked, numbers become a tensor (floats: float64), strings stay a list, and mappings, tuples and
-    lists are combined element by element. Raises TypeError for samples of another type, RuntimeError for different lengths or
-    shapes.
+    lists are combined element by element, into their own types, but that tuples become lists. Raises TypeError for samples of
+    another type, RuntimeError for different lengths or shapes.
     """
     with scoped(role="input"):
         return _collate(list(batch))
@@ -31,17 +33,18 @@ def _collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         _check_shapes(batch)
         return functional.tensor(np.stack(batch))
-    if isinstance(first, (bool, int, float, np.generic)):
-        return functional.tensor(np.asarray(batch, np.float64 if isinstance(first, float) and not isinstance(first, np.generic)
-                                            else None))
     if isinstance(first, (str, bytes)):
         return batch
+    if isinstance(first, np.generic):
+        return functional.tensor(np.asarray(batch))
+    if isinstance(first, (bool, int, float)):
+        return functional.tensor(batch, dtype=np.float64 if isinstance(first, float) else None)
     if isinstance(first, Mapping):
-        return {key: _collate([sample[key] for sample in batch]) for key in first}
+        return _mapping(first, {key: _collate([sample[key] for sample in batch]) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*map(_collate, _columns(batch)))
     if isinstance(first, Sequence):
-        return list(map(_collate, _columns(batch)))
+        return _sequence(first, list(map(_collate, _columns(batch))))
     raise TypeError("default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
                     f"{type(first)}")
 
@@ -56,12 +59,38 @@ def default_convert(data: Any) -> Any:
     if isinstance(data, np.generic) and not isinstance(data, (str, bytes)):
         return functional.as_tensor(data)
     if isinstance(data, Mapping):
-        return {key: default_convert(part) for key, part in data.items()}
+        return _mapping(data, {key: default_convert(part) for key, part in data.items()})
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*map(default_convert, data))
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        return list(map(default_convert, data))
+        return _sequence(data, list(map(default_convert, data)))
     return data
+
+
+def _mapping(like: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    """A mapping of the same type, which may have more than its items; a dict if there can be none."""
+    if type(like) is dict:
+        return parts
+    with suppress(TypeError):
+        if not isinstance(like, MutableMapping):
+            return type(like)(parts)  # type: ignore[call-arg]
+        made = copy.copy(like)
+        made.update(parts)
+        return made
+    return parts
+
+
+def _sequence(like: Sequence[Any], parts: list[Any]) -> Any:
+    """A sequence of the same type; a list for a tuple, as in PyTorch, and if there can be none."""
+    if isinstance(like, tuple) or type(like) is list:
+        return parts
+    with suppress(TypeError):
+        if not isinstance(like, MutableSequence):
+            return type(like)(parts)  # type: ignore[call-arg]
+        made = copy.copy(like)
+        made[:] = parts
+        return made
+    return parts
 
 
 def pinned(batch: Any) -> Any:
@@ -70,11 +99,13 @@ def pinned(batch: Any) -> Any:
     Mappings, tuples and lists are copied element by element; other objects by their ``pin_memory`` method, if they have one.
     """
     if isinstance(batch, Mapping):
-        return type(batch)({key: pinned(part) for key, part in batch.items()})  # type: ignore[call-arg]
+        return _mapping(batch, {key: pinned(part) for key, part in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(pinned, batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(map(pinned, batch))
+    if isinstance(batch, tuple):
+        return tuple(map(pinned, batch))
+    if isinstance(batch, list):
+        return _sequence(batch, list(map(pinned, batch)))
     return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -31,6 +32,9 @@ class IterableDataset(Dataset[T]):
 
     def __iter__(self) -> Iterator[T]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
+
+    def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]
+        return ChainDataset([self, other])
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
@@ -137,6 +141,9 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Genera
         sizes = [math.floor(count * share) for share in shares]
         for k in range(count - sum(sizes)):
             sizes[k % len(sizes)] += 1
+        for k, size in enumerate(sizes):
+            if not size:
+                warnings.warn(f"Length of split at index {k} is 0. This might result in an empty dataset.", stacklevel=2)
     else:
         sizes = [int(n) for n in shares]
     if sum(sizes) != count:

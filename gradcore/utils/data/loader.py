@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradcore import functional
-from gradcore._random import Generator
+from gradcore._random import Generator, default_generator
 from gradcore.devices.availability import cuda_status
 from gradcore.engine.owners import upload
 from gradcore.engine.state import scoped
@@ -21,13 +22,17 @@ from gradcore.utils.data.collate import default_collate, default_convert, pinned
 from gradcore.utils.data.dataset import IterableDataset, Subset, TensorDataset
 from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
+#: Attributes that other ones were made from.
+_FIXED = frozenset(("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"))
+
 
 class DataLoader:
     """Iterates over batches of ``dataset``; each iteration is one epoch. ``batch_size=None`` gives single samples,
     their arrays as tensors.
 
     With ``num_workers``, that many threads read samples ahead, ``prefetch_factor`` batches each. The batches and their order
-    are the same as without workers: the random order depends only on the seed of the generator, or of the CPU's. ``collate_fn``
+    are the same as without workers: the random order depends only on the seed of the generator, or of the CPU's. If a data set
+    has ``__getitems__(indices)``, it is asked for the samples of a batch at once. ``collate_fn``
     runs in the iterating thread, so that its allocations are attributed to where the batch is used. With ``pin_memory``,
     tensors are in pinned memory, from which ``to("cuda", non_blocking=True)`` is asynchronous; without a GPU, it warns, and
     only the records are those of pinned memory. ``persistent_workers``, ``in_order`` and ``multiprocessing_context`` have no
@@ -46,6 +51,11 @@ class DataLoader:
             raise ValueError(f"num_workers and timeout must not be negative, but got {num_workers} and {timeout}")
         if prefetch_factor is not None and prefetch_factor < 1:
             raise ValueError(f"prefetch_factor must be at least 1, but got {prefetch_factor}")
+        if not num_workers and prefetch_factor is not None:
+            raise ValueError("prefetch_factor option could only be specified with workers: let num_workers > 0, otherwise set "
+                             "prefetch_factor to None")
+        if not num_workers and persistent_workers:
+            raise ValueError("persistent_workers option needs num_workers > 0")
         self._iterable = isinstance(dataset, IterableDataset)
         if self._iterable and (shuffle or sampler is not None or batch_sampler is not None):
             raise ValueError("DataLoader with IterableDataset: expected unspecified shuffle, sampler and batch_sampler options")
@@ -63,7 +73,13 @@ class DataLoader:
         self.generator = generator
         self.worker_init_fn = worker_init_fn
         self.pin_memory = pin_memory
-        self.prefetch_factor = prefetch_factor or 2
+        self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.pin_memory_device = pin_memory_device
+        self.multiprocessing_context = multiprocessing_context
+        self.in_order = in_order
+        #: How many iterations have begun.
+        self.epochs = 0
         self.sampler: Any = sampler
         if sampler is None and not self._iterable:
             self.sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
@@ -73,6 +89,12 @@ class DataLoader:
         #: Also called with single samples.
         alone = self.batch_sampler is None
         self.collate_fn = collate_fn if collate_fn is not None else default_convert if alone else default_collate
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_made" in self.__dict__:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         """The number of batches, or of samples without batches. Raises TypeError if the data set has no length."""
@@ -84,6 +106,7 @@ class DataLoader:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        self.epochs += 1
         if not self.pin_memory:
             return _Epoch(self, self._batches())
         if not cuda_status().available:
@@ -99,7 +122,7 @@ class DataLoader:
         if batched and type(_whole(self.dataset)) is TensorDataset:
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
-        found = _read_ahead(read, keys, self) if self.num_workers else map(read, keys)
+        found = _ReadAhead(read, keys, self) if self.num_workers else map(read, keys)
         return map(self._collated, found)
 
     def _collated(self, samples: Any) -> Any:
@@ -108,7 +131,11 @@ class DataLoader:
             return self.collate_fn(samples)
 
     def _samples(self, indices: list[int]) -> list[Any]:
-        return [self.dataset[k] for k in indices]
+        dataset = self.dataset
+        while type(dataset) is Subset:
+            dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
+        several = getattr(dataset, "__getitems__", None)
+        return list(several(indices)) if callable(several) else [dataset[k] for k in indices]
 
     def _in_turn(self) -> Iterator[Any]:
         samples = iter(self.dataset)
@@ -118,10 +145,6 @@ class DataLoader:
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield self._collated(batch)
-
-
-def get_worker_info() -> None:
-    """None, as in PyTorch's main process: workers do not iterate an :class:`IterableDataset`, so it need not be split."""
 
 
 class _Epoch(Iterator[Any]):
@@ -165,30 +188,97 @@ def _rows(dataset: Any, indices: list[int]) -> list[Any]:
         return rows
 
 
-def _read_ahead(read: Callable[[Any], Any], keys: Iterable[Any], loader: DataLoader) -> Iterator[Any]:
-    """``map(read, keys)`` in order, with threads reading some results ahead."""
+class WorkerInfo(NamedTuple):
+    """What a thread that reads samples may ask of itself. ``seed`` is another one for each thread and epoch."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+_worker = threading.local()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """The :class:`WorkerInfo` of the present thread, None if it reads samples for no ``DataLoader``.
+
+    None also where an :class:`IterableDataset` is iterated: that is done by the thread that iterates over the loader, once, so
+    the data set need not be split.
+    """
+    return getattr(_worker, "info", None)
+
+
+class _ReadAhead(Iterator[Any]):
+    """``map(read, keys)`` in order, with threads reading some results ahead.
+
+    An error is raised in its turn; the results after it can still be had.
+    """
+
+    def __init__(self, read: Callable[[Any], Any], keys: Iterable[Any], loader: DataLoader) -> None:
+        self._read = read
+        self._timeout = loader.timeout or None
+        self._begin = _beginnings(loader)
+        self._pool = ThreadPoolExecutor(loader.num_workers, "gradcore-loader")
+        self._waiting: deque[Future[Any]] = deque()
+        self._rest = iter(keys)
+        self._submit(loader.num_workers * (loader.prefetch_factor or 2))
+
+    def _submit(self, count: int) -> None:
+        for key in islice(self._rest, count):
+            self._waiting.append(self._pool.submit(_read_in_worker, self._read, key, self._begin))
+
+    def __next__(self) -> Any:
+        if not self._waiting:
+            self._close()
+            raise StopIteration
+        future = self._waiting.popleft()
+        try:
+            return future.result(self._timeout)
+        except TimeoutError:
+            if future.done():
+                raise
+            self._close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+        finally:
+            # An error that it holds has this frame in its traceback.
+            del future
+            self._submit(1)
+
+    def _close(self) -> None:
+        self._rest = iter(())
+        while self._waiting:
+            self._waiting.popleft().cancel()
+        # Do not wait: a thread that hangs in a read must not block a caller that has stopped iterating.
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __del__(self) -> None:
+        # It may have no pool, if there was none to be had.
+        if hasattr(self, "_rest"):
+            self._close()
+
+
+def _beginnings(loader: DataLoader) -> Callable[[], None]:
+    """A function that a thread calls before each read, and that makes it a worker the first time."""
     numbers = count()
+    generator = default_generator("cpu") if loader.generator is None else loader.generator
+    # The order of samples does not depend on the number of workers, so nothing is drawn.
+    first = int(np.random.SeedSequence([word % 2**64 for word in (*generator.place, loader.epochs)]).generate_state(1)[0])
 
     def begin() -> None:
-        if loader.worker_init_fn is not None:
-            loader.worker_init_fn(next(numbers))
+        info = getattr(_worker, "info", None)
+        if info is None:
+            number = next(numbers)
+            info = _worker.info = WorkerInfo(number, loader.num_workers, first + number, loader.dataset)
+            _worker.ready = False
+        if not _worker.ready:
+            if loader.worker_init_fn is not None:
+                loader.worker_init_fn(info.id)
+            _worker.ready = True
 
-    pool = ThreadPoolExecutor(loader.num_workers, "gradcore-loader", begin)
-    waiting: deque[Future[Any]] = deque()
-    rest = iter(keys)
-    try:
-        for key in islice(rest, loader.num_workers * loader.prefetch_factor):
-            waiting.append(pool.submit(read, key))
-        while waiting:
-            try:
-                result = waiting.popleft().result(loader.timeout or None)
-            except TimeoutError:
-                raise RuntimeError(f"DataLoader timed out after {loader.timeout} seconds") from None
-            for key in islice(rest, 1):
-                waiting.append(pool.submit(read, key))
-            yield result
-    finally:
-        for future in waiting:
-            future.cancel()
-        # Do not wait: a thread that hangs in a read must not block a caller that has stopped iterating.
-        pool.shutdown(wait=False, cancel_futures=True)
+    return begin
+
+
+def _read_in_worker(read: Callable[[Any], Any], key: Any, begin: Callable[[], None]) -> Any:
+    begin()
+    return read(key)

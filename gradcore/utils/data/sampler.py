@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from gradcore._random import Generator, default_generator
 
+T = TypeVar("T", covariant=True)
 
-class Sampler:
+
+class Sampler(Generic[T]):
     """Base class, an iterable of indices. Subclasses define ``__iter__``, and ``__len__`` if it is known."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
 
 
-class _Drawn(Sampler):
+class _Drawn(Sampler[int]):
     """Base of random samplers, which draw from the given generator, or the CPU's."""
 
     def __init__(self, generator: Generator | None) -> None:
@@ -27,7 +29,7 @@ class _Drawn(Sampler):
         return (default_generator("cpu") if self.generator is None else self.generator).host_stream()
 
 
-class SequentialSampler(Sampler):
+class SequentialSampler(Sampler[int]):
     """The indices 0, 1, 2, ..."""
 
     def __init__(self, data_source: Any) -> None:
@@ -108,7 +110,7 @@ class WeightedRandomSampler(_Drawn):
         return self.num_samples
 
 
-class BatchSampler(Sampler):
+class BatchSampler(Sampler[list[int]]):
     """Lists of ``batch_size`` indices of another sampler; the last may be shorter, unless ``drop_last`` drops it."""
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
