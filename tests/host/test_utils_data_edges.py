@@ -160,6 +160,12 @@ def test_a_sampler_may_say_what_it_gives() -> None:
     assert [b.tolist() for b in data.DataLoader(Doubled(3), 2, sampler=Backwards())] == [[4, 2]]
 
 
+@pytest.mark.parametrize("order", [[9, 10], [10, 0]])
+def test_a_row_out_of_range_is_an_index_error(order: list[int]) -> None:
+    with raises(IndexError, "10"):
+        list(data.DataLoader(data.TensorDataset(gradcore.arange(10)), 2, sampler=order))
+
+
 def test_an_empty_part_is_told() -> None:
     with pytest.warns(UserWarning, match="Length of split at index 1 is 0. This might result in an empty dataset."):
         assert [len(p) for p in data.random_split([7], [0.5, 0.5])] == [1, 0]

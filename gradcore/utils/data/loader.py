@@ -174,7 +174,7 @@ def _rows(dataset: Any, indices: list[int]) -> list[Any]:
         dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
     with scoped(role="input"):
         where = np.asarray(indices, np.int64)
-        along = len(where) and bool((np.diff(where) == 1).all()) and where[0] >= 0
+        along = len(where) and bool((np.diff(where) == 1).all()) and where[0] >= 0 and where[-1] < len(dataset)
         places: dict[Any, Any] = {}
         rows = []
         for t in dataset.tensors:
