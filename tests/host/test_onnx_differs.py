@@ -1,4 +1,4 @@
-"""Export to ONNX of bools and integers, which few of its operators take, and of quotients, rests and infinities."""
+"""Export to ONNX where its operators differ: dtypes they lack, quotients and rests, infinities, windows in the padding."""
 
 from __future__ import annotations
 
@@ -66,3 +66,10 @@ def test_infinities_and_nan() -> None:
     x = gradcore.tensor(np.array([0.0, 1e-8, 3.0, 1e30, np.inf, -np.inf, np.nan, -0.3], np.float32))
     for function in (gradcore.log1p, F.softshrink):
         agrees(function, x)
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride", "padding"), [(6, 1, 2, 0), (7, 2, 2, 1), (6, 2, 3, 0), (5, 3, 3, 1)])
+def test_windows_that_would_begin_in_the_padding(size: int, kernel: int, stride: int, padding: int) -> None:
+    x = gradcore.randn(2, 3, size, size)
+    agrees(lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
+    agrees(lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
