@@ -46,7 +46,7 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
     names, and nodes are named after layers. If ``path`` is None, nothing is written.
 
     With ``dynamic_batch``, the first dimension of the first argument, and of all arguments with the same first size, may have
-    any size: the model is traced with two sizes, and the sizes that differ are left open.
+    any size: the model is traced with three sizes, and the dimensions that differ are left open.
 
     Raises :class:`ExportError` for an op without a counterpart, with op, layer and source line; ImportError without onnx.
     """
@@ -60,10 +60,12 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
                              "traced from")
         # At least 2, since views drop dimensions of size 1.
         size = max(_batch(example), 2)
-        g, inputs, outputs = _built(model, _of_size(example, size), input_names, output_names)
-        other, *ends = _built(model, _of_size(example, size + 1), input_names, output_names)
-        open_batch(g, other)
-        shapes = [open_shape(a, b, size) for a, b in zip(inputs + outputs, ends[0] + ends[1], strict=True)]
+        # And not only one more, for which what is rounded, such as the size of a chunk, may be the same.
+        sizes = size, size + 1, 2 * size + 1
+        built = [_built(model, _of_size(example, n), input_names, output_names) for n in sizes]
+        g, inputs, outputs = built[0]
+        open_batch(g, [other for other, *_ in built[1:]])
+        shapes = [open_shape(values, sizes) for values in zip(*(begin + end for _, begin, end in built), strict=True)]
     else:
         g, inputs, outputs = _built(model, example, input_names, output_names)
         shapes = [list(v.shape) for v in inputs + outputs]

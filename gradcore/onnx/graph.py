@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gradcore.onnx.table import Refused
 from gradcore.onnx.views import Expand, Gather, Reshape, Slice, Step, Transpose
 from gradcore.spec import TensorSpec
 
@@ -81,7 +83,18 @@ class Graph:
 
     def several(self, kind: str, inputs: Sequence[Value | None], results: Sequence[tuple[Shape, Any]],
                 **attrs: Any) -> list[Value]:
-        """Add a node with several results of given shapes and dtypes."""
+        """Add a node with several results of given shapes and dtypes.
+
+        An operator that does not take a dtype (products of bools, a power of uint8) computes in a wider one.
+        """
+        wide = _widened(kind, tuple(None if x is None else x.dtype for x in inputs))
+        if wide:
+            takes, makes = ([group for group, _ in formal] for formal in _formal(kind, len(inputs), len(results)))
+            within = [None if x is None else self.cast(x, wide.get(group, x.dtype))
+                      for x, group in zip(inputs, takes, strict=True)]
+            specs = [(shape, wide.get(group, dtype)) for (shape, dtype), group in zip(results, makes, strict=True)]
+            found = self.several(kind, within, specs, **attrs)
+            return [self.cast(v, dtype) for v, (_, dtype) in zip(found, results, strict=True)]
         name = self.free(f"{self.layer.replace('.', '/')}/{kind}" if self.layer else kind)
         values = [Value(self.free(f"{name}:{k}"), tuple(shape), np.dtype(dtype)) for k, (shape, dtype) in enumerate(results)]
         self.shapes.update((v.name, v.shape) for v in values)
@@ -159,6 +172,48 @@ class Graph:
     def as_spec(self, x: Value, spec: TensorSpec) -> Value:
         """A result cast to the traced op's dtype, and broadcast to its shape."""
         return self.expand(self.cast(x, spec.dtype), spec.shape)
+
+
+#: By dtype that an operator may not take: those in which it computes the same, once its result is cast back.
+_WIDER = {"b": (np.int32, np.int64, np.float32), "u": (np.int32, np.int64), "i": (np.int32, np.int64),
+          "f": (np.float32, np.float64), "V": (np.float32,)}
+
+#: What an operator declares of its inputs, or its outputs: the name of a type, which is one for all that have it, and what it
+#: may be.
+Formal = list[tuple[str, frozenset[str]]]
+
+
+@cache
+def _formal(kind: str, inputs: int, outputs: int) -> tuple[Formal, Formal]:
+    """What an operator declares of so many inputs and so many outputs."""
+    import onnx
+
+    schema = onnx.defs.get_schema(kind, OPSET, "")
+
+    def formal(declared: Sequence[Any], count: int) -> Formal:
+        # The last input may stand for any number.
+        found = [declared[min(k, len(declared) - 1)] for k in range(count)]
+        return [(x.type_str, frozenset(x.types)) for x in found]
+
+    return formal(schema.inputs, inputs), formal(schema.outputs, outputs)
+
+
+@cache
+def _widened(kind: str, dtypes: tuple[np.dtype[Any] | None, ...]) -> dict[str, np.dtype[Any]]:
+    """The types of an operator that must be wider than what it is given. Raises :class:`Refused` if none will do."""
+    found: dict[str, np.dtype[Any]] = {}
+    for dtype, (group, allowed) in zip(dtypes, _formal(kind, len(dtypes), 0)[0], strict=True):
+        if dtype is not None and _type_name(dtype) not in allowed:
+            wider = [d for d in map(np.dtype, _WIDER[dtype.kind]) if d.itemsize > dtype.itemsize and _type_name(d) in allowed]
+            if not wider:
+                raise Refused(f"{kind} takes no {dtype.name} in ONNX")
+            found[group] = wider[0]
+    return found
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """A dtype as ONNX's operators name it."""
+    return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype.name, dtype.name)})"
 
 
 def onnx_type(dtype: Any) -> int:

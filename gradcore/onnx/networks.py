@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,22 @@ def _conv_transpose2d(g: Graph, out: TensorSpec, x: Value, weight: Value, *, sha
 # -- pooling -----------------------------------------------------------------------------------------------------------
 
 
+def _ends(out: TensorSpec, x: Value, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
+          ceil_mode: bool) -> tuple[Sequence[int], int]:
+    """The padding at the ends and ``ceil_mode`` in ONNX, where windows that begin in the padding at the end count, too."""
+    spans = [(n, m, d * (k - 1) + 1, s, p) for n, m, k, s, p, d in
+             zip(out.shape[2:], x.shape[2:], kernel, stride, padding, dilation, strict=True)]
+    if all(n == -(-(m + 2 * p - k) // s) + 1 for n, m, k, s, p in spans) or not ceil_mode:
+        return padding, int(ceil_mode)
+    return [max((n - 1) * s + k - m - p, 0) for n, m, k, s, p in spans], 0
+
+
 @converts("max_pool2d")
 def _max_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
                 ceil_mode: bool) -> list[Value | None]:
-    made = g.node("MaxPool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *padding],
-                  dilations=list(dilation), ceil_mode=int(ceil_mode))
+    ends, ceil = _ends(out, x, kernel, stride, padding, dilation, ceil_mode)
+    made = g.node("MaxPool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *ends],
+                  dilations=list(dilation), ceil_mode=ceil)
     return [made, None]
 
 
@@ -68,8 +80,9 @@ def _avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pa
     spans = zip(out.shape[2:], x.shape[2:], kernel, stride, padding, strict=True)
     if ceil_mode and (divisor is not None or any((n - 1) * s + k > m + 2 * p for n, m, k, s, p in spans)):
         raise Refused("windows extend beyond the padding, for which runtimes use different divisors")
-    made = g.node("AveragePool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *padding],
-                  ceil_mode=int(ceil_mode), count_include_pad=int(count_pad or divisor is not None))
+    ends, ceil = _ends(out, x, kernel, stride, padding, (1, 1), ceil_mode)
+    made = g.node("AveragePool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *ends],
+                  ceil_mode=ceil, count_include_pad=int(count_pad or divisor is not None))
     return made if divisor is None else g.pointwise("Mul", made, math.prod(kernel) / divisor, dtype=x.dtype)
 
 

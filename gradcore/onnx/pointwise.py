@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from gradcore.onnx.graph import Graph, Value
-from gradcore.onnx.table import CONVERTERS, Refused, converts
+from gradcore.onnx.table import CONVERTERS, converts
 from gradcore.spec import TensorSpec, is_floating, promote
 
 #: Ops with one operand that are one ONNX operator.
-UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "floor": "Floor", "ceil": "Ceil",
-         "round": "Round", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh":
-         "Sinh", "cosh": "Cosh", "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "arcsinh": "Asinh", "arccosh":
-         "Acosh", "arctanh": "Atanh", "erf": "Erf", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign":
-         "Softsign", "clone": "Identity"}
+UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+         "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "arcsin": "Asin", "arccos": "Acos",
+         "arctan": "Atan", "arcsinh": "Asinh", "arccosh": "Acosh", "arctanh": "Atanh", "erf": "Erf", "relu": "Relu",
+         "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign": "Softsign", "clone": "Identity"}
 #: Ops with two operands, of the result's dtype, that are one ONNX operator.
-BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "pow": "Pow"}
+BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 COMPARE = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 
@@ -39,6 +38,12 @@ def _logical(kind: str) -> Any:
     return lambda g, out, x, y: g.pointwise(kind, x, y, dtype=np.bool_)
 
 
+def _rounded(kind: str) -> Any:
+    return lambda g, out, x: g.node(kind, x) if is_floating(x.dtype) else x
+
+
+for _name, _kind in {"floor": "Floor", "ceil": "Ceil", "round": "Round"}.items():
+    CONVERTERS[_name] = _rounded(_kind)
 for _table, _make in ((UNARY, _unary), (BINARY, _binary), (COMPARE, _compare), (LOGICAL, _logical)):
     for _name, _kind in _table.items():
         CONVERTERS[_name] = _make(_kind)
@@ -89,6 +94,10 @@ def _masked_fill(g: Graph, out: TensorSpec, x: Value, mask: Value, value: Any) -
 
 
 def where(g: Graph, condition: Value, x: Value, y: Value) -> Value:
+    if x.dtype == np.bool_:
+        # onnxruntime has no Where of bools.
+        chosen = g.pointwise("And", condition, x, dtype=np.bool_)
+        return g.pointwise("Or", chosen, g.pointwise("And", g.node("Not", condition), y, dtype=np.bool_), dtype=np.bool_)
     shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
     return g.node("Where", condition, x, y, shape=shape, dtype=x.dtype)
 
@@ -108,19 +117,33 @@ def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
 
 @converts("floor_divide")
 def _floor_divide(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    if is_floating(out.dtype):
-        return g.node("Floor", g.pointwise("Div", x, y, dtype=out.dtype))
-    # ONNX's Div of integers rounds towards 0, and its Mod has the sign of the divisor.
-    rest = g.pointwise("Mod", x, y, dtype=out.dtype)
-    return g.pointwise("Div", g.pointwise("Sub", x, rest, dtype=out.dtype), y, dtype=out.dtype)
+    t = out.dtype
+    if not is_floating(t):
+        # ONNX's Div of integers rounds towards 0, and its Mod has the sign of the divisor.
+        return g.pointwise("Div", g.pointwise("Sub", x, g.pointwise("Mod", x, y, dtype=t), dtype=t), y, dtype=t)
+    # The floor of a quotient that is rounded may be one too many, as for 1.0 and 0.1; what the rest leaves is whole.
+    rest, turned = _rest(g, t, x, y)
+    whole = g.node("Round", g.pointwise("Div", g.pointwise("Sub", x, rest, dtype=t), y, dtype=t))
+    whole = g.pointwise("Sub", whole, turned, dtype=t)
+    by_zero = g.pointwise("Equal", y, 0.0, dtype=t, result=np.bool_)
+    return where(g, by_zero, g.pointwise("Div", x, y, dtype=t), whole)
 
 
 @converts("remainder")
 def _remainder(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    if not is_floating(out.dtype):
-        return g.pointwise("Mod", x, y, dtype=out.dtype)
-    whole = g.pointwise("Mul", _floor_divide(g, out, x, y), y, dtype=out.dtype)
-    return g.pointwise("Sub", x, whole, dtype=out.dtype)
+    t = out.dtype
+    if not is_floating(t):
+        return g.pointwise("Mod", x, y, dtype=t)
+    rest, turned = _rest(g, t, x, y)
+    return where(g, turned, g.pointwise("Add", rest, y, dtype=t), rest)
+
+
+def _rest(g: Graph, t: Any, x: Any, y: Any) -> tuple[Value, Value]:
+    """What a division that rounds towards 0 leaves, which is exact, and whether its sign is not the divisor's."""
+    rest = g.pointwise("Mod", x, y, dtype=t, fmod=1)
+    signs = [g.pointwise("Less", v, 0.0, dtype=t, result=np.bool_) for v in (rest, y)]
+    some = g.node("Not", g.pointwise("Equal", rest, 0.0, dtype=t, result=np.bool_))
+    return rest, g.pointwise("And", some, g.pointwise("Xor", *signs, dtype=np.bool_), dtype=np.bool_)
 
 
 @converts("fmod")
@@ -147,6 +170,12 @@ def _isfinite(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.node("Not", g.pointwise("Or", _isnan(g, out, x), _isinf(g, out, x), dtype=np.bool_))
 
 
+@converts("pow")
+def _pow(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
+    # onnxruntime has no power of small integers, and one of int32 does not wrap around.
+    return g.cast(g.pointwise("Pow", x, y, dtype=out.dtype if is_floating(out.dtype) else np.int64), out.dtype)
+
+
 @converts("square")
 def _square(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.pointwise("Mul", x, x, dtype=out.dtype)
@@ -170,13 +199,14 @@ def _expm1(g: Graph, out: TensorSpec, x: Value) -> Value:
 
 @converts("log1p")
 def _log1p(g: Graph, out: TensorSpec, x: Value) -> Value:
-    # Kahan: log(u) x / (u - 1) for u = 1 + x, and x where u is 1.
+    # Kahan: log(u) x / (u - 1) for u = 1 + x, and x where u is 1 or x infinite.
     x = g.cast(x, out.dtype)
     u = g.pointwise("Add", x, 1.0, dtype=x.dtype)
     less = g.pointwise("Sub", u, 1.0, dtype=x.dtype)
     zero = g.pointwise("Equal", less, 0.0, dtype=x.dtype, result=np.bool_)
     share = g.pointwise("Div", x, where(g, zero, g.constant(1.0, x.dtype), less), dtype=x.dtype)
-    return where(g, zero, x, g.pointwise("Mul", g.node("Log", u), share, dtype=x.dtype))
+    same = g.pointwise("Or", zero, g.node("IsInf", x, dtype=np.bool_, detect_negative=0), dtype=np.bool_)
+    return where(g, same, x, g.pointwise("Mul", g.node("Log", u), share, dtype=x.dtype))
 
 
 @converts("log2")
@@ -288,9 +318,10 @@ def _hardshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
 
 @converts("softshrink")
 def _softshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
-    if isinstance(lambd, Value):
-        raise Refused("lambd is a tensor")
-    return g.node("Shrink", x, lambd=float(lambd), bias=float(lambd))
+    # onnxruntime's Shrink of NaN is 0.
+    low = g.node("Neg", g.number(lambd, x.dtype))
+    inside = g.pointwise("Min", g.pointwise("Max", x, low, dtype=x.dtype), lambd, dtype=x.dtype)
+    return g.pointwise("Sub", x, inside, dtype=x.dtype)
 
 
 @converts("threshold")

@@ -179,8 +179,8 @@ mse_grad = op("mse_grad", _mse_grad_spec, contiguous=True, may_alias=("x", "targ
 # -- norms -------------------------------------------------------------------------------------------------------------
 
 
-def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: TensorSpec | None = None, *, dims: int,
-                     eps: float) -> Inferred:
+def _layer_norm_rows(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, dims: int) -> TensorSpec:
+    """The spec of a mean for each row, if weight and bias fit the rows."""
     need_float("layer_norm", input=x, weight=weight, bias=bias)
     shape = x.shape[x.ndim - dims:]
     for name, spec in (("weight", weight), ("bias", bias)):
@@ -190,7 +190,12 @@ def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
         if spec is not None and spec.dtype != x.dtype:
             raise SpecError(f"layer_norm: expected {name} to be {x.dtype.name} as the input is, or float32 for an input of 16 "
                             f"bits, but got {spec.dtype.name}")
-    rows = TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.widened().dtype)
+    return TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.widened().dtype)
+
+
+def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: TensorSpec | None = None, *, dims: int,
+                     eps: float) -> Inferred:
+    rows = _layer_norm_rows(x, weight, bias, dims)
     return Inferred((x.like(),), (("mean", rows), ("rstd", rows)), row_bytes(x, row_width(x, dims)))
 
 
@@ -204,6 +209,10 @@ def _layer_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | No
 
 def _layer_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
                            rstd: TensorSpec, *, dims: int) -> TensorSpec:
+    rows = _layer_norm_rows(x, weight, bias, dims)
+    for name, spec in (("mean", mean), ("rstd", rstd)):
+        if spec.shape != rows.shape or spec.dtype != rows.dtype:
+            raise SpecError(f"layer_norm_apply: expected {name} to be {rows}, but got {spec}")
     return x.like()
 
 

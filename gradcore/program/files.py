@@ -78,6 +78,8 @@ def write_program(path: str | os.PathLike[str], shipment: Shipment, tensors: Map
     """Write a file, whole or not at all; ``tensors`` by the names in the shipment. Raises OSError, TypeError and ValueError."""
     sums = {name: _checksum(tensors[name]) for name in tensors}
     text = json.dumps(_described(shipment, sums), separators=(",", ":"), allow_nan=False)
+    # In an order that does not depend on who writes it, so that a loaded program is saved as the same bytes.
+    tensors = {name: tensors[name] for name in sorted(tensors)}
     write_file(path, tensors, {_PROGRAM: text, _DIGEST: hashlib.sha256(text.encode()).hexdigest()})
 
 

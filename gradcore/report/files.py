@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import BinaryIO
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file to write into, which replaces ``path`` when the block ends without an exception.
 
-    A reader sees the old file or the whole new one. Of a symbolic link, the file that it leads to is replaced; pipes and
-    devices are written to. Raises OSError if writing fails, and for a folder; the temporary file is removed then.
+    A reader sees the old file or the whole new one, which has the old one's permissions. Of a symbolic link, the file that it
+    leads to is replaced; pipes and devices are written to. Raises OSError if writing fails, and for a folder; the temporary
+    file is removed then.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file, but this is a folder", str(path))
@@ -29,6 +31,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with name.open("xb") as file:
+            if path.exists() and (mode := stat.S_IMODE(path.stat().st_mode)) != stat.S_IMODE(name.stat().st_mode):
+                name.chmod(mode)
             yield file
             file.flush()
             os.fsync(file.fileno())

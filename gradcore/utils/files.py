@@ -65,7 +65,7 @@ def save(obj: Any, f: Place) -> None:
     if isinstance(obj, Mapping) and all(isinstance(k, str) and isinstance(v, (Tensor, np.ndarray)) for k, v in obj.items()) \
             and "__metadata__" not in obj:
         tensors = {name: _leaf(value) for name, value in obj.items()}
-        # In sorted order, so that the first of several names is also the first in the file.
+        # In sorted order, which is the same after another program has written the file again.
         firsts = {name: named.setdefault(_identity(value), name) for name, value in sorted(obj.items())}
         if shared := {name: first for name, first in firsts.items() if name != first}:
             metadata[_SHARED] = json.dumps(shared, separators=(",", ":"))
@@ -100,7 +100,8 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, s
         name = named.get(identity)
         if name is None:
             name = path or "tensor"
-            while name in tensors:
+            # The header keeps one name for itself.
+            while name in tensors or name == "__metadata__":
                 name += "_"
             tensors[name], named[identity] = _leaf(value), name
         return ["tensor" if isinstance(value, Tensor) else "array", name]
@@ -191,14 +192,14 @@ def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str, de
     if not isinstance(shared, dict) or not all(isinstance(first, str) for first in shared.values()):
         raise SafetensorsError(f"{name}: unexpected metadata {str(shared)[:80]}")
     found: dict[str, Tensor] = {}
-    for key, entry in entries.items():
-        array = read_array(file, entry, name)
+    for key in sorted(entries):
+        array = read_array(file, entries[key], name)
         first = shared.get(key)
         if first in found and _equal(array, read_array(file, entries[first], name)):
             found[key] = found[first]
         else:
             found[key] = functional.tensor(array, device=device)
-    return found
+    return {key: found[key] for key in entries}
 
 
 def _equal(a: Any, b: Any) -> bool:

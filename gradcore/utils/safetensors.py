@@ -153,13 +153,13 @@ def write_file(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadat
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write tensors to an open file, one at a time.
+    """Write tensors to an open file, one at a time. The header names them in the order in which they are given.
 
     A tensor has ``dtype`` and ``shape``, and is converted by ``np.asarray`` only when it is written.
     """
     # The widest dtypes first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    entries: dict[str, Any] = {}
     at = 0
     for name in names:
         tensor = tensors[name]
@@ -169,8 +169,10 @@ def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str
             raise TypeError(f"{name!r} is {tensor.dtype}, which safetensors has no name for here: expected one of "
                             f"{', '.join(d.name for d in _NAMES)}")
         nbytes = math.prod(tensor.shape) * dtype.itemsize
-        header[name] = {"dtype": named, "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
+        entries[name] = {"dtype": named, "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
         at += nbytes
+    header = {"__metadata__": dict(metadata)} if metadata else {}
+    header |= {name: entries[name] for name in tensors}
     text = json.dumps(header, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST_HEADER:

@@ -53,6 +53,23 @@ def test_tensors_come_back(tmp_path: Path) -> None:
     same(gradcore.load(file)["deep"], arrays["deep"])
 
 
+def test_names_come_back_in_their_order(tmp_path: Path) -> None:
+    tied = gradcore.ones(2)
+    given = {"z": gradcore.ones(3), "tied": tied, "half": gradcore.ones(2, dtype=gradcore.float16), "a": tied,
+             "double": gradcore.ones(1, dtype=gradcore.float64), "0": gradcore.ones(3)}
+    gradcore.save(given, tmp_path / "a.safetensors")
+    back = gradcore.load(tmp_path / "a.safetensors")
+    assert list(back) == list(given) and back["a"] is back["tied"]
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    gradcore.save(model.state_dict(), tmp_path / "m.safetensors")
+    assert list(gradcore.load(tmp_path / "m.safetensors")) == list(model.state_dict())
+
+
+def test_the_name_that_the_header_keeps(tmp_path: Path) -> None:
+    gradcore.save({"__metadata__": gradcore.ones(2), "list": [gradcore.zeros(1)]}, tmp_path / "a.safetensors")
+    same(gradcore.load(tmp_path / "a.safetensors")["__metadata__"], np.ones(2, np.float32))
+
+
 @pytest.mark.oracle
 def test_pytorch_opens_a_file_and_the_other_way_round(torch: Any, tmp_path: Path) -> None:
     st = pytest.importorskip("safetensors.torch", reason="safetensors is not installed: pip install -e '.[oracle]'")

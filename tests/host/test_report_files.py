@@ -123,3 +123,14 @@ def test_a_run_that_is_cut_before_its_first_events(tmp_path: Path, ended: gradco
     (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:2]))
     assert main(["report", str(tmp_path / "cut.jsonl")]) == 1
     assert "it ends before those of the first, after the figures of 1 steps" in capsys.readouterr().err
+
+
+def test_who_may_read_a_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    (tmp_path / "link").symlink_to(path)
+    with replacing(tmp_path / "link") as file:
+        assert [stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir() if not p.is_symlink()] == [0o600, 0o600]
+        file.write(b"new")
+    assert path.read_bytes() == b"new" and stat.S_IMODE(path.stat().st_mode) == 0o600

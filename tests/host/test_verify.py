@@ -59,6 +59,11 @@ UNSOUND: dict[str, tuple[Program, str]] = {
     "an operand too many": (program("neg", PAIR, PAIR, makes=(PAIR,)), "2 operands in groups of (1, 1) do not match"),
     "an operand of no group": (program("neg", PAIR, PAIR, makes=(PAIR,), counts=(1,)), "2 operands in groups of (1,) do not"),
     "a group of two for one": (program("add", PAIR, PAIR, PAIR, makes=(PAIR,), counts=(1, 2)), "in groups of (1, 2) do not"),
+    "a bias shorter than the rows": (
+        program("layer_norm_apply", PAIR, ROW, TensorSpec.of((2,), "float32"), COLUMN, COLUMN, makes=(PAIR,),
+                attrs=(("dims", 1),)), "bias to be of same shape as normalized_shape"),
+    "a mean for each element": (
+        program("layer_norm_apply", PAIR, ROW, ROW, PAIR, COLUMN, makes=(PAIR,), attrs=(("dims", 1),)), "expected mean to be"),
     "a number more than there are": (
         program("sgd_", PAIR, PAIR, Number(1, 0), Number(1, 1), counts=(1, 1, 0, 1, 1), writes=(0,)), "has 0 numbers"),
 }
