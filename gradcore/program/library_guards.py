@@ -12,6 +12,7 @@ from weakref import ref
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
+from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
 from gradcore.program.guards import Namer
 
@@ -178,7 +179,8 @@ class CountsGuard:
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("owner", "own", "training", "forward", "tensors", "others", "table", "hooks", "kind", "names", "leaves")
+    __slots__ = ("owner", "own", "training", "forward", "lazy", "tensors", "others", "table", "hooks", "kind", "names",
+                 "leaves")
 
     def __init__(self, module: Module) -> None:
         own = self.own = module.__dict__
@@ -190,7 +192,10 @@ class ModuleGuard:
         self.hooks = tuple(module.hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
         members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
-        self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
+        # A lazy parameter has no bytes yet; it gets them as the same object, of another class.
+        self.lazy = [(name, value, type(value)) for name, value in members if is_lazy(value)]
+        self.tensors = [(name, value, value.storage, value.edge) for name, value in members
+                        if isinstance(value, Value) and not is_lazy(value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
         self.names = [(part, tuple(own[part])) for part in ("_parameters", "_buffers", "_modules")]
@@ -208,10 +213,12 @@ class ModuleGuard:
     def terms(self, name: Namer) -> Iterator[str]:
         own, owner = name(self.own), f"{name(self.owner)}()"
         own_attributes = ("training", self.training), ("forward", self.forward), ("_hooks", self.table)
-        for key, value, *_ in (*own_attributes, *self.tensors, *self.others):
+        for key, value, *_ in (*own_attributes, *self.lazy, *self.tensors, *self.others):
             # An attribute that is missing raises, and the guard then does not hold.
             yield f"{key!r} not in {own}" if value is None and key not in self.own else f"{own}[{key!r}] is {name(value)}"
         yield f"type({owner}) is {name(self.kind)}"
+        for _, parameter, kind in self.lazy:
+            yield f"type({name(parameter)}) is {name(kind)}"
         for part, names in self.names:
             yield f"tuple({own}[{part!r}]) == {names!r}" if names else f"not {own}[{part!r}]"
         for leaf, hooks, seen in self.leaves:
@@ -228,9 +235,12 @@ class ModuleGuard:
         own, kind = self.own, self.kind.__name__
         if own["training"] is not self.training:
             return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value in (*[t[:2] for t in self.tensors], *self.others):
+        for name, value, *_ in (*self.lazy, *self.tensors, *self.others):
             if own.get(name) is not value:
                 return f"{name} of {kind} is a different object"
+        for name, value, lazy in self.lazy:
+            if type(value) is not lazy:
+                return f"{name} of {kind} has been initialized"
         for name, tensor, storage, edge in self.tensors:
             if tensor.storage is not storage:
                 return f"the memory of {name} of {kind} was replaced"

@@ -14,6 +14,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
+from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
@@ -167,8 +168,8 @@ class Tracing:
                   if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence]
         # A parameter that requires no gradient can be given one too.
         frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
-        return found + [Guard(f"the gradient of a parameter, {p.spec}, that needs none", partial(getattr, p, "grad"), None,
-                              identical) for p in frozen.values()]
+        return found + [Guard(f"the gradient of a parameter, {'uninitialized' if is_lazy(p) else p.spec}, that needs none",
+                              partial(getattr, p, "grad"), None, identical) for p in frozen.values()]
 
 
 def _has_graph_since(first: int, tensor: Any) -> bool:
