@@ -233,8 +233,8 @@ def same_of_its_class(now: Any, seen: Any) -> bool:
 
 
 def same_bytes(now: Any, seen: Any) -> bool:
-    tensor, storage, edge = seen
-    return now is tensor and tensor.storage is storage and tensor.edge is edge
+    tensor, storage, spec, edge = seen
+    return now is tensor and tensor.storage is storage and tensor.spec is spec and tensor.edge is edge
 
 
 def same_array(now: Any, seen: Any) -> bool:

@@ -115,7 +115,7 @@ class Reach:
             # It has no bytes yet.
             yield Guard(name, look, (value, type(value)), same_of_its_class), key
         elif isinstance(value, Value):
-            yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
+            yield Guard(name, look, (value, value.storage, value.spec, value.edge), same_bytes), key
             yield from self._of_tensor(value)
         elif is_plain(value):
             yield Guard(name, look, copied(value), equal), key

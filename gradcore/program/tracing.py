@@ -154,7 +154,7 @@ class Tracing:
         found += [CountsGuard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
-                        (p, p.storage, p.edge), same_bytes)
+                        (p, p.storage, p.spec, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         known = {leaf for guard in found if isinstance(guard, ModuleGuard) for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.path or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
