@@ -76,4 +76,4 @@ class Followed:
 
 def _named(tensor: Any, spec: TensorSpec | None = None) -> str:
     leaf = None if tensor.edge is None else tensor.edge[0]
-    return f"{getattr(leaf, 'name', '') or 'a tensor'}, {spec or tensor.spec}"
+    return f"{getattr(leaf, 'path', '') or 'a tensor'}, {spec or tensor.spec}"

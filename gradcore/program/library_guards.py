@@ -248,7 +248,7 @@ class ModuleGuard:
         own, kind = self.own, self.kind.__name__
         if own["training"] is not self.training:
             return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value, *_ in (*self.lazy, *self.tensors, *self.others):
+        for name, value in (*[t[:2] for t in self.lazy], *[t[:2] for t in self.tensors], *self.others):
             if own.get(name) is not value:
                 return f"{name} of {kind} is a different object"
         for name, value, lazy in self.lazy:
