@@ -126,7 +126,8 @@ def test_a_scaled_step_is_measured_without_values(clipped: bool) -> None:
 
 def test_a_compiled_function_sees_changed_settings() -> None:
     scaler = GradScaler("cpu", init_scale=4.0)
-    asked = gradcore.compile(lambda x: x + scaler.get_growth_interval() + scaler.get_growth_factor() * scaler.get_backoff_factor())
+    asked = gradcore.compile(
+        lambda x: x + scaler.get_growth_interval() + scaler.get_growth_factor() * scaler.get_backoff_factor())
     x = gradcore.zeros(1)
     assert asked(x).item() == asked(x).item() == 2001.0
     scaler.set_growth_interval(3)
