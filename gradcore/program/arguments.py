@@ -63,7 +63,7 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
     if isinstance(x, Value):
         if not leaves and x.edge is not None and type(x.edge[0]) is Leaf:
             kept += x, x.storage
-            return id(x), id(x.storage)
+            return id(x), id(x.storage), x.spec
         tensors.append(x)
         layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
         return layout, x.storage.device, type(x), edge is not None and (1 if edge[0].hooks is None else 2)

@@ -40,7 +40,8 @@ class Followed:
 
     def moved(self) -> list[str]:
         """Descriptions of those that have other memory than in the trace."""
-        return [_named(tensor) for tensor, b, _ in self._there() if tensor.storage is not self._trace.storages[b]]
+        return [_named(tensor) for tensor, b, spec in self._there()
+                if tensor.storage is not self._trace.storages[b] or tensor.spec is not spec]
 
     def name(self, buffer: int) -> str:
         """A description of the tensor that a captured buffer was traced as."""
@@ -55,7 +56,10 @@ class Followed:
         found = {b: tensor for tensor, b, _ in there if tensor.storage is not storages[b]}
         for tensor, b, spec in there:
             if b not in found:
-                continue
+                if tensor.spec is spec:
+                    continue
+                raise TraceError(f"{name} was traced with {_named(tensor, spec)}, which now shows other elements of the same "
+                                 f"memory, {tensor.spec}: trace it again")
             if tensor.storage is not found[b].storage:
                 raise TraceError(f"the memory of {_named(found[b])} was replaced, but {name} also reads another tensor that "
                                  "shared the old memory: trace it again")

@@ -228,9 +228,13 @@ def same_method(now: Any, seen: Any) -> bool:
     return type(now) is type(seen) and bool(now == seen)
 
 
+def same_of_its_class(now: Any, seen: Any) -> bool:
+    return now is seen[0] and type(now) is seen[1]
+
+
 def same_bytes(now: Any, seen: Any) -> bool:
-    tensor, storage, edge = seen
-    return now is tensor and tensor.storage is storage and tensor.edge is edge
+    tensor, storage, spec, edge = seen
+    return now is tensor and tensor.storage is storage and tensor.spec is spec and tensor.edge is edge
 
 
 def same_array(now: Any, seen: Any) -> bool:

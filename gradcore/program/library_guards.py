@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any, TypeGuard
 from weakref import ref
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
+from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
 from gradcore.program.guards import Namer
+
+_storage, _spec = attrgetter("storage"), attrgetter("spec")
 
 
 class GradientGuard:
@@ -72,7 +75,8 @@ class OptimizerGuard:
     may read it. With ``only_clears`` the function does nothing but clear gradients, and the state may change too.
     """
 
-    __slots__ = ("owner", "kind", "state", "groups", "free", "rates", "hooks", "kept", "places", "tensors")
+    __slots__ = ("owner", "kind", "state", "groups", "free", "rates", "hooks", "kept", "places", "tensors",
+                 "storages", "specs")
 
     def __init__(self, optimizer: Optimizer, rates: bool, only_clears: bool = False) -> None:
         #: Weakly, as in all guards: a program must not keep the memory of what the user has given up.
@@ -81,15 +85,17 @@ class OptimizerGuard:
         self.rates = rates
         self.state = optimizer.state
         self.groups = self._groups(optimizer)
-        #: By group: the options that are only operands, where they are tensors, else None.
-        self.free = [{k: group[k] if isinstance(group[k], Value) else None for k in optimizer._free if k in group}
-                     for group in optimizer.param_groups]
+        #: By group: the options that are only operands, with their bytes where they are tensors, else None.
+        self.free = [{k: (x, x.storage, x.spec) if isinstance(x := group[k], Value) else None
+                      for k in optimizer._free if k in group} for group in optimizer.param_groups]
         self.hooks = step_hooks(optimizer)
         #: Parameters that have state, and the dicts with it.
         self.kept = [p for p, state in optimizer.state.items() if state and not only_clears]
         self.places = [optimizer.state[p] for p in self.kept]
         #: The tensors in the state: the dict, the name, and the tensor.
         self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
+        self.storages = [x.storage for _, _, x in self.tensors]
+        self.specs = [x.spec for _, _, x in self.tensors]
 
     def _groups(self, optimizer: Optimizer) -> list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]]:
         """By group: a getter of the options that a program depends on, their values, what the others decide, the number of
@@ -114,6 +120,8 @@ class OptimizerGuard:
         if self.tensors:
             places, names, tensors = map(list, zip(*self.tensors, strict=True))
             yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
+            yield f"all(map({name(is_)}, map({name(_storage)}, {name(tensors)}), {name(self.storages)}))"
+            yield f"all(map({name(is_)}, map({name(_spec)}, {name(tensors)}), {name(self.specs)}))"
         yield f"{name(step_hooks)}({optimizer}) == {self.hooks!r}"
         yield f"len({optimizer}.param_groups) == {len(self.groups)}"
         for k, (options, values, decisive, count, params) in enumerate(self.groups):
@@ -127,24 +135,28 @@ class OptimizerGuard:
                 if value is None:
                     yield f"not isinstance({group}[{key!r}], {name(Value)})"
                 else:
-                    yield f"{group}[{key!r}] is {name(value)}"
-                    yield f"{name(value)}.storage is {name(value.storage)}"
+                    tensor, storage, spec = map(name, value)
+                    yield f"{group}[{key!r}] is {tensor}"
+                    yield f"{tensor}.storage is {storage}"
+                    yield f"{tensor}.spec is {spec}"
             yield f"len({group}['params']) == {len(params)}"
             yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
 
     def values(self) -> list[Any]:
-        return [*(x for _, _, x in self.tensors), *(x for free in self.free for x in free.values() if x is not None)]
+        return [*(x for _, _, x in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
 
     def replaced(self) -> list[Any]:
-        """The storages of tensors that are no longer in the state."""
+        """The storages of tensors that are no longer in the state, or have other ones now."""
         optimizer = self.owner()
         kept = {id(x) for state in (() if optimizer is None else optimizer.state.values()) for x in state.values()}
-        return [x.storage for _, _, x in self.tensors if id(x) not in kept]
+        return [storage for (_, _, x), storage in zip(self.tensors, self.storages, strict=True)
+                if id(x) not in kept or x.storage is not storage]
 
     def why_not(self) -> str:
         optimizer = self.owner()
         state = None if optimizer is None else optimizer.state
-        same = state is self.state and all(map(is_, map(state.get, self.kept), self.places)) and not self.replaced()
+        same = (state is self.state and all(map(is_, map(state.get, self.kept), self.places)) and not self.replaced()
+                and all(x.spec is spec for (_, _, x), spec in zip(self.tensors, self.specs, strict=True)))
         return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
@@ -178,7 +190,8 @@ class CountsGuard:
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("owner", "own", "training", "forward", "tensors", "others", "table", "hooks", "kind", "names", "leaves")
+    __slots__ = ("owner", "own", "training", "forward", "lazy", "tensors", "others", "table", "hooks", "kind", "names",
+                 "leaves")
 
     def __init__(self, module: Module) -> None:
         own = self.own = module.__dict__
@@ -190,36 +203,43 @@ class ModuleGuard:
         self.hooks = tuple(module.hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
         members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
-        self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
+        # A lazy parameter has no bytes yet; it gets them as the same object, of another class.
+        self.lazy = [(name, value, type(value)) for name, value in members if is_lazy(value)]
+        self.tensors = [(name, value, value.storage, value.spec, value.edge) for name, value in members
+                        if isinstance(value, Value) and not is_lazy(value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
         self.names = [(part, tuple(own[part])) for part in ("_parameters", "_buffers", "_modules")]
         #: Leaves, with the hooks on their gradients.
-        self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
+        self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]
 
     def values(self) -> list[Any]:
-        return [tensor for _, tensor, _, _ in self.tensors]
+        return [tensor for _, tensor, *_ in self.tensors]
 
     def replaced(self) -> list[Any]:
         """The storages of parameters and buffers that have other ones now."""
-        return [storage for _, tensor, storage, _ in self.tensors if tensor.storage is not storage]
+        return [storage for _, tensor, storage, *_ in self.tensors if tensor.storage is not storage]
 
     def terms(self, name: Namer) -> Iterator[str]:
         own, owner = name(self.own), f"{name(self.owner)}()"
         own_attributes = ("training", self.training), ("forward", self.forward), ("_hooks", self.table)
-        for key, value, *_ in (*own_attributes, *self.tensors, *self.others):
+        for key, value, *_ in (*own_attributes, *self.lazy, *self.tensors, *self.others):
             # An attribute that is missing raises, and the guard then does not hold.
             yield f"{key!r} not in {own}" if value is None and key not in self.own else f"{own}[{key!r}] is {name(value)}"
         yield f"type({owner}) is {name(self.kind)}"
+        for _, parameter, kind in self.lazy:
+            yield f"type({name(parameter)}) is {name(kind)}"
         for part, names in self.names:
             yield f"tuple({own}[{part!r}]) == {names!r}" if names else f"not {own}[{part!r}]"
         for leaf, hooks, seen in self.leaves:
             yield f"{name(leaf)}.hooks is {name(hooks)}"
             if hooks is not None:
                 yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}"
-        for _, tensor, storage, edge in self.tensors:
+        for _, tensor, storage, spec, edge in self.tensors:
             yield f"{name(tensor)}.storage is {name(storage)}"
+            # Other elements of the same memory, as after p.data = p.data[:4].
+            yield f"{name(tensor)}.spec is {name(spec)}"
             yield f"{name(tensor)}.edge is {name(edge)}"
         if self.table is not None:
             yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}"
@@ -228,11 +248,14 @@ class ModuleGuard:
         own, kind = self.own, self.kind.__name__
         if own["training"] is not self.training:
             return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value in (*[t[:2] for t in self.tensors], *self.others):
+        for name, value in (*[t[:2] for t in self.lazy], *[t[:2] for t in self.tensors], *self.others):
             if own.get(name) is not value:
                 return f"{name} of {kind} is a different object"
-        for name, tensor, storage, edge in self.tensors:
-            if tensor.storage is not storage:
+        for name, value, lazy in self.lazy:
+            if type(value) is not lazy:
+                return f"{name} of {kind} has been initialized"
+        for name, tensor, storage, spec, edge in self.tensors:
+            if tensor.storage is not storage or tensor.spec is not spec:
                 return f"the memory of {name} of {kind} was replaced"
             if tensor.edge is not edge:
                 return f"requires_grad of {name} of {kind} has changed"

@@ -16,6 +16,7 @@ import numpy as np
 
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
+from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
 from gradcore.program.guards import (
     GENERATORS,
@@ -39,6 +40,7 @@ from gradcore.program.guards import (
     same_items,
     same_method,
     same_object,
+    same_of_its_class,
     state_of,
 )
 from gradcore.program.libraries import is_of_library, is_opaque, is_whole
@@ -109,8 +111,11 @@ class Reach:
             # One of a class of the user's may have attributes.
             for own in self._names.among(getattr(value, "__dict__", {})):
                 yield from self._attribute(value, own, vars(value)[own])
-        if isinstance(value, Value):
-            yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
+        if is_lazy(value):
+            # It has no bytes yet.
+            yield Guard(name, look, (value, type(value)), same_of_its_class), key
+        elif isinstance(value, Value):
+            yield Guard(name, look, (value, value.storage, value.spec, value.edge), same_bytes), key
             yield from self._of_tensor(value)
         elif is_plain(value):
             yield Guard(name, look, copied(value), equal), key

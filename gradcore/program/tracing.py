@@ -14,6 +14,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
+from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
@@ -153,7 +154,7 @@ class Tracing:
         found += [CountsGuard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
-                        (p, p.storage, p.edge), same_bytes)
+                        (p, p.storage, p.spec, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         known = {leaf for guard in found if isinstance(guard, ModuleGuard) for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.path or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
@@ -167,8 +168,8 @@ class Tracing:
                   if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence]
         # A parameter that requires no gradient can be given one too.
         frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
-        return found + [Guard(f"the gradient of a parameter, {p.spec}, that needs none", partial(getattr, p, "grad"), None,
-                              identical) for p in frozen.values()]
+        return found + [Guard(f"the gradient of a parameter, {'uninitialized' if is_lazy(p) else p.spec}, that needs none",
+                              partial(getattr, p, "grad"), None, identical) for p in frozen.values()]
 
 
 def _has_graph_since(first: int, tensor: Any) -> bool:

@@ -143,3 +143,17 @@ def test_a_scaled_step_is_measured_without_values(clipped: bool) -> None:
         del x, loss, optimizer, model
         gradcore.empty_cache(device)
     assert peaks[0] == peaks[1]
+
+
+def test_a_compiled_function_sees_changed_settings() -> None:
+    scaler = GradScaler("cpu", init_scale=4.0)
+    asked = gradcore.compile(
+        lambda x: x + scaler.get_growth_interval() + scaler.get_growth_factor() * scaler.get_backoff_factor())
+    x = gradcore.zeros(1)
+    assert asked(x).item() == asked(x).item() == 2001.0
+    scaler.set_growth_interval(3)
+    assert asked(x).item() == 4.0
+    scaler.set_growth_factor(4.0)
+    assert asked(x).item() == 5.0
+    scaler.set_backoff_factor(0.25)
+    assert asked(x).item() == asked(x).item() == 4.0

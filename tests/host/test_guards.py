@@ -72,11 +72,13 @@ def test_slices_and_dtypes_are_compared_by_value_and_type() -> None:
 
 def test_a_tensor_is_another_with_another_edge_or_other_memory() -> None:
     x = gradcore.ones(2)
-    seen = x, x.storage, x.edge
+    seen = x, x.storage, x.spec, x.edge
     assert same_bytes(x, seen) and not same_bytes(gradcore.ones(2), seen)
     x.requires_grad_()
     assert not same_bytes(x, seen)
-    assert not same_bytes(x, (x, gradcore.ones(2).storage, x.edge))
+    assert same_bytes(x, (x, x.storage, x.spec, x.edge))
+    assert not same_bytes(x, (x, gradcore.ones(2).storage, x.spec, x.edge))
+    assert not same_bytes(x, (x, x.storage, x[1:].spec, x.edge))
 
 
 def test_items_and_entries_are_the_same_objects_and_as_many() -> None:

@@ -164,3 +164,42 @@ def test_a_compiled_network_becomes_one_too() -> None:
         found = [f(x).tolist() for _ in range(4)]
         assert found == [net(x).tolist()] * 4
     assert type(net[0]) is nn.Linear and len(f.programs) == 1, f.explain()
+
+
+def test_a_compiled_step_makes_them_ordinary() -> None:
+    net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+    weights, spare = [*net.parameters()], nn.LazyLinear(2)
+    optimizer = gradcore.optim.SGD([*weights, *spare.parameters()], lr=0.1)
+    use_spare = False
+
+    def step(x: gradcore.Tensor) -> gradcore.Tensor:
+        optimizer.zero_grad()
+        loss = (net(x) - 1).square().mean() + sum(w.square().sum() for w in weights)
+        if use_spare:
+            loss = loss + spare(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled, x = gradcore.compile(step), gradcore.arange(6.0).reshape(2, 3)
+    losses = [compiled(x).item() for _ in range(3)]
+    start = {name: w.clone() for name, w in net.state_dict().items()}
+    replayed = [compiled(x).item() for _ in range(3)]
+    assert len(compiled.programs) == 1 and losses[0] > losses[-1] > replayed[0], compiled.explain()
+    net.load_state_dict(start)
+    assert [step(x).item() for _ in range(3)] == replayed
+    use_spare = True
+    assert compiled(x).item() > replayed[-1] and type(spare) is nn.Linear
+
+
+def test_a_program_of_a_module_whose_parameter_is_uninitialized_ends_with_that() -> None:
+    module = nn.Module()
+    module.weight = UninitializedParameter()
+    weights = [module.weight]
+    compiled = gradcore.compile(lambda x: x * 2 if is_lazy(module.weight) or is_lazy(weights[0]) else x * module.weight)
+    x = gradcore.ones(3)
+    assert [compiled(x).tolist() for _ in range(2)] == [[2.0] * 3] * 2 and len(compiled.programs) == 1
+    module.weight.materialize((3,))
+    with gradcore.no_grad():
+        module.weight.fill_(5.0)
+    assert compiled(x).tolist() == [5.0] * 3 and "has been initialized" in compiled.traces[-1]
