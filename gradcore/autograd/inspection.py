@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.saved import Again, Packed, Saved
+from gradcore.engine.saved import Again, Deferred, Packed, Recipe, Saved
 from gradcore.engine.sites import SITES
 from gradcore.engine.state import SCOPES
 from gradcore.engine.value import Value
@@ -155,7 +155,8 @@ def graph(tensor: Any) -> Graph:
     names = network_names(chain((SCOPES[node.scope].network for node in nodes),
                                 (TAGS[block.tag].network for node in nodes for block in _in_arena(node))))
     leaves: dict[Leaf, str] = {}
-    return Graph(tuple(_seen(node, leaves, names) for node in nodes))
+    beside = _beside(nodes)
+    return Graph(tuple(_seen(node, beside[node.id], leaves, names) for node in nodes))
 
 
 def nodes_behind(tensor: Value) -> list[Node]:
@@ -178,7 +179,37 @@ def is_held(tensor: Value, ran: Set[int]) -> bool:
     return all(node.saved is not None for node in keeping) if keeping else ran.isdisjoint(node.id for node in nodes)
 
 
-def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> GraphNode:
+def _beside(nodes: Sequence[Node]) -> dict[int, list[Any]]:
+    """By number of a node: the residuals that it keeps alive beside those in its slots, each for the oldest such node.
+
+    They are what recipes read, and what a checkpoint runs again on.
+    """
+    known = {id(r) for node in nodes for r in node.saved or ()}
+    found: dict[int, list[Any]] = {}
+    for node in reversed(nodes):
+        mine = found[node.id] = []
+        stack = list(node.saved or ())
+        if node.recipe is not None:
+            stack.append(node.recipe)
+        while stack:
+            for r in _behind(stack.pop()):
+                if id(r) not in known and isinstance(r, (Saved, Packed, Again)):
+                    known.add(id(r))
+                    stack.append(r)
+                    if not isinstance(r, Again):
+                        mine.append(r)
+    return found
+
+
+def _behind(r: Any) -> Sequence[Any]:
+    if isinstance(r, Again):
+        r = r.recipe
+    if isinstance(r, Recipe):
+        return r.sources
+    return r.packed.keeps() if isinstance(r, Packed) and isinstance(r.packed, Deferred) else ()
+
+
+def _seen(node: Node, beside: Sequence[Any], leaves: dict[Leaf, str], names: Mapping[Network, str]) -> GraphNode:
     inputs: list[int | str | None] = []
     for edge in node.edges:
         if edge is None:
@@ -190,12 +221,12 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
             network = names.get(leaf.network)
             name = leaf.path and (f"{network}.{leaf.path}" if network else leaf.path)
             inputs.append(leaves.setdefault(leaf, name or f"{leaf.spec} ({len(leaves) + 1})"))
-    kept = (*chain.from_iterable(_residuals(r, names) for r in node.saved or ()),
+    kept = (*chain.from_iterable(_residuals(r, names) for r in (*(node.saved or ()), *beside)),
             *(_waiting(block, names) for block in _in_arena(node)))
     state = "keeps nothing"
     # A slot may hold a number.
     if kept or (node.plan.slots and node.saved is None):
-        state = "released" if node.saved is None else "retained" if hasattr(node, "ran") else "held"
+        state = "released" if node.saved is None and node.recipe is None else "retained" if hasattr(node, "ran") else "held"
     return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]), state,
                      kept, tuple(inputs))
 

@@ -56,6 +56,16 @@ class Saved:
             f"{TAGS[storage.written_by].op}")
 
 
+class Deferred:
+    """What a pack hook of the library's own returns if the tensor will be computed again."""
+
+    __slots__ = ()
+
+    def keeps(self) -> list[Saved | Packed | Again]:
+        """What it keeps alive for that."""
+        raise NotImplementedError
+
+
 class Packed:
     """The result of a pack hook; the unpack hook turns it into a tensor when the node runs."""
 

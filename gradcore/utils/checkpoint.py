@@ -21,7 +21,7 @@ from gradcore.engine.below import last_uses
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.residuals import recalled, scope_like, unpack
-from gradcore.engine.saved import Again, Packed, Rerun, Saved, keep
+from gradcore.engine.saved import Again, Deferred, Packed, Rerun, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
 from gradcore.nn import paths
@@ -146,15 +146,20 @@ class _Place:
             paths.calls.tree, state.scope, state.site, state.recompute = before
 
 
-class _Promise:
+class _Promise(Deferred):
     """A placeholder for a residual that the second run will compute."""
 
-    __slots__ = ("index", "value", "__weakref__")
+    __slots__ = ("part", "index", "value", "__weakref__")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, part: _Part, index: int) -> None:
+        self.part = part
         self.index = index
         #: The residual that the second run's node has, which may be a recipe.
         self.value: Saved | Again | None = None
+
+    def keeps(self) -> list[Saved | Packed | Again]:
+        found = [held[0] for held in self.part.held if _is_kept(held)]
+        return found if self.value is None else [*found, self.value]
 
 
 class _Enough(BaseException):
@@ -185,8 +190,12 @@ class _Part:
             return argument
         return keep(argument, argument.edge, None, self.number, "an argument of checkpoint"), argument.edge is not None
 
+    @property
+    def held(self) -> tuple[Any, ...]:
+        return *self.args, *self.kwargs.values(), *self.draws
+
     def pack(self, tensor: Tensor) -> _Promise:
-        promise = _Promise(len(self.promises))
+        promise = _Promise(self, len(self.promises))
         self.promises.append(ref(promise))
         self.specs.append(tensor.spec)
         return promise
@@ -245,9 +254,14 @@ def _alike(made: Any, first: Any) -> bool:
     return made.shape == first.shape and made.dtype == first.dtype
 
 
+def _is_kept(held: Any) -> bool:
+    """Is an argument a tensor, which is held with whether it requires a gradient?"""
+    return isinstance(held, tuple) and len(held) == 2 and isinstance(held[0], (Saved, Packed))
+
+
 def _shown(held: Any) -> Any:
     """An argument for the second run; a tensor that requires grad is detached, with a graph of its own."""
-    if not (isinstance(held, tuple) and len(held) == 2 and isinstance(held[0], (Saved, Packed))):
+    if not _is_kept(held):
         return held
     kept, wants = held
     if isinstance(kept, Saved) and kept.storage.version != kept.version:
