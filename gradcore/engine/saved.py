@@ -38,7 +38,11 @@ class Saved:
     name: str
 
     def __del__(self) -> None:
-        storage = self.storage
+        try:
+            storage = self.storage
+        except AttributeError:
+            # An interrupt came before it.
+            return
         block = storage.block
         block.keeps -= 1
         log = storage.device.ledger.log
@@ -190,6 +194,11 @@ class Again:
         recipe.users += 1
 
     def __del__(self) -> None:
-        self.recipe.users -= 1
-        if not self.recipe.users:
-            self.recipe.value = None
+        try:
+            recipe = self.recipe
+        except AttributeError:
+            # An interrupt came before it.
+            return
+        recipe.users -= 1
+        if not recipe.users:
+            recipe.value = None

@@ -10,6 +10,8 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.devices.storage import Storage
+from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
 from tests.meta.test_interrupts import at_every_moment
 
@@ -68,3 +70,10 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
         assert not gradcore.is_autocast_enabled("cpu") and (a @ a).dtype == gradcore.float32
         assert run() == expected
     assert run() == expected
+
+
+@pytest.mark.parametrize("kind", [Again, Saved, Storage])
+def test_what_an_interrupt_leaves_half_made_goes_silently(kind: type) -> None:
+    # An error in a finaliser is a warning, and so fails the test.
+    made = object.__new__(kind)
+    del made
