@@ -6,6 +6,7 @@ Nothing is allocated for tensors here. A verified program can be planned, and re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from gradcore.devices.device import Device
@@ -22,7 +23,15 @@ from gradcore.spec import TensorSpec
 _GRADIENTS = {"slice_grad": ("slice", "shape", 0), "windows_grad": ("windows", "shape", 0),
               "as_strided_grad": ("as_strided", "like", 0), "conv2d_input_grad": ("conv2d", "shape", 0),
               "conv2d_weight_grad": ("conv2d", "shape", 1), "avg_pool2d_grad": ("avg_pool2d", "shape", 0),
-              "adaptive_avg_pool2d_grad": ("adaptive_avg_pool2d", "shape", 0)}
+              "adaptive_avg_pool2d_grad": ("adaptive_avg_pool2d", "shape", 0), "embedding_grad": ("embedding", "shape", 0),
+              "take_grad": ("take", "shape", 0), "take_along_grad": ("take_along", "shape", 0)}
+#: Other ops that read what one made, whose operands and results have the same names there: that op, unless its name says it.
+_READERS = {"mse_grad": "mse_loss", "shrink_grad": "hardshrink", "max_pool2d_take": "max_pool2d"}
+#: The operand that tells the shape of an operand ``given`` that such an op lacks, and the part of its last dimension that
+#: this is.
+_GIVEN = {"rnn_grad": ("out", Fraction(1)), "lstm_grad": ("gates", Fraction(1)), "gru_grad": ("gates", Fraction(3, 4))}
+#: The state of a generator, which ops take as ``state``.
+_STATE = TensorSpec.of((4,), "int64")
 #: Types of operands that are not tensors.
 _PLAIN = (bool, int, float, type(None))
 
@@ -108,6 +117,10 @@ class _Check:
         try:
             if i.op in _GRADIENTS:
                 self._fits_forward(i.op, specs, attrs)
+            elif i.op in _READERS or (i.op.endswith("_grad") and i.op.removesuffix("_grad") in self.ops):
+                self._fits_results(op, specs, attrs)
+            if "state" in op.inputs and specs[op.inputs.index("state")] not in (_STATE, type(None)):
+                raise SpecError(f"the state of a generator is {_STATE}, but got {specs[op.inputs.index('state')]}")
             return infer(op, tuple(specs), i.counts, attrs, self.device)
         except Exception as error:
             text = f"{type(error).__name__}: {str(error)[:200]}"
@@ -127,6 +140,39 @@ class _Check:
         found = found.outputs[0] if isinstance(found, Inferred) else found
         if found.shape != dy.shape or (op.view and not fits(found, others[at].nbytes)):
             raise SpecError(f"{forward} of {others[at]} makes {found}, but the cotangent is {dy}")
+
+    def _fits_results(self, op: Op, specs: list[Any], attrs: dict[str, Any]) -> None:
+        """Raise :class:`SpecError` for a cotangent, or another result of forward, of another shape than forward gives it."""
+        name = _READERS.get(op.name, op.name.removesuffix("_grad"))
+        forward, given = self.ops[name], dict(zip(op.inputs, specs, strict=True))
+        if "shape" in op.attrs and "x" not in given:
+            given["x"] = TensorSpec.of(attrs["shape"], given["dy"].dtype)
+        if op.name in _GIVEN:
+            like, part = _GIVEN[op.name]
+            *most, last = given[like].shape
+            given["given"] = TensorSpec.of((*most, int(last * part)), given[like].dtype)
+        operands = [given.get(n, type(None)) for n in forward.inputs]
+        if any(s is type(None) for n, s in zip(forward.inputs, operands, strict=True) if n not in forward.optional):
+            # The gradient of a linear layer may lack one: its own shape rule compares the rest.
+            return
+        # Numbers that the gradient lacks decide no shape.
+        options: list[dict[str, Any]] = [
+            {n: attrs.get(n, 1.0) for n in forward.attrs if n in attrs or n in ("eps", "momentum")}]
+        if "ceil_mode" in forward.attrs:
+            # The gradient does not say.
+            options = [{**options[0], "ceil_mode": up} for up in (False, True)]
+        wrong = None
+        for some in options:
+            found = forward.infer(*[None if s is type(None) else s for s in operands], **some)
+            found = found if isinstance(found, Inferred) else Inferred(found if isinstance(found, tuple) else (found,))
+            made = dict(zip(forward.outputs, found.outputs, strict=True)) | dict(found.aux)
+            made |= {"dy": found.outputs[0], "dlast": found.outputs[-1]}
+            wrong = next((f"{n} is {given[n]}, but {name} makes {s}" for n, s in made.items()
+                          if isinstance(given.get(n), TensorSpec) and n not in forward.inputs
+                          and given[n].shape != s.shape), None)
+            if wrong is None:
+                return
+        raise SpecError(str(wrong))
 
     def _read(self, where: str, x: Operand) -> TensorSpec:
         if x.buffer not in self.there:

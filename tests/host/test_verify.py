@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import optim
+from gradcore.engine.plans import infer
 from gradcore.errors import ProgramError
 from gradcore.events import Site, Tag
 from gradcore.program import Buffer, Instruction, Operand, Program
@@ -17,6 +19,7 @@ from gradcore.program.program import Number, with_lifetimes
 from gradcore.program.verify import checked_calls
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
+from tests.rows import ROWS, Row, tensors_of
 
 TAG = Tag("op", "0", "forward", "temporary", Site("train.py", 3, "step"), None, None)
 PAIR, ROW, COLUMN = (TensorSpec.of(shape, "float32") for shape in ((2, 3), (3,), (2, 1)))
@@ -83,6 +86,51 @@ def test_an_unsound_program_is_refused(case: str) -> None:
     given, text = UNSOUND[case]
     with raises(ProgramError, text):
         check(given)
+
+
+#: Sample calls of ops that read what another op made.
+READERS = [row for row in ROWS if row.op.endswith("_grad") or row.op == "max_pool2d_take"]
+
+
+def program_of(row: Row, *changed: tuple[int, TensorSpec]) -> Program:
+    """The program of one sample call, with some operands of other specs."""
+    specs = [x.spec if isinstance(x, gradcore.Tensor) else x for x in row.arguments(tensors_of(row, "meta"))]
+    specs = [TensorSpec.of(x.shape, x.dtype) if isinstance(x, TensorSpec) else x for x in specs]
+    specs += [None] * (len(row.declared.inputs) - len(specs))
+    call = infer(row.declared, tuple(x if isinstance(x, TensorSpec) else type(x) for x in specs), None, dict(row.attrs),
+                 gradcore.device("cpu"))
+    for k, spec in changed:
+        specs[k] = spec
+    made = (*call.specs, *(spec for _, spec in call.aux))
+    sizes = tuple(x.nbytes for x in specs if isinstance(x, TensorSpec))
+    workspace = None if call.workspace is None else Operand(len(sizes) + len(made), call.workspace)
+    found = program(row.op, *specs, makes=made, sizes=sizes, attrs=tuple(row.attrs.items()), workspace=workspace)
+    if workspace is None:
+        return found
+    scratch = Buffer(workspace.buffer, "made", call.workspace.nbytes, TAG)
+    return with_lifetimes(replace(found, buffers=(*found.buffers, scratch)), {x.buffer for x in found.outputs})
+
+
+@pytest.mark.parametrize("row", READERS, ids=str)
+def test_a_gradient_takes_the_cotangent_that_forward_says(row: Row) -> None:
+    check(program_of(row))
+
+
+@pytest.mark.parametrize("row", {r.op: r for r in READERS if all(0 not in x.shape for x in r.operands())}.values(), ids=str)
+def test_a_gradient_of_another_shape_than_forwards_result_is_refused(row: Row) -> None:
+    for name in ("dy", "dlast", "mean", "rstd", "lse", "out", "gates", "cells", "index", "state"):
+        k = row.declared.inputs.index(name) if name in row.declared.inputs else None
+        if k is None or k >= len(row.args) or row.args[k] is None or (name, row.op) in EITHER:
+            continue
+        spec = row.arguments(tensors_of(row, "meta"))[k].spec
+        # A row more, or an element for a number.
+        other = TensorSpec.of((spec.shape[0] + 1, *spec.shape[1:]) if spec.ndim else (1,), spec.dtype)
+        with pytest.raises(ProgramError, match="it cannot run on these operands"):
+            check(program_of(row, (k, other)))
+
+
+#: Operands whose shape says the result's.
+EITHER = {("index", "embedding_grad"), ("index", "take_grad"), ("index", "take_along_grad")}
 
 
 def test_an_update_of_one_parameter_is_taken(tmp_path: Path) -> None:
