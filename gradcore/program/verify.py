@@ -142,7 +142,7 @@ class _Check:
             raise SpecError(f"{forward} of {others[at]} makes {found}, but the cotangent is {dy}")
 
     def _fits_results(self, op: Op, specs: list[Any], attrs: dict[str, Any]) -> None:
-        """Raise :class:`SpecError` for a cotangent, or another result of forward, of another shape than forward gives it."""
+        """Raise :class:`SpecError` for a cotangent, or a result of forward, that forward makes of another shape or dtype."""
         name = _READERS.get(op.name, op.name.removesuffix("_grad"))
         forward, given = self.ops[name], dict(zip(op.inputs, specs, strict=True))
         if "shape" in op.attrs and "x" not in given:
@@ -169,7 +169,7 @@ class _Check:
             made |= {"dy": found.outputs[0], "dlast": found.outputs[-1]}
             wrong = next((f"{n} is {given[n]}, but {name} makes {s}" for n, s in made.items()
                           if isinstance(given.get(n), TensorSpec) and n not in forward.inputs
-                          and given[n].shape != s.shape), None)
+                          and (given[n].shape, given[n].dtype) != (s.shape, s.dtype)), None)
             if wrong is None:
                 return
         raise SpecError(str(wrong))
