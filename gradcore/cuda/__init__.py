@@ -13,7 +13,7 @@ from gradcore import _memory
 from gradcore._random import default_generator
 from gradcore._streams import Event, Stream, current_stream, default_stream, set_stream, stream
 from gradcore.cuda import amp
-from gradcore.cuda.properties import get_device_capability, get_device_name, get_device_properties, gpu, mem_get_info
+from gradcore.cuda.properties import get_device_capability, get_device_name, get_device_properties, gpu, mem_get_info, named
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.sites import SITES, find_site
@@ -21,7 +21,7 @@ from gradcore.engine.state import SCOPES, local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 from gradcore.events import TAGS, Tag
 
-AnyDevice = str | Device | None
+AnyDevice = str | Device | int | None
 
 __all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream", "device_count",
            "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_rng_state",
@@ -67,33 +67,33 @@ def is_initialized() -> bool:
 
 def synchronize(device: AnyDevice = None) -> None:
     """Wait until all work on the device is done."""
-    get_device(device or "cuda").synchronize()
+    get_device(named(device)).synchronize()
 
 
 def memory_allocated(device: AnyDevice = None) -> int:
     """Live bytes, rounded as the pool does; 0 without a GPU."""
-    return _memory.memory_allocated(device or "cuda") if is_available() else 0
+    return _memory.memory_allocated(named(device)) if is_available() else 0
 
 
 def memory_reserved(device: AnyDevice = None) -> int:
     """Bytes of the pool's segments; 0 without a GPU."""
-    return _memory.memory_reserved(device or "cuda") if is_available() else 0
+    return _memory.memory_reserved(named(device)) if is_available() else 0
 
 
 def max_memory_allocated(device: AnyDevice = None) -> int:
     """The most bytes allocated at once since the start or :func:`reset_peak_memory_stats`; 0 without a GPU."""
-    return _memory.max_memory_allocated(device or "cuda") if is_available() else 0
+    return _memory.max_memory_allocated(named(device)) if is_available() else 0
 
 
 def max_memory_reserved(device: AnyDevice = None) -> int:
     """The most bytes reserved at once since the start or :func:`reset_peak_memory_stats`; 0 without a GPU."""
-    return _memory.max_memory_reserved(device or "cuda") if is_available() else 0
+    return _memory.max_memory_reserved(named(device)) if is_available() else 0
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
     """Restart the measurement of peaks from the present live bytes; without a GPU, do nothing."""
     if is_available():
-        _memory.reset_peak_memory_stats(device or "cuda")
+        _memory.reset_peak_memory_stats(named(device))
 
 
 def empty_cache() -> None:
@@ -109,7 +109,7 @@ def memory_stats(device: AnyDevice = None) -> dict[str, int]:
     """
     if not is_available():
         return {}
-    found = _memory.memory_stats(device or "cuda")
+    found = _memory.memory_stats(named(device))
     both = {"requested_bytes": "requested", "allocated_bytes": "allocated", "active_bytes": "allocated",
             "reserved_bytes": "reserved"}
     figures = {f"{name}.all.{when}": found[f"{prefix}{ours}"] for name, ours in both.items()
@@ -127,12 +127,12 @@ def set_per_process_memory_fraction(fraction: float, device: AnyDevice = None) -
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    _memory.set_memory_limit(max(int(fraction * mem_get_info(device)[1]), 1), device or "cuda")
+    _memory.set_memory_limit(max(int(fraction * mem_get_info(device)[1]), 1), named(device))
 
 
 def memory_summary(device: AnyDevice = None) -> str:
     """The device's figures and its largest holders, as text."""
-    return _memory.memory_summary(device or "cuda")
+    return _memory.memory_summary(named(device))
 
 
 def manual_seed(seed: int) -> None:
@@ -152,12 +152,12 @@ def initial_seed() -> int:
     return default_generator("cuda").initial_seed()
 
 
-def get_rng_state(device: AnyDevice | int = "cuda") -> Any:
+def get_rng_state(device: AnyDevice = "cuda") -> Any:
     """The state of a GPU's default generator, on the CPU. Raises :class:`DeviceError` without one."""
     return default_generator(gpu(device)).get_state().cpu()
 
 
-def set_rng_state(new_state: Any, device: AnyDevice | int = "cuda") -> None:
+def set_rng_state(new_state: Any, device: AnyDevice = "cuda") -> None:
     """Let a GPU's default generator continue from a state of :func:`get_rng_state`."""
     found = gpu(device)
     default_generator(found).set_state(new_state.to(found))
@@ -182,7 +182,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
     ``output``, at the line outside CuPy that made them. They may outlive the block; their memory returns to the pool with the
     last reference. Raises RuntimeError without a GPU, and :class:`OutOfMemoryError` when the pool does.
     """
-    target: Any = get_device(device or "cuda")
+    target: Any = get_device(named(device))
     from cupy.cuda import memory, using_allocator
 
     from gradcore.devices.gpu import ScratchMemory

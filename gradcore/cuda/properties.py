@@ -28,9 +28,14 @@ class DeviceProperties(NamedTuple):
     L2_cache_size: int
 
 
+def named(device: AnyDevice = None) -> str | Device:
+    """A device as given, a GPU's name for its number, and ``cuda`` for None."""
+    return f"cuda:{device}" if isinstance(device, int) else device or "cuda"
+
+
 def gpu(device: AnyDevice = None) -> Device:
     """A GPU by its name or number. Raises :class:`DeviceError` where there is none, ValueError for another device."""
-    found = get_device(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
+    found = get_device(named(device))
     if found.type != "cuda":
         raise ValueError(f"Expected a cuda device, but got: {found}")
     return found

@@ -67,4 +67,8 @@ def test_a_machine_without_a_gpu_supports_no_bfloat16_on_it() -> None:
     assert not gradcore.cuda.is_bf16_supported()
     with raises(gradcore.DeviceError, "cuda is not available"):
         gradcore.cuda.get_device_capability()
+    for call in (gradcore.cuda.memory_summary, gradcore.cuda.synchronize, gradcore.cuda.mem_get_info):
+        # A GPU by its number.
+        with raises(gradcore.DeviceError, "cuda is not available"):
+            call(1)
     assert gradcore.GradScaler is gradcore.amp.GradScaler
