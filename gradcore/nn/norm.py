@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -125,17 +126,31 @@ class _BatchNorm(_NormBase):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        momentum = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.track_running_stats:
+        tracks = self.training and self.track_running_stats
+        if tracks:
             with no_grad():
                 self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                # Without a momentum, running statistics are the means over all batches so far.
-                momentum = 1.0 / float(self.num_batches_tracked.item())
         batch = self.training or not self.track_running_stats
-        keep = not batch or (self.training and self.track_running_stats)
-        return F.batch_norm(input, self.running_mean if keep else None, self.running_var if keep else None, self.weight,
-                            self.bias, batch, momentum, self.eps)
+        keep = not batch or tracks
+        mean, var = (self.running_mean, self.running_var) if keep else (None, None)
+        if tracks and self.momentum is None:
+            with self._averaged(mean, var):
+                return F.batch_norm(input, mean, var, self.weight, self.bias, batch, 1.0, self.eps)
+        return F.batch_norm(input, mean, var, self.weight, self.bias, batch, self.momentum or 0.0, self.eps)
+
+    @contextmanager
+    def _averaged(self, *statistics: Tensor) -> Iterator[None]:
+        """Make statistics of a batch, which the block writes in their place, the means over all batches so far.
+
+        By tensors: a number read from the count would stop a program, and has no value on meta.
+        """
+        with no_grad():
+            former = [s.clone() for s in statistics]
+        yield
+        with no_grad():
+            share = 1 / self.num_batches_tracked.to(statistics[0].dtype)
+            for s, before in zip(statistics, former, strict=True):
+                s.mul_(share).add_(before.mul_(1 - share))
 
 
 class BatchNorm1d(_BatchNorm):

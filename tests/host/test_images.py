@@ -167,6 +167,23 @@ LAYERS: dict[str, Callable[[Any], Any]] = {
     "flatten": lambda nn: nn.Flatten(), "identity": lambda nn: nn.Identity(3)}
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_without_a_momentum_running_statistics_are_means_over_all_batches(device: str) -> None:
+    norm = nn.BatchNorm1d(3, momentum=None, device=device)
+    run = gradcore.compile(lambda x: norm(x).sum())
+    batches = [np.random.default_rng(k).normal(k, k + 1, (6, 3)).astype(np.float32) for k in range(4)]
+    for x in batches:
+        run(gradcore.tensor(x, device=device))
+    assert len(run.programs) == 1, run.explain()
+    if device == "cpu":
+        np.testing.assert_allclose(norm.running_mean.numpy(), np.mean([x.mean(0) for x in batches], 0), rtol=1e-5)
+        np.testing.assert_allclose(norm.running_var.numpy(), np.mean([x.var(0, ddof=1) for x in batches], 0), rtol=1e-5)
+    before = norm.running_mean.tolist() if device == "cpu" else None
+    with raises(SpecError, "Expected more than 1 value per channel"):
+        norm(gradcore.zeros(1, 3, device=device))
+    assert before is None or norm.running_mean.tolist() == before
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_torchs(name: str) -> None:
