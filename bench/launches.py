@@ -103,11 +103,17 @@ def calls_of(program: Program, plan: Plan, fused: bool) -> list[tuple[Any, list[
             end += round_up(b.nbytes)
 
     def argument(x: Any) -> Any:
-        return array_over(nowhere, starts[x.buffer], x.spec) if isinstance(x, Operand) else 0.1 if isinstance(x, Number) else x
+        if isinstance(x, Operand):
+            x = plan.seen(x) if fused else x
+            return array_over(nowhere, starts[x.buffer], x.spec)
+        return 0.1 if isinstance(x, Number) else x
 
     steps: list[list[Any]] = []
     for i in program.instructions:
         specs = tuple(x.spec if isinstance(x, Operand) else float if isinstance(x, Number) else type(x) for x in i.operands)
+        if fused and i.outputs and i.outputs[0].buffer in plan.wholes:
+            steps.append([])
+            continue
         call = Call(get_op(i.op), specs, i.counts, dict(i.attrs), device)  # type: ignore[arg-type]
         workspace = () if i.workspace is None else (i.workspace,)
         steps.append([(call.kernel, [argument(x) for x in (*i.operands, *i.outputs, *workspace)])])

@@ -144,4 +144,4 @@ attention = op("attention", _spec, joint("q", "k", "v")(_rule), aux=("lse",),
                    "weight is 0 with that probability, else 1 / (1 - drop) times itself. Row r of all scores takes the numbers "
                    "from 8 r ceil(S / 8) on of the stream that begins at ``state``: backward draws them again.")
 attention_grad = op("attention_grad", _grad_spec, derived("dy", "q", "k", "v", "out", "lse")(_slopes),
-                    outputs=("dq", "dk", "dv"))
+                    outputs=("dq", "dk", "dv"), any_strides=True)

@@ -102,7 +102,7 @@ class Op:
 
     def __init__(self, name: str, infer: Infer, rules: Sequence[Rule], *, outputs: tuple[str, ...], writes: tuple[str, ...],
                  view: bool, contiguous: bool, aux: tuple[str, ...], again: Callable[..., Any] | None,
-                 may_alias: tuple[str, ...], doc: str) -> None:
+                 may_alias: tuple[str, ...], any_strides: bool, doc: str) -> None:
         self.name = name
         self.infer = infer
         self.outputs = outputs
@@ -135,6 +135,8 @@ class Op:
         #: The inputs that the output may overwrite.
         self.may_alias = may_alias
         self._check_aliases()
+        #: Do its kernels write outputs of any strides, although the shape rule gives them certain ones?
+        self.any_strides = any_strides
         _table[name] = self
 
     def _check(self, rule: Rule) -> None:
@@ -208,7 +210,8 @@ _table: dict[str, Op] = {}
 
 def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
        writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
-       again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), doc: str = "",
+       again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), any_strides: bool = False,
+       doc: str = "",
        **rules: Callable[..., Any]) -> Any:
     """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
 
@@ -217,7 +220,7 @@ def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out"
     if name in _table:
         raise TypeError(f"op {name!r} is declared twice")
     return Op(name, infer, [*joints, *(Rule((n,), fn) for n, fn in rules.items())], outputs=outputs, writes=writes,
-              view=view, contiguous=contiguous, aux=aux, again=again, may_alias=may_alias, doc=doc)
+              view=view, contiguous=contiguous, aux=aux, again=again, may_alias=may_alias, any_strides=any_strides, doc=doc)
 
 
 def get_op(name: str) -> Op:

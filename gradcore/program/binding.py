@@ -121,6 +121,9 @@ class Binding:
         #: Calls that may be fused are not written out into smaller ones before.
         ends = {k for group in together for k in (group.first, group.first + group.length - 1)}
         for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
+            if instruction.outputs and instruction.outputs[0].buffer in self.plan.wholes:
+                steps.append([])
+                continue
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
             for x in (*instruction.operands, *instruction.outputs, *workspace):
@@ -143,6 +146,7 @@ class Binding:
             if found is None:
                 self.patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
             return found
+        x = self.plan.seen(x)
         return self.device.array(self._block(x.buffer), x.spec)
 
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall]:

@@ -7,6 +7,7 @@ takes an operand's place, the operand is freed just before the result is allocat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class Narration:
         self._pool = ledger.pool
         self._trace, self._program, self._plan, self._arena = bound.trace, bound.program, bound.plan, bound.arena.block
         self._carried, self._waiting = carried, bound.waiting
+        self._overwritten = bound.plan.overwritten()
         #: By buffer: the serial of its bytes.
         self._serials = serials | carried
         #: Made buffers that are live, in order of allocation.
@@ -69,7 +71,7 @@ class Narration:
         except those that the first of two parts leaves waiting, whose serials are returned.
         """
         lasting: Waiting = {} if start else self._waiting
-        born, dying = _by_moment(self._program, self._plan.shared)
+        born, dying = _by_moment(self._program, self._overwritten)
         for b in self._program.made():
             if b.first < start <= b.last and b.index not in self._carried:
                 self._begin(b.index)
@@ -121,8 +123,8 @@ class Narration:
     def _launch(self, k: int, born: Sequence[int]) -> None:
         """Write the launch of instruction ``k``, and the allocations of the buffers that it makes."""
         for buffer in born:
-            if buffer in self._plan.shared:
-                self._end(self._plan.shared[buffer])
+            for place in self._overwritten.get(buffer, ()):
+                self._end(place)
             self._begin(buffer)
         instruction = self._program.instructions[k]
         # Node 0, since a replay builds no nodes.
@@ -148,9 +150,9 @@ class Narration:
         self._log.append((kind, self._serials[buffer], node, what))
 
 
-def _by_moment(program: Program, shared: dict[int, int]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+def _by_moment(program: Program, overwritten: dict[int, list[int]]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """By instruction: the buffers that it makes, and those that it is the last to read and no result of it is placed in."""
-    taken = set(shared.values())
+    taken = {*chain(*overwritten.values())}
     born: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
     for b in program.made():
@@ -160,15 +162,15 @@ def _by_moment(program: Program, shared: dict[int, int]) -> tuple[dict[int, list
     return born, dying
 
 
-def most_live(program: Program, shared: dict[int, int], start: int, stop: int,
+def most_live(program: Program, overwritten: dict[int, list[int]], start: int, stop: int,
               dropped: Mapping[int, int] = MappingProxyType({})) -> tuple[int, int]:
     """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
 
-    Of two buffers that share a place, the first is no longer live at the instruction that makes the second. Buffers of before
+    What a buffer overwrites is no longer live at the instruction that makes it: see :meth:`Plan.overwritten`. Buffers of before
     the run that it drops count until the instruction that ``dropped`` names.
     """
     most_requested = most_allocated = 0
-    born, dying = _by_moment(program, shared)
+    born, dying = _by_moment(program, overwritten)
     # In a part of a longer program some buffers were made before it.
     older = [*(b for b in program.made() if b.first < 0 <= b.last), *(program.buffers[b] for b in dropped)]
     for buffer, at in dropped.items():
@@ -176,7 +178,7 @@ def most_live(program: Program, shared: dict[int, int], start: int, stop: int,
     requested, allocated = sum(b.nbytes for b in older), sum(round_up(b.nbytes) for b in older)
     for k in range(stop):
         for buffer in born.get(k, ()):
-            if buffer not in shared:
+            if buffer not in overwritten:
                 requested += program.buffers[buffer].nbytes
                 allocated += round_up(program.buffers[buffer].nbytes)
         if k >= start:

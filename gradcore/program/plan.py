@@ -9,13 +9,15 @@ largest first
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from gradcore.memory.freelist import FreeList
-from gradcore.program.program import Program
+from gradcore.program.lanes import Lane, lanes
+from gradcore.program.program import Operand, Program
 from gradcore.program.sharing import shared_places
 from gradcore.spec import round_up
 
@@ -39,7 +41,8 @@ class Plan:
 
     ``bound`` is the most bytes alive at any instruction, a lower bound of the arena; ``order`` says how the plan was found.
     ``shared`` maps a buffer to the one whose place it takes at the instruction that makes it and reads the other last: only the
-    new one counts as alive there. ``apart`` is what the bound would be if both did.
+    new one counts as alive there. ``apart`` is what the bound would be if both did. ``lanes`` are of operands of a ``cat`` that
+    are made in its result, which takes their places in the same way.
     """
 
     offsets: dict[int, int]
@@ -48,6 +51,24 @@ class Plan:
     order: str
     shared: dict[int, int]
     apart: int
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+    @cached_property
+    def wholes(self) -> frozenset[int]:
+        """The buffers that other buffers are made in: nothing is left for the instruction that makes one of them."""
+        return frozenset(lane.whole for lane in self.lanes.values())
+
+    def overwritten(self) -> dict[int, list[int]]:
+        """Maps each buffer that takes places of others to these."""
+        found: dict[int, list[int]] = {b: [place] for b, place in self.shared.items()}
+        for b, lane in self.lanes.items():
+            found.setdefault(lane.whole, []).append(b)
+        return found
+
+    def seen(self, x: Operand) -> Operand:
+        """The operand as a view of the buffer whose bytes it shows."""
+        lane = self.lanes.get(x.buffer)
+        return x if lane is None else lane.operand(x)
 
 
 def lower_bound(slots: Sequence[Slot]) -> int:
@@ -177,25 +198,39 @@ def plan(program: Program, renewed: Container[int] = ()) -> Plan:
 
     Places of ``renewed`` buffers are free for no other from the beginning on: what the last run left there is read first.
     """
-    found = planned(program, {b: over for b, over in shared_places(program).items() if b not in renewed}, renewed)
+    shared = {b: over for b, over in shared_places(program).items() if b not in renewed}
+    beside = lanes(program, renewed)
+    found = planned(program, shared, renewed)
+    if beside:
+        inside = planned(program, {b: over for b, over in shared.items() if b not in beside}, renewed, beside)
+        found = min(inside, found, key=lambda p: p.nbytes)
     # Buffers that share a place must be placed together, which can need a larger arena.
     return found if found.nbytes <= found.apart else min(found, planned(program, {}, renewed), key=lambda p: p.nbytes)
 
 
-def planned(program: Program, shared: dict[int, int], renewed: Container[int] = ()) -> Plan:
+def planned(program: Program, shared: dict[int, int], renewed: Container[int] = (),
+            beside: dict[int, Lane] | None = None) -> Plan:
     """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes."""
+    beside = beside or {}
     made = [replace(b, first=0) if b.index in renewed else b for b in program.made()]
     homes: dict[int, int] = {}
     spans: dict[int, list[int]] = {}
+    #: Where each lane begins in its whole: the log shows them one after the other.
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for b in made:
         home = b.index
-        while home in shared:
-            home = shared[home]
+        while home in shared or home in beside:
+            home = beside[home].whole if home in beside else shared[home]
         homes[b.index] = home
         span = spans.setdefault(home, [0, b.first, b.last])
         span[0], span[1], span[2] = max(span[0], round_up(b.nbytes)), min(span[1], b.first), max(span[2], b.last)
+    for index, lane in beside.items():
+        starts[index] = ends.get(lane.whole, 0)
+        ends[lane.whole] = starts[index] + program.buffers[index].nbytes
     slots = [Slot(*span) for span in spans.values()]
     offsets, nbytes, order = lay_out(slots)
     at = dict(zip(spans, offsets, strict=True))
     apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
-    return Plan({index: at[home] for index, home in homes.items()}, nbytes, lower_bound(slots), order, dict(shared), apart)
+    return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes, lower_bound(slots), order,
+                dict(shared), apart, beside)

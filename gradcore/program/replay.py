@@ -51,7 +51,7 @@ class Replay:
         #: of inputs and slots.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in {*trace.storages, *trace.dropped}]
-        self._most = [most_live(self.program, plan.shared, *span, trace.dropped) for span in self.program.spans]
+        self._most = [most_live(self.program, plan.overwritten(), *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
