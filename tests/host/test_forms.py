@@ -68,6 +68,6 @@ def test_gradients_are_finite_differences(form: Form) -> None:
         return [y for y in form.made(gradcore, list(xs)) if y.requires_grad]
 
     inputs = tensors_of(form, np.float64)
-    large = sum(x.numel() for x in inputs) > 40
+    large = sum(x.numel() for x in inputs) > 12
     assert gradcheck(call, inputs, fast_mode=large)
     assert gradgradcheck(call, inputs, atol=1e-4, fast_mode=large)

@@ -100,7 +100,7 @@ def low_precision(row: Row) -> bool:
 
 CHECKED = [r for r in ROWS if r.wanted() and r.smooth and not low_precision(r)]
 #: For larger operands, derivatives along random directions are compared instead of each entry of the Jacobian.
-FEW = 40
+FEW = 12
 
 
 def large(row: Row) -> bool:
