@@ -42,11 +42,11 @@ WORDS: dict[str, str] = {
     "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_
         geometric_ log_normal_""",
     "gradcore.distributions.Normal": """LogNormal HalfNormal Cauchy HalfCauchy StudentT Gumbel VonMises GeneralizedPareto
-        LowRankMultivariateNormal LogisticNormal MixtureSameFamily TransformedDistribution transforms constraints
-        AbsTransform AffineTransform CatTransform ComposeTransform CorrCholeskyTransform CumulativeDistributionTransform
-        ExpTransform IndependentTransform LowerCholeskyTransform PositiveDefiniteTransform PowerTransform ReshapeTransform
-        SigmoidTransform SoftmaxTransform SoftplusTransform StackTransform StickBreakingTransform TanhTransform Transform
-        biject_to transform_to constraint_registry identity_transform""",
+        LowRankMultivariateNormal LogisticNormal MixtureSameFamily""",
+    "gradcore.distributions.Transform, whose subclasses define _call, _inverse and log_abs_det_jacobian": """CatTransform
+        CorrCholeskyTransform CumulativeDistributionTransform LowerCholeskyTransform PositiveDefiniteTransform biject_to
+        transform_to constraint_registry""",
+    "gradcore.distributions.constraints.Constraint, whose subclasses define check": "distributions.constraints.cat",
     "gradcore.distributions.Exponential": """Gamma Beta Chi2 Dirichlet FisherSnedecor InverseGamma Kumaraswamy LKJCholesky
         Pareto Weibull Wishart ExponentialFamily exp_family""",
     "gradcore.distributions.Categorical": """Multinomial OneHotCategorical OneHotCategoricalStraightThrough
@@ -55,7 +55,6 @@ WORDS: dict[str, str] = {
     "gradcore.distributions.Bernoulli": "ContinuousBernoulli RelaxedBernoulli",
     "gradcore.distributions.kl_divergence": "register_kl",
     "gradcore.distributions.Distribution.sample": "sample_n",
-    "gradcore.distributions.Distribution, which never validates arguments": "set_default_validate_args",
     "gradcore.tensor": "frombuffer from_file as_subclass",
     "gradcore.empty": "new_empty_strided empty_strided empty_permuted",
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",

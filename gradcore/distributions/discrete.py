@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._distributions import bernoulli, multinomial
-from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.distributions import constraints
+from gradcore.distributions.distribution import Distribution, broadcast, filled, one_of
 from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits
@@ -30,6 +32,10 @@ def _counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device:
 class Bernoulli(Distribution):
     """1 with probability ``probs``, or sigmoid(``logits``), else 0."""
 
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.boolean
+
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
             self.probs, = broadcast(probs)
@@ -40,21 +46,30 @@ class Bernoulli(Distribution):
             self.logits, = broadcast(logits)
             self.probs = self.logits.sigmoid()
             self._shown = ("logits",)  # type: ignore[misc]
-        super().__init__(self.probs.shape)
+        super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
         return self.probs
 
     @property
+    def mode(self) -> Any:
+        return functional.where(self.probs == 0.5, math.nan, (self.probs >= 0.5).to(self.probs.dtype))
+
+    @property
     def variance(self) -> Any:
         return self.probs * (1 - self.probs)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
             return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
         logits, value = functional.broadcast_tensors(self.logits, value)
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
 
@@ -71,6 +86,11 @@ class Categorical(Distribution):
     Raises ValueError for parameters without a dimension.
     """
 
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support = constraints.dependent_property(lambda self: constraints.integer_interval(0, self.probs.shape[-1] - 1),
+                                             is_discrete=True, event_dim=0)
+
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
             self._check("probs", probs)
@@ -82,7 +102,7 @@ class Categorical(Distribution):
             self.logits = logits - functional.logsumexp(logits, dim=-1, keepdim=True)
             self.probs = self.logits.exp()
             self._shown = ("logits",)  # type: ignore[misc]
-        super().__init__(self.probs.shape[:-1])
+        super().__init__(self.probs.shape[:-1], validate_args=validate_args)
 
     @staticmethod
     def _check(name: str, parameter: Any) -> None:
@@ -90,8 +110,18 @@ class Categorical(Distribution):
             raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
 
     @property
+    def mean(self) -> Any:
+        return filled(self.probs[..., 0], math.nan)
+
+    variance = mean
+
+    @property
     def mode(self) -> Any:
         return self.probs.argmax(dim=-1)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
@@ -103,6 +133,7 @@ class Categorical(Distribution):
             return multinomial(rows, count, True).t().reshape(shape)
 
     def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
         index, logits = functional.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
         return logits.gather(-1, index[..., :1]).squeeze(-1)
 

@@ -31,7 +31,8 @@ INTERNAL = re.compile(
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
-         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "func", "nn.Module",
+         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
+         "distributions.constraints", "func", "nn.Module",
          "optim.Optimizer", "distributions.Distribution", *SOURCES)
 
 
