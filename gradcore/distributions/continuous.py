@@ -18,7 +18,7 @@ def _uniform(like: Any, shape: tuple[int, ...]) -> Any:
     return rand(*shape, dtype=like.dtype, device=like.device)
 
 
-class _LocationScale(Distribution):
+class LocationScale(Distribution):
     """Base of distributions that are symmetric about ``loc``, with width ``scale``."""
 
     has_rsample = True
@@ -37,7 +37,7 @@ class _LocationScale(Distribution):
     mode = mean
 
 
-class Normal(_LocationScale):
+class Normal(LocationScale):
     """The normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
     @property
@@ -53,11 +53,11 @@ class Normal(_LocationScale):
         return self.loc + drawn * self.scale
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         return -(value - self.loc).square() / (2 * self.scale.square()) - self.scale.log() - _LOG_TWO_PI / 2
 
     def cdf(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
 
     def icdf(self, value: Any) -> Any:
@@ -69,7 +69,7 @@ class Normal(_LocationScale):
         return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()
 
 
-class Laplace(_LocationScale):
+class Laplace(LocationScale):
     """The Laplace distribution, with density exp(-\\|x - loc\\| / scale) / (2 * scale)."""
 
     @property
@@ -82,11 +82,11 @@ class Laplace(_LocationScale):
         return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         return -functional.log(2 * self.scale) - (value - self.loc).abs() / self.scale
 
     def cdf(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         away = value - self.loc
         return 0.5 - 0.5 * away.sign() * functional.expm1(-away.abs() / self.scale)
 
@@ -126,11 +126,11 @@ class Exponential(Distribution):
         return -functional.log1p(-_uniform(self.rate, self._extended_shape(sample_shape))) / self.rate
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         return self.rate.log() - self.rate * value
 
     def cdf(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         return 1 - functional.exp(-self.rate * value)
 
     def icdf(self, value: Any) -> Any:
@@ -174,12 +174,12 @@ class Uniform(Distribution):
         return self.low + _uniform(self.low, self._extended_shape(sample_shape)) * (self.high - self.low)
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         inside = (value >= self.low) & (value < self.high)
         return functional.where(inside, -functional.log(self.high - self.low), -math.inf)
 
     def cdf(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
 
     def icdf(self, value: Any) -> Any:

@@ -17,7 +17,7 @@ from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits
 
 
-def _logs_of(probs: Any) -> Any:
+def away_from_ends(probs: Any) -> Any:
     """Probabilities clamped away from 0 and 1, so that their logarithms are finite."""
     room = float(finfo(probs.dtype).eps)
     return probs.clamp(room, 1 - room)
@@ -39,7 +39,7 @@ class Bernoulli(Distribution):
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
             self.probs, = broadcast(probs)
-            inside = _logs_of(self.probs)
+            inside = away_from_ends(self.probs)
             self.logits = inside.log() - functional.log1p(-inside)
             self._shown = ("probs",)  # type: ignore[misc]
         else:
@@ -69,7 +69,7 @@ class Bernoulli(Distribution):
             return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         logits, value = functional.broadcast_tensors(self.logits, value)
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
 
@@ -95,7 +95,7 @@ class Categorical(Distribution):
         if one_of(probs, logits):
             self._check("probs", probs)
             self.probs = probs / probs.sum(-1, keepdim=True)
-            self.logits = _logs_of(self.probs).log()
+            self.logits = away_from_ends(self.probs).log()
             self._shown = ("probs",)  # type: ignore[misc]
         else:
             self._check("logits", logits)
@@ -133,7 +133,7 @@ class Categorical(Distribution):
             return multinomial(rows, count, True).t().reshape(shape)
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         index, logits = functional.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
         return logits.gather(-1, index[..., :1]).squeeze(-1)
 

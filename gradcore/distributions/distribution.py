@@ -72,10 +72,12 @@ class Distribution:
                                  f"distribution {self!r} to satisfy the constraint {constraint!r}, but found invalid "
                                  f"values:\n{value}")
 
+    def _check_value(self, value: Any) -> None:
+        if self._validate_args:
+            self._validate_sample(value)
+
     def _validate_sample(self, value: Any) -> None:
-        """Raise ValueError for a value whose shape does not fit or that is outside the support, if values are to be checked."""
-        if not self._validate_args:
-            return
+        """Raise ValueError for a value whose shape does not fit or that is outside the support."""
         if not isinstance(value, Tensor):
             raise ValueError("The value argument to log_prob must be a Tensor")
         shape, expected = value.shape, self._batch_shape + self._event_shape
@@ -87,7 +89,7 @@ class Distribution:
             support = self.support
         except NotImplementedError:
             warnings.warn(f"{type(self)} does not define `support` to enable sample validation. Please initialize the "
-                          "distribution with `validate_args=False` to turn off validation.", stacklevel=3)
+                          "distribution with `validate_args=False` to turn off validation.", stacklevel=4)
             return
         if not support.check(value).all().item():
             raise ValueError(f"Expected value argument ({type(value).__name__} of shape {tuple(shape)}) to be within the "

@@ -124,7 +124,7 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         offset = (value - self.loc).unsqueeze(-1)
         factor = self.scale_tril.expand(*offset.shape[:-2], *self.scale_tril.shape[-2:])
         distance = linalg.solve(factor, offset).squeeze(-1).square().sum(-1)

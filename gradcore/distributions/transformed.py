@@ -71,7 +71,7 @@ class TransformedDistribution(Distribution):
         return x
 
     def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
+        self._check_value(value)
         dim, total, y = len(self._event_shape), 0.0, value
         for transform in reversed(self.transforms):
             x = transform.inv(y)
