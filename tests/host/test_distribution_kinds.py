@@ -41,8 +41,10 @@ KINDS: dict[str, tuple[Any, Any]] = {
                            [[0.1, 2.0], [0, 1]]),
 }
 PARTS = ["mean", "variance", "stddev", "mode", "support", "arg_constraints", "has_rsample", "has_enumerate_support",
-         "batch_shape", "event_shape", "entropy()", "perplexity()", "log_prob(value)", "cdf(value)", "icdf(share)",
-         "enumerate_support()", "enumerate_support(expand=False)", "support.check(value)", "sample((2, 3)) * 0", "rsample((2,)) * 0", "probs",
+         "batch_shape", "event_shape",
+         "entropy()", "perplexity()", "log_prob(value)", "cdf(value)", "icdf(share)",
+         "enumerate_support()", "enumerate_support(expand=False)", "support.check(value)",
+         "sample((2, 3)) * 0", "rsample((2,)) * 0", "probs",
          "logits", "temperature"]
 
 
@@ -175,7 +177,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.oracle
 def test_divergences_are_pytorchs(torch: Any) -> None:
     makers = [maker for pair in PAIRS.values() for maker in pair if maker]
-    made = [[maker(lambda v, t=t: t.tensor(v, dtype=t.float64), t.distributions) for maker in makers] for t in (gradcore, torch)]
+    made = [[maker(lambda v, t=t: t.tensor(v, dtype=t.float64), t.distributions) for maker in makers]
+            for t in (gradcore, torch)]
     compared = 0
     for i, j in itertools.product(range(len(made[0])), repeat=2):
         results = []
