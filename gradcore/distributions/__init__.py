@@ -2,7 +2,7 @@
 
 from gradcore.distributions import constraints, transforms
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
-from gradcore.distributions.counts import Geometric
+from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution
 from gradcore.distributions.joint import Independent, MultivariateNormal
@@ -14,13 +14,14 @@ from gradcore.distributions.one_hot import (
     RelaxedBernoulli,
     RelaxedOneHotCategorical,
 )
-from gradcore.distributions.skewed import Cauchy, Gumbel, HalfCauchy, HalfNormal, LogisticNormal, LogNormal, Pareto
+from gradcore.distributions.skewed import Cauchy, Gumbel, HalfCauchy, HalfNormal, LogisticNormal, LogNormal, Pareto, Weibull
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import *  # noqa: F403 - what its __all__ names
 
 __all__ = [
-    "Bernoulli", "Categorical", "Cauchy", "Distribution", "Exponential", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal",
-    "Independent", "Laplace", "LogNormal", "LogisticNormal", "MixtureSameFamily", "MultivariateNormal", "Normal",
-    "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "RelaxedBernoulli", "RelaxedOneHotCategorical",
-    "TransformedDistribution", "Uniform", "constraints", "kl_divergence", "register_kl", "transforms"]
+    "Bernoulli", "Binomial", "Categorical", "Cauchy", "Distribution", "Exponential", "Geometric", "Gumbel", "HalfCauchy",
+    "HalfNormal", "Independent", "Laplace", "LogNormal", "LogisticNormal", "MixtureSameFamily", "MultivariateNormal", "Normal",
+    "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli",
+    "RelaxedOneHotCategorical", "TransformedDistribution", "Uniform", "Weibull",
+    "constraints", "kl_divergence", "register_kl", "transforms"]
 __all__ += transforms.__all__

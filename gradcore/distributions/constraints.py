@@ -284,7 +284,7 @@ class _Symmetric(_Square):
     def check(self, value: Any) -> Any:
         if value.shape[-2] != value.shape[-1]:
             return super().check(value)
-        return functional.isclose(value, value.mT, atol=1e-6).flatten(-2).all(-1)
+        return value.isclose(value.mT, atol=1e-6).flatten(-2).all(-1)
 
 
 class _PositiveDefinite(_Symmetric):

@@ -61,9 +61,7 @@ class Normal(LocationScale):
         return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
 
     def icdf(self, value: Any) -> Any:
-        raise NotImplementedError("Normal.icdf() is not implemented, since there is no erfinv: use "
-                                  "scipy.special.ndtri(value.detach().numpy()) for a standard normal distribution, without a "
-                                  "gradient")
+        return self.loc + self.scale * (2 * value - 1).erfinv() * math.sqrt(2)
 
     def entropy(self) -> Any:
         return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()

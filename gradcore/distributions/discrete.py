@@ -23,7 +23,7 @@ def away_from_ends(probs: Any) -> Any:
     return probs.clamp(room, 1 - room)
 
 
-def _counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
+def counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
     """0, 1, ..., count - 1 along the first dimension of [count, batch], or with sizes of 1 for the batch unless ``expand``."""
     values = functional.arange(count, dtype=dtype, device=device).reshape(count, *(1,) * len(batch))
     return values.expand(count, *batch) if expand else values
@@ -74,7 +74,7 @@ class Bernoulli(Distribution):
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        return _counted(2, self.batch_shape, expand, self.probs.dtype, self.probs.device)
+        return counted(2, self.batch_shape, expand, self.probs.dtype, self.probs.device)
 
     def entropy(self) -> Any:
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
@@ -138,7 +138,7 @@ class Categorical(Distribution):
         return logits.gather(-1, index[..., :1]).squeeze(-1)
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        return _counted(self.probs.shape[-1], self.batch_shape, expand, np.int64, self.probs.device)
+        return counted(self.probs.shape[-1], self.batch_shape, expand, np.int64, self.probs.device)
 
     def entropy(self) -> Any:
         # Finite, so that a category of probability 0 adds 0 and not NaN.

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
-from gradcore.distributions.counts import Geometric
+from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution, filled, summed
 from gradcore.distributions.joint import Independent, MultivariateNormal
@@ -164,6 +164,32 @@ def _pareto(p: Pareto, q: Pareto) -> Any:
     return functional.where(p.scale < q.scale, math.inf, inside)
 
 
+@register_kl(Gumbel, Gumbel)
+def _gumbel(p: Gumbel, q: Gumbel) -> Any:
+    ratio, away = p.scale / q.scale, (p.loc - q.loc) / q.scale
+    return -ratio.log() + away + ratio * np.euler_gamma + ((1 + ratio).lgamma() - away).exp() - (1 + np.euler_gamma)
+
+
+@register_kl(Poisson, Poisson)
+def _poisson(p: Poisson, q: Poisson) -> Any:
+    return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
+
+
+@register_kl(Bernoulli, Poisson)
+def _bernoulli_poisson(p: Bernoulli, q: Poisson) -> Any:
+    return -p.entropy() - (p.probs * q.rate.log() - q.rate)
+
+
+@register_kl(Binomial, Binomial)
+def _binomial(p: Binomial, q: Binomial) -> Any:
+    """Infinite for fewer trials of q. PyTorch raises an error for more, which would read the counts: this gives NaN."""
+    same = p.total_count * (p.probs * (p.logits - q.logits) + functional.log1p(-p.probs) - functional.log1p(-q.probs))
+    more = functional.where(p.total_count > q.total_count, math.inf, same)
+    return functional.where(p.total_count < q.total_count, math.nan, more)
+
+
+@register_kl(Poisson, Bernoulli)
+@register_kl(Poisson, Binomial)
 @register_kl(Exponential, Pareto)
 @register_kl(Exponential, Uniform)
 @register_kl(Gumbel, Exponential)
@@ -256,6 +282,6 @@ def _uniform_normal(p: Uniform, q: Normal) -> Any:
 
 @register_kl(Uniform, Pareto)
 def _uniform_pareto(p: Uniform, q: Pareto) -> Any:
-    width, xlogy = p.high - p.low, functional.xlogy
-    mean = (xlogy(p.high, p.high) - xlogy(p.low, p.low) - width) / width
+    width = p.high - p.low
+    mean = (p.high.xlogy(p.high) - p.low.xlogy(p.low) - width) / width
     return functional.where(p.low < q.scale, math.inf, mean * (q.alpha + 1) - (q.alpha * q.scale.pow(q.alpha) * width).log())

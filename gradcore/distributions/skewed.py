@@ -14,7 +14,13 @@ from gradcore.distributions import constraints
 from gradcore.distributions.continuous import Exponential, LocationScale, Normal, Uniform
 from gradcore.distributions.distribution import broadcast, filled
 from gradcore.distributions.transformed import TransformedDistribution
-from gradcore.distributions.transforms import AbsTransform, AffineTransform, ExpTransform, StickBreakingTransform
+from gradcore.distributions.transforms import (
+    AbsTransform,
+    AffineTransform,
+    ExpTransform,
+    PowerTransform,
+    StickBreakingTransform,
+)
 from gradcore.functional.types import finfo
 
 _LOC_SCALE = {"loc": constraints.real, "scale": constraints.positive}
@@ -117,7 +123,7 @@ class Cauchy(LocationScale):
 
     def cdf(self, value: Any) -> Any:
         self._check_value(value)
-        return functional.atan((value - self.loc) / self.scale) / math.pi + 0.5
+        return ((value - self.loc) / self.scale).arctan() / math.pi + 0.5
 
     def icdf(self, value: Any) -> Any:
         return functional.tan(math.pi * (value - 0.5)) * self.scale + self.loc
@@ -180,6 +186,42 @@ class HalfCauchy(_Half):
     @property
     def variance(self) -> Any:
         return self.base_dist.variance
+
+
+class Weibull(TransformedDistribution):
+    """scale * x^(1 / concentration) of x that is exponentially distributed with rate 1.
+
+    The density is (c / scale) (y / scale)^(c - 1) exp(-(y / scale)^c) with c the ``concentration``.
+    """
+
+    arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
+    support = constraints.positive
+    _shown = ("scale", "concentration")
+
+    def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
+        self.scale, self.concentration = broadcast(scale, concentration)
+        self.concentration_reciprocal = self.concentration.reciprocal()
+        super().__init__(Exponential(functional.ones_like(self.scale), validate_args=validate_args),
+                         [PowerTransform(self.concentration_reciprocal), AffineTransform(0, self.scale)], validate_args)
+
+    def _moment(self, n: int) -> Any:
+        return (1 + n * self.concentration_reciprocal).lgamma()
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * self._moment(1).exp()
+
+    @property
+    def mode(self) -> Any:
+        return self.scale * ((self.concentration - 1) / self.concentration).pow(self.concentration_reciprocal)
+
+    @property
+    def variance(self) -> Any:
+        return self.scale.square() * (self._moment(2).exp() - (2 * self._moment(1)).exp())
+
+    def entropy(self) -> Any:
+        reciprocal = self.concentration_reciprocal
+        return np.euler_gamma * (1 - reciprocal) + (self.scale * reciprocal).log() + 1
 
 
 class Pareto(TransformedDistribution):

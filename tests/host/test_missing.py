@@ -144,7 +144,7 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 @pytest.mark.parametrize(("line", "near"), [
     ("import gradcore.distributed as dist", "one process on one device"),
     ("import gradcore.nn.parallel", "one process on one device"),
-    ("from gradcore.distributions.binomial import Binomial", "gradcore.distributions.Categorical")])
+    ("from gradcore.distributions.multinomial import Multinomial", "gradcore.distributions.Categorical")])
 def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:
     kind, text = refused(lambda: exec(line))
     assert issubclass(kind, ModuleNotFoundError) and issubclass(kind, NotImplementedError)
