@@ -109,7 +109,8 @@ for _path, _module in {
         "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils, "nn.utils.rnn": nn.utils.rnn,
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
-        "distributions": distributions, "func": func}.items():
+        "distributions": distributions, "distributions.transforms": distributions.transforms,
+        "distributions.constraints": distributions.constraints, "func": func}.items():
     _missing.watch(_module, _path)
 
 _paths.install()

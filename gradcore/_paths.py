@@ -11,7 +11,9 @@ from gradcore.nn import tuples as _tuples  # noqa: F401 - one of the sources
 
 _LAYERS = """activation batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear loss
     module normalization padding pixelshuffle pooling rnn sparse transformer upsampling""".split()
-_DISTRIBUTIONS = """bernoulli categorical exponential independent laplace multivariate_normal normal uniform""".split()
+_DISTRIBUTIONS = """bernoulli binomial categorical cauchy exponential geometric gumbel half_cauchy half_normal independent
+    laplace log_normal logistic_normal mixture_same_family multivariate_normal normal one_hot_categorical pareto poisson
+    relaxed_bernoulli relaxed_categorical transformed_distribution uniform weibull""".split()
 _OPTIMIZERS = "adadelta adagrad adamw nadam radam rmsprop".split()
 
 #: By path: where its names are.

@@ -149,6 +149,7 @@ struct Bce {
 };
 BINARY(BceLogits, log1p(exp(x < 0 ? x : -x)) + x * ((x > 0 ? (C)1 : (C)0) - y))
 #include "pointwise.cuh"
+#include "gamma.cuh"
 
 // F after G, in one pass: Then<Relu, Add> is a bias and its activation.
 template <typename F, typename G> struct Then {

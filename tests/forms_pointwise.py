@@ -15,7 +15,8 @@ _x, _y = floats(2, 3, low=0.3, high=0.9), floats(2, 3, low=1.1, high=2)
 # -- functions and methods of one and two operands -----------------------------------------------------------------------
 
 UNARY = ("abs absolute neg negative exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square reciprocal sin cos tan asin acos "
-         "atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc sinc sigmoid relu frac nan_to_num "
+         "atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc lgamma digamma erfinv "
+         "sinc sigmoid relu frac nan_to_num "
          "deg2rad rad2deg positive").split()
 CONSTANT = "sign floor ceil round trunc fix".split()
 BINARY = ("add subtract sub mul multiply div divide true_divide pow fmod remainder atan2 arctan2 hypot maximum minimum fmax "
@@ -25,7 +26,8 @@ COMPARE = ("eq ne lt le gt ge not_equal less less_equal greater greater_equal is
 WHOLE = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 #: In-place methods: those of one operand, of two.
 ONE_ = ("abs absolute neg negative sign floor ceil round trunc fix frac reciprocal square sqrt rsqrt exp exp2 expm1 log log1p "
-        "log2 log10 sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc sinc "
+        "log2 log10 sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc lgamma "
+        "digamma erfinv sinc "
         "sigmoid relu nan_to_num deg2rad rad2deg").split()
 TWO_ = "add sub subtract mul multiply div divide true_divide pow fmod remainder atan2 arctan2 hypot".split()
 
@@ -46,10 +48,16 @@ def both(name: str, *operands: Operand, **options: Any) -> list[Form]:
     return [Form(name, function(name), operands, **options), Form(f"Tensor.{name}", method(name), operands, **options)]
 
 
+#: torch's second derivative of lgamma is a series of few terms.
+SERIES = {"double": 1e-8}
 for _name in UNARY:
-    FORMS += both(_name, _x)
+    FORMS += both(_name, _x, **SERIES if _name == "digamma" else {})
 for _name in ("acosh", "arccosh"):
     FORMS += [*both(_name, _y), Form(f"Tensor.{_name}_", written(_name), (_y,), gradient=False)]
+for _n in (0, 1, 2):
+    FORMS += [Form(f"polygamma:{_n}", lambda t, x, n=_n: t.polygamma(n, x), (_x,), **SERIES),
+              Form(f"Tensor.polygamma:{_n}", lambda t, x, n=_n: x.polygamma(n), (_x,), **SERIES),
+              Form(f"Tensor.polygamma_:{_n}", lambda t, x, n=_n: x.clone().polygamma_(n), (_x,), **SERIES)]
 for _name in CONSTANT:
     FORMS += both(_name, _x)
 for _name in BINARY:
@@ -64,8 +72,8 @@ FORMS += both("sgn", _x, gradient=False)
 for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf"):
     FORMS += both(_name, floats(3, given=(float("nan"), float("inf"), 1)), gradient=False)
 # torch has no derivative of some of them in place.
-FORMS += [Form(f"Tensor.{n}_", written(n), (_x,), gradient=not n.endswith(("asinh", "atanh", "arcsinh", "arctanh")))
-          for n in ONE_]
+FORMS += [Form(f"Tensor.{n}_", written(n), (_x,), gradient=not n.endswith(("asinh", "atanh", "arcsinh", "arctanh")),
+               **SERIES if n == "digamma" else {}) for n in ONE_]
 FORMS += [Form(f"Tensor.{n}_", written(n), (_y, floats(3, low=0.3, high=0.9))) for n in TWO_]
 FORMS += [Form(f"Tensor.{n}_", written(n), (_x, floats(3, low=0.3, high=0.9)), smooth=False)
           for n in "eq ne lt le gt ge greater less".split()]

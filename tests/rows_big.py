@@ -62,6 +62,10 @@ def add_pointwise() -> None:
     for name in "arcsin arccos arctanh".split():
         add(name, within)
     add("arccosh", floats(N, M, low=1.1))
+    add("erfinv", within)
+    for name in "lgamma digamma lgamma_ digamma_".split():
+        add(name, positive)
+    add("polygamma", positive, n=1)
     add("logit", floats(N, M, low=0.1, high=0.9))
     for name in ("fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ "
                  "lt_").split():

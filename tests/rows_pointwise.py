@@ -32,9 +32,11 @@ def activation(name: str, **attrs: Any) -> Callable[..., Any]:
 UNARY: dict[str, tuple[Callable[..., Any], float, float, dict[str, Any]]] = {
     **{name: (torch_function(torch or name), low, high, {}) for name, torch, low, high in (
         ("exp2", "", -2, 2), ("arcsin", "asin", -0.8, 0.8), ("arccos", "acos", -0.8, 0.8), ("arcsinh", "asinh", -2, 2),
-        ("arccosh", "acosh", 1.3, 3), ("arctanh", "atanh", -0.8, 0.8), ("erfc", "", -2, 3), ("sinc", "", 0.1, 3),
+        ("arccosh", "acosh", 1.3, 3), ("arctanh", "atanh", -0.8, 0.8), ("erfc", "", -2, 3), ("erfinv", "", -0.8, 0.8),
+        ("lgamma", "", 0.2, 9), ("digamma", "", 0.2, 9), ("sinc", "", 0.1, 3),
         ("logit", "", 0.1, 0.9),
         ("trunc", "", -2, 2), ("frac", "", 0.1, 0.9), ("nan_to_num", "", -2, 2))},
+    "polygamma": (lambda t, x: t.polygamma(1, x), 0.4, 9, {"n": 1}),
     **{name: (activation(name), -4, 4, {}) for name in ("silu", "mish", "softsign", "logsigmoid")},
     "hardsigmoid": (activation("hardsigmoid"), -2.9, 2.9, {}), "hardswish": (activation("hardswish"), -2.9, 2.9, {}),
     "elu": (activation("elu", alpha=0.7), -3, 3, {"alpha": 0.7, "scale": 1.0, "inner": 1.0}),
@@ -51,6 +53,20 @@ ROWS += [
                  "softplus", "nan_to_num", "arcsinh")]
 ROWS += [
     Row("erfc", "tail", (floats(6, given=(0.3, 0.6, 3, 6, 9, -5)),), torch=torch_function("erfc")),
+    *[Row(name, k, (floats(len(given), given=given),), attrs, torch=reference, smooth=False)
+      for name, reference, attrs in (
+          ("lgamma", torch_function("lgamma"), {}), ("digamma", torch_function("digamma"), {}),
+          ("polygamma", lambda t, x: t.polygamma(1, x), {"n": 1}), ("polygamma", lambda t, x: t.polygamma(2, x), {"n": 2}))
+      for k, given in (("by 0.3" if attrs != {"n": 1} else "int", (-0.3, -0.7, -1.6, -2.3, 0.1, 1.4, 1.6)),
+                       (f"far {attrs}", (3, 9.9, 10, 30, 200)))],
+    Row("lgamma", "special", (floats(6, given=(0, -1, -3, math.inf, -math.inf, math.nan)),), torch=torch_function("lgamma"),
+        smooth=False, gradient=False),
+    Row("digamma", "special", (floats(6, given=(0, -1, -3, math.inf, -math.inf, math.nan)),), torch=torch_function("digamma"),
+        smooth=False, gradient=False),
+    Row("erfinv", "special", (floats(6, given=(0, -1, 1, 2, -math.inf, math.nan)),), torch=torch_function("erfinv"),
+        smooth=False, gradient=False),
+    Row("erfinv", "tail", (floats(6, given=(0.9, -0.99, 0.9999, -0.84, 1e-6, 0.999)),), torch=torch_function("erfinv"),
+        smooth=False),
     Row("sinc", "zero", (floats(2, given=(0, 0.5)),), torch=torch_function("sinc"), smooth=False),
     Row("logit", "ends", (floats(6, given=(0, 1, 2, -1, math.nan, 1e-30)),), torch=torch_function("logit"), smooth=False),
     Row("logit", "int", (ints(3, low=0, high=2),), torch=torch_function("logit")),

@@ -13,7 +13,8 @@ from gradcore.overwriting import OVERWRITING
 from gradcore.spec import is_floating, limits
 
 gl.KERNELS |= {name: function(name) for name in (
-    "exp2 arcsin arccos arcsinh arccosh arctanh erfc sinc logit trunc frac fmod fmax fmin arctan2 hypot logaddexp lerp "
+    "exp2 arcsin arccos arcsinh arccosh arctanh erfc erfinv lgamma digamma "
+    "sinc logit trunc frac fmod fmax fmin arctan2 hypot logaddexp lerp "
     "silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid hardsigmoid_grad hardswish "
     "hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold bitwise_and bitwise_or "
     "bitwise_xor bitwise_left_shift bitwise_right_shift").split()}
@@ -32,6 +33,11 @@ def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = Non
     ends = limits(out.dtype)
     apply("NanToNum", wide(out.dtype), out, x, nan, float(ends.max) if posinf is None else posinf,
           float(ends.min) if neginf is None else neginf)
+
+
+@gl.kernel
+def polygamma(x: Any, out: Any, *, n: int) -> None:
+    apply("Polygamma", wide(out.dtype), out, x, n)
 
 
 @gl.kernel

@@ -1,10 +1,27 @@
 """Probability distributions, with the names of ``torch.distributions``; all computations are composed of ops."""
 
+from gradcore.distributions import constraints, transforms
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
+from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution
 from gradcore.distributions.joint import Independent, MultivariateNormal
-from gradcore.distributions.kl import kl_divergence
+from gradcore.distributions.kl import kl_divergence, register_kl
+from gradcore.distributions.mixture import MixtureSameFamily
+from gradcore.distributions.one_hot import (
+    OneHotCategorical,
+    OneHotCategoricalStraightThrough,
+    RelaxedBernoulli,
+    RelaxedOneHotCategorical,
+)
+from gradcore.distributions.skewed import Cauchy, Gumbel, HalfCauchy, HalfNormal, LogisticNormal, LogNormal, Pareto, Weibull
+from gradcore.distributions.transformed import TransformedDistribution
+from gradcore.distributions.transforms import *  # noqa: F403 - what its __all__ names
 
-__all__ = ["Bernoulli", "Categorical", "Distribution", "Exponential", "Independent", "Laplace", "MultivariateNormal", "Normal",
-           "Uniform", "kl_divergence"]
+__all__ = [
+    "Bernoulli", "Binomial", "Categorical", "Cauchy", "Distribution", "Exponential", "Geometric", "Gumbel", "HalfCauchy",
+    "HalfNormal", "Independent", "Laplace", "LogNormal", "LogisticNormal", "MixtureSameFamily", "MultivariateNormal", "Normal",
+    "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli",
+    "RelaxedOneHotCategorical", "TransformedDistribution", "Uniform", "Weibull",
+    "constraints", "kl_divergence", "register_kl", "transforms"]
+__all__ += transforms.__all__

@@ -8,7 +8,8 @@ from typing import Any
 
 from gradcore import functional
 from gradcore._random import rand, randn
-from gradcore.distributions.distribution import Distribution, broadcast
+from gradcore.distributions import constraints
+from gradcore.distributions.distribution import Distribution, broadcast, filled
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -17,15 +18,17 @@ def _uniform(like: Any, shape: tuple[int, ...]) -> Any:
     return rand(*shape, dtype=like.dtype, device=like.device)
 
 
-class _LocationScale(Distribution):
+class LocationScale(Distribution):
     """Base of distributions that are symmetric about ``loc``, with width ``scale``."""
 
     has_rsample = True
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
     _shown = ("loc", "scale")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)
-        super().__init__(self.loc.shape)
+        super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
@@ -34,7 +37,7 @@ class _LocationScale(Distribution):
     mode = mean
 
 
-class Normal(_LocationScale):
+class Normal(LocationScale):
     """The normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
     @property
@@ -50,21 +53,21 @@ class Normal(_LocationScale):
         return self.loc + drawn * self.scale
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         return -(value - self.loc).square() / (2 * self.scale.square()) - self.scale.log() - _LOG_TWO_PI / 2
 
     def cdf(self, value: Any) -> Any:
+        self._check_value(value)
         return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
 
     def icdf(self, value: Any) -> Any:
-        raise NotImplementedError("Normal.icdf() is not implemented, since there is no erfinv: use "
-                                  "scipy.special.ndtri(value.detach().numpy()) for a standard normal distribution, without a "
-                                  "gradient")
+        return self.loc + self.scale * (2 * value - 1).erfinv() * math.sqrt(2)
 
     def entropy(self) -> Any:
         return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()
 
 
-class Laplace(_LocationScale):
+class Laplace(LocationScale):
     """The Laplace distribution, with density exp(-\\|x - loc\\| / scale) / (2 * scale)."""
 
     @property
@@ -77,9 +80,11 @@ class Laplace(_LocationScale):
         return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         return -functional.log(2 * self.scale) - (value - self.loc).abs() / self.scale
 
     def cdf(self, value: Any) -> Any:
+        self._check_value(value)
         away = value - self.loc
         return 0.5 - 0.5 * away.sign() * functional.expm1(-away.abs() / self.scale)
 
@@ -95,15 +100,21 @@ class Exponential(Distribution):
     """The exponential distribution, with density rate * exp(-rate * x) for x >= 0."""
 
     has_rsample = True
+    arg_constraints = {"rate": constraints.positive}
+    support = constraints.nonnegative
     _shown = ("rate",)
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         self.rate, = broadcast(rate)
-        super().__init__(self.rate.shape)
+        super().__init__(self.rate.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
         return self.rate.reciprocal()
+
+    @property
+    def mode(self) -> Any:
+        return functional.zeros_like(self.rate)
 
     @property
     def variance(self) -> Any:
@@ -113,9 +124,11 @@ class Exponential(Distribution):
         return -functional.log1p(-_uniform(self.rate, self._extended_shape(sample_shape))) / self.rate
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         return self.rate.log() - self.rate * value
 
     def cdf(self, value: Any) -> Any:
+        self._check_value(value)
         return 1 - functional.exp(-self.rate * value)
 
     def icdf(self, value: Any) -> Any:
@@ -131,13 +144,25 @@ class Uniform(Distribution):
     has_rsample = True
     _shown = ("low", "high")
 
+    @property
+    def arg_constraints(self) -> Any:
+        return {"low": constraints.less_than(self.high), "high": constraints.greater_than(self.low)}
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        return constraints.interval(self.low, self.high)
+
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
         self.low, self.high = broadcast(low, high)
-        super().__init__(self.low.shape)
+        super().__init__(self.low.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
         return (self.high + self.low) / 2
+
+    @property
+    def mode(self) -> Any:
+        return filled(self.high, math.nan)
 
     @property
     def variance(self) -> Any:
@@ -147,10 +172,12 @@ class Uniform(Distribution):
         return self.low + _uniform(self.low, self._extended_shape(sample_shape)) * (self.high - self.low)
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         inside = (value >= self.low) & (value < self.high)
         return functional.where(inside, -functional.log(self.high - self.low), -math.inf)
 
     def cdf(self, value: Any) -> Any:
+        self._check_value(value)
         return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
 
     def icdf(self, value: Any) -> Any:

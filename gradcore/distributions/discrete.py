@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,19 +10,20 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._distributions import bernoulli, multinomial
-from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.distributions import constraints
+from gradcore.distributions.distribution import Distribution, broadcast, filled, one_of
 from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits
 
 
-def _logs_of(probs: Any) -> Any:
+def away_from_ends(probs: Any) -> Any:
     """Probabilities clamped away from 0 and 1, so that their logarithms are finite."""
     room = float(finfo(probs.dtype).eps)
     return probs.clamp(room, 1 - room)
 
 
-def _counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
+def counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
     """0, 1, ..., count - 1 along the first dimension of [count, batch], or with sizes of 1 for the batch unless ``expand``."""
     values = functional.arange(count, dtype=dtype, device=device).reshape(count, *(1,) * len(batch))
     return values.expand(count, *batch) if expand else values
@@ -30,36 +32,49 @@ def _counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device:
 class Bernoulli(Distribution):
     """1 with probability ``probs``, or sigmoid(``logits``), else 0."""
 
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.boolean
+
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
             self.probs, = broadcast(probs)
-            inside = _logs_of(self.probs)
+            inside = away_from_ends(self.probs)
             self.logits = inside.log() - functional.log1p(-inside)
             self._shown = ("probs",)  # type: ignore[misc]
         else:
             self.logits, = broadcast(logits)
             self.probs = self.logits.sigmoid()
             self._shown = ("logits",)  # type: ignore[misc]
-        super().__init__(self.probs.shape)
+        super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
         return self.probs
 
     @property
+    def mode(self) -> Any:
+        return functional.where(self.probs == 0.5, math.nan, (self.probs >= 0.5).to(self.probs.dtype))
+
+    @property
     def variance(self) -> Any:
         return self.probs * (1 - self.probs)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
             return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         logits, value = functional.broadcast_tensors(self.logits, value)
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        return _counted(2, self.batch_shape, expand, self.probs.dtype, self.probs.device)
+        return counted(2, self.batch_shape, expand, self.probs.dtype, self.probs.device)
 
     def entropy(self) -> Any:
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
@@ -71,18 +86,23 @@ class Categorical(Distribution):
     Raises ValueError for parameters without a dimension.
     """
 
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support = constraints.dependent_property(lambda self: constraints.integer_interval(0, self.probs.shape[-1] - 1),
+                                             is_discrete=True, event_dim=0)
+
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
             self._check("probs", probs)
             self.probs = probs / probs.sum(-1, keepdim=True)
-            self.logits = _logs_of(self.probs).log()
+            self.logits = away_from_ends(self.probs).log()
             self._shown = ("probs",)  # type: ignore[misc]
         else:
             self._check("logits", logits)
             self.logits = logits - functional.logsumexp(logits, dim=-1, keepdim=True)
             self.probs = self.logits.exp()
             self._shown = ("logits",)  # type: ignore[misc]
-        super().__init__(self.probs.shape[:-1])
+        super().__init__(self.probs.shape[:-1], validate_args=validate_args)
 
     @staticmethod
     def _check(name: str, parameter: Any) -> None:
@@ -90,8 +110,18 @@ class Categorical(Distribution):
             raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
 
     @property
+    def mean(self) -> Any:
+        return filled(self.probs[..., 0], math.nan)
+
+    variance = mean
+
+    @property
     def mode(self) -> Any:
         return self.probs.argmax(dim=-1)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
@@ -103,11 +133,12 @@ class Categorical(Distribution):
             return multinomial(rows, count, True).t().reshape(shape)
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         index, logits = functional.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
         return logits.gather(-1, index[..., :1]).squeeze(-1)
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        return _counted(self.probs.shape[-1], self.batch_shape, expand, np.int64, self.probs.device)
+        return counted(self.probs.shape[-1], self.batch_shape, expand, np.int64, self.probs.device)
 
     def entropy(self) -> Any:
         # Finite, so that a category of probability 0 adds 0 and not NaN.

@@ -3,28 +3,104 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from gradcore import functional
 from gradcore._classes import Size
 from gradcore._tensor import Tensor
+from gradcore.distributions import constraints
 from gradcore.engine.modes import no_grad
+
+
+def _unknown(name: str) -> Callable[[Any], Any]:
+    def missing(self: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no {name}")
+
+    return missing
 
 
 class Distribution:
     """Base class. A sample has the shape ``sample_shape + batch_shape + event_shape``.
 
-    ``batch_shape`` is that of independent distributions, ``event_shape`` that of one draw. Values of parameters are not
-    checked, since that would read them from the device, so ``validate_args`` has no effect.
+    ``batch_shape`` is that of independent distributions, ``event_shape`` that of one draw. Parameters, and the values given to
+    ``log_prob`` and ``cdf``, are checked only with ``validate_args=True``, since that reads them from the device: it raises
+    ValueError for what is outside ``arg_constraints`` or ``support``.
     """
 
-    has_rsample: ClassVar[bool] = False
+    has_rsample: Any = False
+    has_enumerate_support: Any = False
+    arg_constraints: Any = property(_unknown("arg_constraints"))
+    support: Any = property(_unknown("support"))
+    _validate_args: bool = False
     #: The names of the parameters that ``repr`` shows.
     _shown: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = ()) -> None:
+    #: The names of tensors that ``expand`` leaves as they are.
+    _fixed: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (),
+                 validate_args: bool | None = None) -> None:
         self._batch_shape, self._event_shape = Size(batch_shape), Size(event_shape)
+        if validate_args is not None:
+            self._validate_args = validate_args
+        if self._validate_args:
+            self._validate_parameters()
+
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Check parameters and values of the distributions that are not told whether to, which is off at first."""
+        if value not in (True, False):
+            raise ValueError(f"set_default_validate_args expects a bool, but got {value!r}")
+        Distribution._validate_args = value
+
+    def _validate_parameters(self) -> None:
+        try:
+            wanted = self.arg_constraints
+        except NotImplementedError:
+            warnings.warn(f"{type(self)} does not define `arg_constraints`. Please set `arg_constraints = {{}}` or initialize "
+                          "the distribution with `validate_args=False` to turn off validation.", stacklevel=4)
+            return
+        for name, constraint in wanted.items():
+            # What is shown is what was given; the others were computed from it.
+            if constraints.is_dependent(constraint) or (self._shown and name not in self._shown):
+                continue
+            value = getattr(self, name)
+            if not constraint.check(value).all().item():
+                raise ValueError(f"Expected parameter {name} ({type(value).__name__} of shape {tuple(value.shape)}) of "
+                                 f"distribution {self!r} to satisfy the constraint {constraint!r}, but found invalid "
+                                 f"values:\n{value}")
+
+    def _check_value(self, value: Any) -> None:
+        if self._validate_args:
+            self._validate_sample(value)
+
+    def _validate_sample(self, value: Any) -> None:
+        """Raise ValueError for a value whose shape does not fit or that is outside the support."""
+        if not isinstance(value, Tensor):
+            raise ValueError("The value argument to log_prob must be a Tensor")
+        shape, expected = value.shape, self._batch_shape + self._event_shape
+        if tuple(shape[len(shape) - len(self._event_shape):]) != tuple(self._event_shape):
+            raise ValueError(f"The right-most size of value must match event_shape: {shape} vs {self._event_shape}.")
+        if any(1 not in (i, j) and i != j for i, j in zip(reversed(shape), reversed(expected), strict=False)):
+            raise ValueError(f"Value is not broadcastable with batch_shape+event_shape: {shape} vs {expected}.")
+        try:
+            support = self.support
+        except NotImplementedError:
+            warnings.warn(f"{type(self)} does not define `support` to enable sample validation. Please initialize the "
+                          "distribution with `validate_args=False` to turn off validation.", stacklevel=4)
+            return
+        if not support.check(value).all().item():
+            raise ValueError(f"Expected value argument ({type(value).__name__} of shape {tuple(shape)}) to be within the "
+                             f"support ({support!r}) of the distribution {self!r}, but found invalid values:\n{value}")
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        # Subclasses by users call this in their own expand().
+        if _instance is None and type(self).__init__ is not cls.__init__:  # type: ignore[misc]
+            raise NotImplementedError(f"Subclass {type(self).__name__} of {cls.__name__} that defines a custom __init__ method "
+                                      "must also define a custom .expand() method.")
+        return type(self).__new__(type(self)) if _instance is None else _instance
 
     @property
     def batch_shape(self) -> Size:
@@ -39,10 +115,11 @@ class Distribution:
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The distribution with its parameters expanded, as views, to ``batch_shape``."""
-        made = copy.copy(self)
+        made = copy.copy(self) if _instance is None else _instance
         for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(made, name, functional.expand(value, *batch_shape, *value.shape[len(self._batch_shape):]))
+            if isinstance(value, Tensor) and name not in self._fixed:
+                value = functional.expand(value, *batch_shape, *value.shape[len(self._batch_shape):])
+            setattr(made, name, value)
         made._batch_shape = Size(batch_shape)
         return made
 
@@ -89,6 +166,11 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} has no variance")
 
     @property
+    def mode(self) -> Any:
+        """The most likely value."""
+        raise NotImplementedError(f"{type(self).__name__} has no mode")
+
+    @property
     def stddev(self) -> Any:
         return functional.sqrt(self.variance)
 
@@ -96,7 +178,7 @@ class Distribution:
         shown = []
         for name in self._shown:
             value = getattr(self, name)
-            shown.append(f"{name}: {value.item() if value.numel() == 1 else value.shape}")
+            shown.append(f"{name}: {value if value.numel() == 1 else value.shape}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -107,6 +189,11 @@ def broadcast(*values: Any) -> list[Any]:
     # Created on the device, since copies from the host could not be replayed.
     tensors = [v if isinstance(v, Tensor) else functional.full((), float(v), **options) for v in values]
     return list(functional.broadcast_tensors(*tensors))
+
+
+def filled(like: Any, value: float) -> Any:
+    """A tensor of the shape, dtype and device of another one, full of a number."""
+    return functional.full_like(like.detach(), value)
 
 
 def one_of(probs: Any, logits: Any) -> bool:

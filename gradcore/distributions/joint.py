@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcore import functional
 from gradcore._random import randn
+from gradcore.distributions import constraints
 from gradcore.distributions.distribution import Distribution, summed
 from gradcore.functional import linalg
 
@@ -18,6 +19,8 @@ class Independent(Distribution):
     Raises ValueError if it has fewer.
     """
 
+    arg_constraints = {}
+
     def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int,
                  validate_args: bool | None = None) -> None:
         batch, n = base_distribution.batch_shape, reinterpreted_batch_ndims
@@ -25,16 +28,33 @@ class Independent(Distribution):
             raise ValueError("Expected reinterpreted_batch_ndims <= len(base_distribution.batch_shape), actual "
                              f"{n} vs {len(batch)}")
         self.base_dist, self.reinterpreted_batch_ndims = base_distribution, n
-        self.has_rsample = base_distribution.has_rsample  # type: ignore[misc]
-        super().__init__(batch[:len(batch) - n], (*batch[len(batch) - n:], *base_distribution.event_shape))
+        super().__init__(batch[:len(batch) - n], (*batch[len(batch) - n:], *base_distribution.event_shape), validate_args)
+
+    has_rsample = property(lambda self: self.base_dist.has_rsample)
+    has_enumerate_support = property(lambda self: not self.reinterpreted_batch_ndims and self.base_dist.has_enumerate_support)
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        base, n = self.base_dist.support, self.reinterpreted_batch_ndims
+        return constraints.independent(base, n) if n else base
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        taken = self._event_shape[:self.reinterpreted_batch_ndims]
-        return Independent(self.base_dist.expand((*batch_shape, *taken)), self.reinterpreted_batch_ndims)
+        made = super().expand(batch_shape, _instance)
+        made.base_dist = self.base_dist.expand((*batch_shape, *self._event_shape[:self.reinterpreted_batch_ndims]))
+        return made
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        if self.reinterpreted_batch_ndims > 0:
+            raise NotImplementedError("Enumeration over cartesian product is not implemented")
+        return self.base_dist.enumerate_support(expand)
 
     @property
     def mean(self) -> Any:
         return self.base_dist.mean
+
+    @property
+    def mode(self) -> Any:
+        return self.base_dist.mode
 
     @property
     def variance(self) -> Any:
@@ -63,6 +83,10 @@ class MultivariateNormal(Distribution):
     """
 
     has_rsample = True
+    arg_constraints = {
+        "loc": constraints.real_vector, "covariance_matrix": constraints.positive_definite,
+        "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky}
+    support = constraints.real_vector
 
     def __init__(self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
                  validate_args: bool | None = None) -> None:
@@ -76,7 +100,7 @@ class MultivariateNormal(Distribution):
         batch = functional.broadcast_tensors(loc[..., 0], factor[..., 0, 0])[0].shape
         self.loc, self.scale_tril = loc.expand(*batch, n), factor.expand(*batch, n, n)
         self._shown = ("loc", "covariance_matrix" if scale_tril is None else "scale_tril")  # type: ignore[misc]
-        super().__init__(batch, (n,))
+        super().__init__(batch, (n,), validate_args)
 
     @property
     def covariance_matrix(self) -> Any:
@@ -100,6 +124,7 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
         offset = (value - self.loc).unsqueeze(-1)
         factor = self.scale_tril.expand(*offset.shape[:-2], *self.scale_tril.shape[-2:])
         distance = linalg.solve(factor, offset).squeeze(-1).square().sum(-1)

@@ -1,43 +1,111 @@
-"""Kullback-Leibler divergences between distributions of the same type."""
+"""Kullback-Leibler divergences between distributions, by their types."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gradcore import functional
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
+from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
-from gradcore.distributions.distribution import Distribution, summed
-from gradcore.distributions.joint import Independent
+from gradcore.distributions.distribution import Distribution, filled, summed
+from gradcore.distributions.joint import Independent, MultivariateNormal
+from gradcore.distributions.one_hot import OneHotCategorical
+from gradcore.distributions.skewed import Cauchy, Gumbel, HalfNormal, Pareto
+from gradcore.distributions.transformed import TransformedDistribution
+from gradcore.functional import linalg
+
+_REGISTRY: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
+_FOUND: dict[tuple[type, type], Callable[[Any, Any], Any] | None] = {}
 
 
+def register_kl(type_p: type, type_q: type) -> Callable[[Any], Any]:
+    """A decorator of functions of p and q that makes them the divergence of distributions of these types and their subclasses.
+
+    Raises TypeError for a type that is no distribution.
+    """
+    for name, kind in (("type_p", type_p), ("type_q", type_q)):
+        if not (isinstance(kind, type) and issubclass(kind, Distribution)):
+            raise TypeError(f"Expected {name} to be a Distribution subclass but got {kind}")
+
+    def registered(function: Any) -> Any:
+        _REGISTRY[type_p, type_q] = function
+        _FOUND.clear()
+        return function
+
+    return registered
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Any:
+    """The Kullback-Leibler divergence E_p[log p(x) - log q(x)] in nats, of shape ``batch_shape``.
+
+    Raises NotImplementedError for distributions of types without a formula here.
+    """
+    kinds = type(p), type(q)
+    if kinds not in _FOUND:
+        _FOUND[kinds] = _find(*kinds)
+    function = _FOUND[kinds]
+    if function is None:
+        raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")
+    return function(p, q)
+
+
+def _find(p: type, q: type) -> Callable[[Any, Any], Any] | None:
+    """The function of the nearest base classes, those of p first; warns if those of q first are others."""
+    def distance(kinds: tuple[type, type]) -> tuple[int, int]:
+        return p.__mro__.index(kinds[0]), q.__mro__.index(kinds[1])
+
+    fitting = [kinds for kinds in _REGISTRY if issubclass(p, kinds[0]) and issubclass(q, kinds[1])]
+    if not fitting:
+        return None
+    first, second = min(fitting, key=distance), min(fitting, key=lambda kinds: distance(kinds)[::-1])
+    if _REGISTRY[first] is not _REGISTRY[second]:
+        warnings.warn(f"Ambiguous kl_divergence({p.__name__}, {q.__name__}). Please register_kl({first[0].__name__}, "
+                      f"{second[1].__name__})", RuntimeWarning, stacklevel=3)
+    return _REGISTRY[first]
+
+
+@register_kl(Normal, Normal)
 def _normal(p: Normal, q: Normal) -> Any:
     ratio = (p.scale / q.scale).square()
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale).square() - 1 - ratio.log())
 
 
+@register_kl(Laplace, Laplace)
 def _laplace(p: Laplace, q: Laplace) -> Any:
     ratio, distance = p.scale / q.scale, (p.loc - q.loc).abs()
     return -ratio.log() + distance / q.scale + ratio * functional.exp(-distance / p.scale) - 1
 
 
+@register_kl(Exponential, Exponential)
 def _exponential(p: Exponential, q: Exponential) -> Any:
     ratio = q.rate / p.rate
     return ratio - ratio.log() - 1
 
 
+@register_kl(Bernoulli, Bernoulli)
 def _bernoulli(p: Bernoulli, q: Bernoulli) -> Any:
     softplus = functional.softplus
     one = _weighted(p.probs, q.probs, softplus(-q.logits) - softplus(-p.logits))
     return one + _weighted(1 - p.probs, 1 - q.probs, softplus(q.logits) - softplus(p.logits))
 
 
+@register_kl(Categorical, Categorical)
 def _categorical(p: Categorical, q: Categorical) -> Any:
     return _weighted(p.probs, q.probs, p.logits - q.logits).sum(-1)
 
 
+@register_kl(OneHotCategorical, OneHotCategorical)
+def _one_hot(p: OneHotCategorical, q: OneHotCategorical) -> Any:
+    return _categorical(p._categorical, q._categorical)
+
+
+@register_kl(Uniform, Uniform)
 def _uniform(p: Uniform, q: Uniform) -> Any:
     inside = (q.low <= p.low) & (q.high >= p.high)
     return functional.where(inside, ((q.high - q.low) / (p.high - p.low)).log(), math.inf)
@@ -48,22 +116,172 @@ def _weighted(p: Any, q: Any, difference: Any) -> Any:
     return functional.where(p == 0, 0.0, functional.where(q == 0, math.inf, p * difference))
 
 
+@register_kl(MultivariateNormal, MultivariateNormal)
+def _multivariate_normal(p: MultivariateNormal, q: MultivariateNormal) -> Any:
+    if p.event_shape != q.event_shape:
+        raise ValueError("KL-divergence between two Multivariate Normals with different event shapes cannot be computed")
+    n = p.event_shape[0]
+    batch = functional.broadcast_tensors(p.loc[..., 0], q.loc[..., 0])[0].shape
+    of_q, of_p = q.scale_tril.expand(*batch, n, n), p.scale_tril.expand(*batch, n, n)
+    distance = linalg.solve(of_q, (q.loc - p.loc).unsqueeze(-1)).square().sum((-2, -1))
+    return q._half_log_det() - p._half_log_det() + 0.5 * (linalg.solve(of_q, of_p).square().sum((-2, -1)) + distance - n)
+
+
+@register_kl(Independent, Independent)
 def _independent(p: Independent, q: Independent) -> Any:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError("kl_divergence of Independent with different reinterpreted_batch_ndims")
     return summed(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
 
 
-_OF: dict[type, Callable[[Any, Any], Any]] = {
-    Normal: _normal, Laplace: _laplace, Exponential: _exponential, Bernoulli: _bernoulli, Categorical: _categorical,
-    Uniform: _uniform, Independent: _independent}
+@register_kl(TransformedDistribution, TransformedDistribution)
+def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Any:
+    if p.transforms != q.transforms or p.event_shape != q.event_shape:
+        raise NotImplementedError("kl_divergence of TransformedDistribution with different transforms or event shapes")
+    return kl_divergence(p.base_dist, q.base_dist)
 
 
-def kl_divergence(p: Distribution, q: Distribution) -> Any:
-    """The Kullback-Leibler divergence E_p[log p(x) - log q(x)] in nats, of shape ``batch_shape``.
+@register_kl(HalfNormal, HalfNormal)
+def _half_normal(p: HalfNormal, q: HalfNormal) -> Any:
+    return _normal(p.base_dist, q.base_dist)
 
-    Raises NotImplementedError for distributions of different types, or of a type without a formula here.
-    """
-    if type(p) is not type(q) or type(p) not in _OF:
-        raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")
-    return _OF[type(p)](p, q)
+
+@register_kl(Cauchy, Cauchy)
+def _cauchy(p: Cauchy, q: Cauchy) -> Any:
+    """Chyzak and Nielsen, arXiv:1905.10965."""
+    return ((p.scale + q.scale).square() + (p.loc - q.loc).square()).log() - (4 * p.scale * q.scale).log()
+
+
+@register_kl(Geometric, Geometric)
+def _geometric(p: Geometric, q: Geometric) -> Any:
+    return -p.entropy() - functional.log1p(-q.probs) / p.probs - q.logits
+
+
+@register_kl(Pareto, Pareto)
+def _pareto(p: Pareto, q: Pareto) -> Any:
+    ratio = q.alpha / p.alpha
+    inside = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
+    return functional.where(p.scale < q.scale, math.inf, inside)
+
+
+@register_kl(Gumbel, Gumbel)
+def _gumbel(p: Gumbel, q: Gumbel) -> Any:
+    ratio, away = p.scale / q.scale, (p.loc - q.loc) / q.scale
+    return -ratio.log() + away + ratio * np.euler_gamma + ((1 + ratio).lgamma() - away).exp() - (1 + np.euler_gamma)
+
+
+@register_kl(Poisson, Poisson)
+def _poisson(p: Poisson, q: Poisson) -> Any:
+    return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
+
+
+@register_kl(Bernoulli, Poisson)
+def _bernoulli_poisson(p: Bernoulli, q: Poisson) -> Any:
+    return -p.entropy() - (p.probs * q.rate.log() - q.rate)
+
+
+@register_kl(Binomial, Binomial)
+def _binomial(p: Binomial, q: Binomial) -> Any:
+    """Infinite for fewer trials of q. PyTorch raises an error for more, which would read the counts: this gives NaN."""
+    same = p.total_count * (p.probs * (p.logits - q.logits) + functional.log1p(-p.probs) - functional.log1p(-q.probs))
+    more = functional.where(p.total_count > q.total_count, math.inf, same)
+    return functional.where(p.total_count < q.total_count, math.nan, more)
+
+
+@register_kl(Poisson, Bernoulli)
+@register_kl(Poisson, Binomial)
+@register_kl(Exponential, Pareto)
+@register_kl(Exponential, Uniform)
+@register_kl(Gumbel, Exponential)
+@register_kl(Gumbel, Pareto)
+@register_kl(Gumbel, Uniform)
+@register_kl(Laplace, Exponential)
+@register_kl(Laplace, Pareto)
+@register_kl(Laplace, Uniform)
+@register_kl(Normal, Exponential)
+@register_kl(Normal, Pareto)
+@register_kl(Normal, Uniform)
+@register_kl(Pareto, Uniform)
+def _outside(p: Any, q: Any) -> Any:
+    """p has values that q cannot have. The result has p's shape, as PyTorch's."""
+    return filled(next(getattr(p, name) for name in ("loc", "rate", "scale") if hasattr(p, name)), math.inf)
+
+
+@register_kl(Exponential, Gumbel)
+def _exponential_gumbel(p: Exponential, q: Gumbel) -> Any:
+    product, ratio = p.rate * q.scale, q.loc / q.scale
+    return product.log() - 1 - ratio + ratio.exp() * product / (product + 1) + product.reciprocal()
+
+
+@register_kl(Exponential, Normal)
+def _exponential_normal(p: Exponential, q: Normal) -> Any:
+    square = p.rate.square()
+    away = square.reciprocal() - q.loc / p.rate + q.loc.square() * 0.5
+    return 0.5 * (square * q.scale.square() * 2 * math.pi).log() - 1 + away / q.scale.square()
+
+
+@register_kl(Gumbel, Normal)
+def _gumbel_normal(p: Gumbel, q: Normal) -> Any:
+    ratio = p.scale / q.scale
+    away = ((p.loc + p.scale * np.euler_gamma - q.loc) / q.scale).square() * 0.5
+    return -(ratio / math.sqrt(2 * math.pi)).log() + (math.pi * ratio * 0.5).square() / 3 + away - (np.euler_gamma + 1)
+
+
+@register_kl(Laplace, Normal)
+def _laplace_normal(p: Laplace, q: Normal) -> Any:
+    ratio = p.scale.square() / q.scale.square()
+    return ratio - 0.5 * (2 * ratio / math.pi).log() + 0.5 * ((p.loc - q.loc) / q.scale).square() - 1
+
+
+@register_kl(Normal, Gumbel)
+def _normal_gumbel(p: Normal, q: Gumbel) -> Any:
+    square, away = (p.scale / q.scale).square(), (p.loc - q.loc) / q.scale
+    return -0.5 * square.log() + away + (0.5 * square - away).exp() - 0.5 * (1 + math.log(2 * math.pi))
+
+
+@register_kl(Normal, Laplace)
+def _normal_laplace(p: Normal, q: Laplace) -> Any:
+    away, ratio = p.loc - q.loc, (p.loc - q.loc) / p.scale
+    mean = math.sqrt(2 / math.pi) * p.scale * (-0.5 * ratio.square()).exp() + away * functional.erf(math.sqrt(0.5) * ratio)
+    return mean / q.scale - (p.scale / q.scale).log() - 0.5 * (1 + math.log(0.5 * math.pi))
+
+
+@register_kl(Pareto, Exponential)
+def _pareto_exponential(p: Pareto, q: Exponential) -> Any:
+    product = p.scale * q.rate
+    inside = (p.alpha / product).log() - p.alpha.reciprocal() + p.alpha * product / (p.alpha - 1) - 1
+    return functional.where(p.alpha <= 1, math.inf, inside)
+
+
+@register_kl(Pareto, Normal)
+def _pareto_normal(p: Pareto, q: Normal) -> Any:
+    common = p.scale / (p.alpha - 1)
+    spread = p.alpha * common.square() / (p.alpha - 2) + (p.alpha * common - q.loc).square()
+    inside = (math.sqrt(2 * math.pi) * q.scale * p.alpha / p.scale).log() - p.alpha.reciprocal()
+    return functional.where(p.alpha <= 2, math.inf, inside + spread / (2 * q.scale.square()) - 1)
+
+
+@register_kl(Uniform, Exponential)
+def _uniform_exponential(p: Uniform, q: Exponential) -> Any:
+    inside = q.rate * (p.high + p.low) / 2 - ((p.high - p.low) * q.rate).log()
+    return functional.where(p.low < 0, math.inf, inside)
+
+
+@register_kl(Uniform, Gumbel)
+def _uniform_gumbel(p: Uniform, q: Gumbel) -> Any:
+    ratio, high, low = q.scale / (p.high - p.low), (p.high - q.loc) / q.scale, (p.low - q.loc) / q.scale
+    return ratio.log() + 0.5 * (high + low) - ratio * ((-high).exp() - (-low).exp())
+
+
+@register_kl(Uniform, Normal)
+def _uniform_normal(p: Uniform, q: Normal) -> Any:
+    width = p.high - p.low
+    spread = width.square() / 12 + ((p.high + p.low - 2 * q.loc) / 2).square()
+    return (math.sqrt(math.pi * 2) * q.scale / width).log() + 0.5 * spread / q.scale.square()
+
+
+@register_kl(Uniform, Pareto)
+def _uniform_pareto(p: Uniform, q: Pareto) -> Any:
+    width = p.high - p.low
+    mean = (p.high.xlogy(p.high) - p.low.xlogy(p.low) - width) / width
+    return functional.where(p.low < q.scale, math.inf, mean * (q.alpha + 1) - (q.alpha * q.scale.pow(q.alpha) * width).log())

@@ -13,7 +13,7 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind, unsqueeze
-from gradcore.ops import elementwise, in_place, movement, pointwise
+from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.op import Op
 from gradcore.spec import limits
 
@@ -28,6 +28,8 @@ asinh, acosh, atanh = (_named(n, o) for n, o in (
     ("asinh", pointwise.arcsinh), ("acosh", pointwise.arccosh), ("atanh", pointwise.arctanh)))
 erfc, sinc, trunc = (_named(n, o) for n, o in (
     ("erfc", pointwise.erfc), ("sinc", pointwise.sinc), ("trunc", pointwise.trunc)))
+lgamma, digamma, erfinv = (_named(n, o) for n, o in (
+    ("lgamma", special.lgamma), ("digamma", special.digamma), ("erfinv", special.erfinv)))
 frac, fmod, fmax, fmin = (_named(n, o) for n, o in (
     ("frac", pointwise.frac), ("fmod", pointwise.fmod), ("fmax", pointwise.fmax), ("fmin", pointwise.fmin)))
 atan2, hypot, logaddexp = (_named(n, o) for n, o in (
@@ -43,6 +45,24 @@ arcsin, arccos, arcsinh, arccosh, arctanh, arctan2, atan, fix = asin, acos, asin
 absolute, negative, multiply, divide, true_divide, subtract = m.abs, m.neg, m.mul, m.div, m.div, m.sub
 sgn = m.sign
 greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.le, m.ne, m.clamp
+
+
+def polygamma(n: int, input: Tensor) -> Tensor:
+    """The ``n``-th derivative of digamma. Raises RuntimeError for a negative ``n``."""
+    if n < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    return special.polygamma(input, n=n) if n else special.digamma(input)
+
+
+def _polygamma(input: Tensor, n: int) -> Tensor:
+    return polygamma(n, input)
+
+
+def _polygamma_(input: Tensor, n: int) -> Tensor:
+    if n < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    made: Any = in_place.IN_PLACE["polygamma" if n else "digamma"]
+    return made(input, n=n) if n else made(input)
 
 
 def nan_to_num(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
@@ -256,7 +276,7 @@ TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, 
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
 TENSOR_METHODS |= {fn.__name__[1:]: fn for fn in (_pow_, _round_, _lerp_, _addcmul_, _addcdiv_, _nan_to_num_)}
 TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
-                   "nan_to_num_": _nan_to_num_,
+                   "nan_to_num_": _nan_to_num_, "polygamma": _polygamma, "polygamma_": _polygamma_,
                    "div_": _div_, "divide_": _div_, "true_divide_": _div_, "subtract_": _sub_,
                    "multiply_": lambda input, other: elementwise.mul_(input, other),
                    "deg2rad_": lambda input: elementwise.mul_(input, math.pi / 180),
@@ -265,10 +285,11 @@ TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_
                    "clamp_max_": lambda input, max: _clamp_(input, None, max)}
 
 METHODS = (
-    "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc sinc trunc fix frac fmod fmax fmin atan2 "
+    "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc lgamma digamma "
+    "erfinv sinc trunc fix frac fmod fmax fmin atan2 "
     "arctan2 hypot logaddexp bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift absolute "
     "negative multiply divide true_divide subtract greater greater_equal less less_equal not_equal clip clamp_min clamp_max "
     "isposinf isneginf sgn nan_to_num lerp addcmul addcdiv masked_fill isclose deg2rad rad2deg positive").split()
 
 __all__ = [  # noqa: PLE0604 - the names above, which are methods as well
-    *METHODS, "where"]
+    *METHODS, "polygamma", "where"]

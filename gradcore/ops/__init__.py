@@ -26,10 +26,12 @@ from gradcore.ops import (
     reduce,
     rms_norm,
     scan,
+    special,
     statistics,
 )
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
            "elementwise", "group_norm", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing",
-           "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]
+           "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan",
+           "special", "statistics"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from gradcore.ops import activation, elementwise, pointwise  # noqa: F401 - what is looked up below
+from gradcore.ops import activation, elementwise, pointwise, special  # noqa: F401 - what is looked up below
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.op import Inferred, Op, get_op, op
 from gradcore.ops.shapes import written_into

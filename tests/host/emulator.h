@@ -47,9 +47,24 @@ static void watch_arrive() {}
 #endif
 
 using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan; using std::atan2; using std::atanh;
-using std::erfc; using std::exp2; using std::hypot; using std::trunc; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
+using std::erfc; using std::exp2; using std::lgamma; using std::hypot; using std::trunc; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
 using std::expm1; using std::floor; using std::fmod; using std::log; using std::log10; using std::log1p; using std::log2;
 using std::pow; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh;
+
+// CUDA has this one, the standard library has not: Halley's iteration from Winitzki's approximation.
+static inline double erfinv(double y) {
+    if (y != y || std::fabs(y) > 1) return NAN;
+    if (std::fabs(y) == 1) return y * INFINITY;
+    double a = 0.147, b = std::log1p(-y * y), c = 2 / (M_PI * a) + b / 2, rest = 1 - std::fabs(y);
+    double x = std::sqrt(std::sqrt(c * c - b / a) - c);
+    for (int k = 0; k < 4; k++) {
+        double away = std::fabs(y) < 0.5 ? std::erf(x) - std::fabs(y) : rest - std::erfc(x);
+        double step = away / (2 / std::sqrt(M_PI) * std::exp(-x * x));
+        x -= step / (1 + x * step);
+    }
+    return std::copysign(x, y);
+}
+static inline float erfinv(float y) { return (float)erfinv((double)y); }
 
 struct Index { unsigned x = 0; };
 STATE Index gridDim, blockDim, blockIdx, threadIdx;

@@ -31,7 +31,8 @@ INTERNAL = re.compile(
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
-         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "func", "nn.Module",
+         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
+         "distributions.constraints", "func", "nn.Module",
          "optim.Optimizer", "distributions.Distribution", *SOURCES)
 
 
@@ -143,7 +144,7 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 @pytest.mark.parametrize(("line", "near"), [
     ("import gradcore.distributed as dist", "one process on one device"),
     ("import gradcore.nn.parallel", "one process on one device"),
-    ("from gradcore.distributions.binomial import Binomial", "gradcore.distributions.Categorical")])
+    ("from gradcore.distributions.multinomial import Multinomial", "gradcore.distributions.Categorical")])
 def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:
     kind, text = refused(lambda: exec(line))
     assert issubclass(kind, ModuleNotFoundError) and issubclass(kind, NotImplementedError)

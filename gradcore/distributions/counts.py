@@ -1,0 +1,171 @@
+"""Distributions of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore import functional
+from gradcore._random import rand
+from gradcore.distributions import constraints
+from gradcore.distributions.discrete import away_from_ends, counted
+from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.engine.modes import no_grad
+from gradcore.functional.types import finfo
+from gradcore.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+
+
+class Geometric(Distribution):
+    """The number of failures before a success of probability ``probs``, or sigmoid(``logits``): P(k) = probs (1 - probs)^k.
+
+    Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
+    """
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.nonnegative_integer
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if one_of(probs, logits):
+            self.probs, = broadcast(probs)
+            inside = away_from_ends(self.probs)
+            self.logits = inside.log() - functional.log1p(-inside)
+            self._shown = ("probs",)  # type: ignore[misc]
+        else:
+            self.logits, = broadcast(logits)
+            self.probs = self.logits.sigmoid()
+            self._shown = ("logits",)  # type: ignore[misc]
+        super().__init__(self.probs.shape, validate_args=validate_args)
+        if self._validate_args and probs is not None and not (self.probs > 0).all().item():
+            raise ValueError(f"Expected parameter probs ({type(self.probs).__name__} of shape {tuple(self.probs.shape)}) of "
+                             f"distribution {self!r} to be positive but found invalid values:\n{self.probs[self.probs <= 0]}")
+
+    @property
+    def mean(self) -> Any:
+        return 1 / self.probs - 1
+
+    @property
+    def mode(self) -> Any:
+        return functional.zeros_like(self.probs)
+
+    @property
+    def variance(self) -> Any:
+        return (1 / self.probs - 1) / self.probs
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            u = rand(*self._extended_shape(sample_shape), dtype=self.probs.dtype, device=self.probs.device)
+            least = float(finfo(self.probs.dtype).tiny)
+            return functional.floor(u.clamp(min=least).log() / functional.log1p(-self.probs))
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        # 0 failures are certain where a success is: 0 * log(0) is 0.
+        certain = (self.probs == 1) & (value == 0)
+        return value * functional.log1p(-functional.where(certain, 0.0, self.probs)) + self.probs.log()
+
+    def entropy(self) -> Any:
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs
+
+
+class Poisson(Distribution):
+    """Counts of events that come independently at a mean ``rate``: P(k) = rate^k exp(-rate) / k!.
+
+    There is no sample(): as many uniform numbers as the rate asks for would depend on values on the device.
+    """
+
+    arg_constraints = {"rate": constraints.nonnegative}
+    support = constraints.nonnegative_integer
+    _shown = ("rate",)
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        self.rate, = broadcast(rate)
+        super().__init__(self.rate.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.rate
+
+    variance = mean
+
+    @property
+    def mode(self) -> Any:
+        return functional.floor(self.rate)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        raise NotImplementedError("Poisson.sample() is not implemented: use numpy.random.Generator.poisson with "
+                                  "rate.detach().numpy()")
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        return value.xlogy(self.rate) - self.rate - (value + 1).lgamma()
+
+
+class Binomial(Distribution):
+    """The number of successes of ``total_count`` trials of probability ``probs``, or sigmoid(``logits``).
+
+    P(k) = n! / (k! (n - k)!) probs^k (1 - probs)^(n - k). There is no sample(): use a sum of :class:`Bernoulli` draws.
+    ``entropy`` and ``enumerate_support`` read ``total_count`` from the device; they raise NotImplementedError unless all are
+    equal.
+    Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
+    """
+
+    arg_constraints = {"total_count": constraints.nonnegative_integer, "probs": constraints.unit_interval,
+                       "logits": constraints.real}
+    has_enumerate_support = True
+
+    def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if one_of(probs, logits):
+            count, self.probs = broadcast(total_count, probs)
+            inside = away_from_ends(self.probs)
+            self.logits = inside.log() - functional.log1p(-inside)
+            self._shown = ("total_count", "probs")  # type: ignore[misc]
+        else:
+            count, self.logits = broadcast(total_count, logits)
+            self.probs = self.logits.sigmoid()
+            self._shown = ("total_count", "logits")  # type: ignore[misc]
+        self.total_count = count.to(self.probs.dtype)
+        super().__init__(self.probs.shape, validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> Any:
+        return constraints.integer_interval(0, self.total_count)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
+
+    @property
+    def mean(self) -> Any:
+        return self.total_count * self.probs
+
+    @property
+    def mode(self) -> Any:
+        return functional.minimum(functional.floor((self.total_count + 1) * self.probs), self.total_count)
+
+    @property
+    def variance(self) -> Any:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        raise NotImplementedError("Binomial.sample() is not implemented: use Bernoulli(probs).sample((total_count,)).sum(0)")
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        n = self.total_count
+        ways = (n + 1).lgamma() - (value + 1).lgamma() - (n - value + 1).lgamma()
+        return value * self.logits + n * logsigmoid(-self.logits) + ways
+
+    def _only_count(self, what: str) -> int:
+        most = int(self.total_count.max().item())
+        if self.total_count.min().item() != most:
+            raise NotImplementedError(f"Inhomogeneous total count not supported by `{what}`.")
+        return most
+
+    def entropy(self) -> Any:
+        self._only_count("entropy")
+        logs = self.log_prob(self.enumerate_support(False))
+        return -(logs.exp() * logs).sum(0)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        most = self._only_count("enumerate_support")
+        return counted(most + 1, self.batch_shape, expand, self.probs.dtype, self.probs.device)

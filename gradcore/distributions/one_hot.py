@@ -1,0 +1,184 @@
+"""One-hot vectors, and continuous relaxations of Bernoulli and categorical variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore import functional
+from gradcore._random import rand
+from gradcore.distributions import constraints
+from gradcore.distributions.discrete import Categorical, away_from_ends
+from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.distributions.transformed import TransformedDistribution
+from gradcore.distributions.transforms import ExpTransform, SigmoidTransform
+from gradcore.nn.functional import one_hot
+
+_OF_VECTORS = {"probs": constraints.simplex, "logits": constraints.real_vector}
+_OF_NUMBERS = {"probs": constraints.unit_interval, "logits": constraints.real}
+
+
+class _OfCategories(Distribution):
+    """Base of distributions of vectors of categories, with the parameters of :class:`Categorical`."""
+
+    arg_constraints = _OF_VECTORS
+
+    def __init__(self, probs: Any, logits: Any, validate_args: bool | None) -> None:
+        self._categorical = Categorical(probs, logits)
+        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
+
+    probs = property(lambda self: self._categorical.probs)
+    logits = property(lambda self: self._categorical.logits)
+    param_shape = property(lambda self: self._categorical.param_shape)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        made = super().expand(batch_shape, _instance)
+        made._categorical = self._categorical.expand(batch_shape)
+        return made
+
+
+class OneHotCategorical(_OfCategories):
+    """One-hot vectors whose 1 is at index i with the i-th of ``probs``, normalised to a sum of 1, or of softmax(``logits``).
+
+    Raises ValueError for parameters without a dimension.
+    """
+
+    support, has_enumerate_support = constraints.one_hot, True
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(probs, logits, validate_args)
+
+    def _vectors(self, index: Any) -> Any:
+        return one_hot(index, self._event_shape[0]).to(self.probs.dtype)
+
+    @property
+    def mean(self) -> Any:
+        return self.probs
+
+    @property
+    def mode(self) -> Any:
+        return self._vectors(self.probs.argmax(dim=-1))
+
+    @property
+    def variance(self) -> Any:
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return self._vectors(self._categorical.sample(sample_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        return self._categorical.log_prob(value.argmax(dim=-1))
+
+    def entropy(self) -> Any:
+        return self._categorical.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        n, batch = self._event_shape[0], self._batch_shape
+        values = functional.eye(n, dtype=self.probs.dtype, device=self.probs.device).reshape(n, *(1,) * len(batch), n)
+        return values.expand(n, *batch, n) if expand else values
+
+
+class OneHotCategoricalStraightThrough(OneHotCategorical):
+    """One-hot vectors whose ``rsample`` passes its gradient to the probabilities: sample + probs - probs.detach().
+
+    Bengio et al., arXiv:1308.3432.
+    """
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return self.sample(sample_shape) + (self.probs - self.probs.detach())
+
+
+class LogitRelaxedBernoulli(Distribution):
+    """The logits of :class:`RelaxedBernoulli`: (logits + log u - log(1 - u)) / temperature of a uniform u."""
+
+    arg_constraints, support = _OF_NUMBERS, constraints.real
+    _fixed = ("temperature",)
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self.temperature = temperature
+        if one_of(probs, logits):
+            self.probs, = broadcast(probs)
+            inside = away_from_ends(self.probs)
+            self.logits = inside.log() - functional.log1p(-inside)
+            self._shown = ("probs",)  # type: ignore[misc]
+        else:
+            self.logits, = broadcast(logits)
+            self.probs = self.logits.sigmoid()
+            self._shown = ("logits",)  # type: ignore[misc]
+        super().__init__(self.probs.shape, validate_args=validate_args)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        probs = away_from_ends(self.probs)
+        u = away_from_ends(rand(*self._extended_shape(sample_shape), dtype=probs.dtype, device=probs.device))
+        return (u.log() - functional.log1p(-u) + probs.log() - functional.log1p(-probs)) / self.temperature
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        difference = self.logits - value * self.temperature
+        return self.temperature.log() + difference - 2 * functional.log1p(difference.exp())
+
+
+class RelaxedBernoulli(TransformedDistribution):
+    """Numbers in (0, 1) that approach 1 with probability ``probs``, or sigmoid(``logits``), as ``temperature`` approaches 0.
+
+    sigmoid((logits + log u - log(1 - u)) / temperature) of a uniform u. Maddison et al., arXiv:1611.00712; Jang et al.,
+    arXiv:1611.01144. Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
+    """
+
+    arg_constraints, support, has_rsample = _OF_NUMBERS, constraints.unit_interval, True
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform(), validate_args)
+
+    temperature = property(lambda self: self.base_dist.temperature)
+    probs = property(lambda self: self.base_dist.probs)
+    logits = property(lambda self: self.base_dist.logits)
+
+
+class ExpRelaxedCategorical(_OfCategories):
+    """The logarithms of :class:`RelaxedOneHotCategorical`: log_softmax((logits + g) / temperature) of Gumbel noise g."""
+
+    # The values are some of these vectors.
+    support, has_rsample = constraints.real_vector, True
+    _fixed = ("temperature",)
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self.temperature = temperature
+        super().__init__(probs, logits, validate_args)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        u = away_from_ends(rand(*self._extended_shape(sample_shape), dtype=self.logits.dtype, device=self.logits.device))
+        scores = (self.logits - (-u.log()).log()) / self.temperature
+        return scores - functional.logsumexp(scores, dim=-1, keepdim=True)
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        n = self._event_shape[0]
+        score = self.logits - value * self.temperature
+        score = (score - functional.logsumexp(score, dim=-1, keepdim=True)).sum(-1)
+        return score + (math.lgamma(n) + self.temperature.log() * (n - 1))
+
+
+class RelaxedOneHotCategorical(TransformedDistribution):
+    """Probabilities of categories that approach one-hot vectors as ``temperature`` approaches 0.
+
+    softmax((logits + g) / temperature) of Gumbel noise g. Maddison et al., arXiv:1611.00712; Jang et al., arXiv:1611.01144.
+    Raises ValueError unless exactly one of ``probs`` and ``logits`` is given, with a dimension.
+    """
+
+    arg_constraints, support, has_rsample = _OF_VECTORS, constraints.simplex, True
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(ExpRelaxedCategorical(temperature, probs, logits, validate_args), ExpTransform(), validate_args)
+
+    temperature = property(lambda self: self.base_dist.temperature)
+    probs = property(lambda self: self.base_dist.probs)
+    logits = property(lambda self: self.base_dist.logits)

@@ -1,0 +1,75 @@
+// digamma and its derivatives, computed in double precision and rounded once: asymptotic series after the recurrence has moved x
+// far enough, and reflection for negative x. gradcore/devices/host_gamma.py says where the coefficients are from.
+
+__device__ __forceinline__ double series_of(double x, const double* c, int n) {
+    double total = c[n - 1], y = 1 / (x * x);
+    for (int k = n - 2; k >= 0; k--) total = total * y + c[k];
+    return total;
+}
+// pi (x - the nearest integer), whose tangent is that of pi x.
+__device__ __forceinline__ double from_whole(double x) { return 3.141592653589793 * (x - rint(x)); }
+
+__device__ double digamma_of(double x) {
+    const double slope[9] = {1. / 12, -1. / 120, 1. / 252, -1. / 240, 1. / 132, -691. / 32760, 1. / 12, -3617. / 8160, 43867. / 14364};
+    const double near[24] = {
+        0.95105587603183288, -0.21181371064073025, 0.06013562106019684, -0.018550615381739702, 0.0059367952783018757,
+        -0.0019350666647392833, 0.00063688803038479007, -0.00021074841284590126, 6.9950188265504409e-5, -2.3258232758953131e-5,
+        7.7412344413683949e-6, -2.5781337016107129e-6, 8.589062683365892e-7, -2.8621216825577647e-7, 9.5432615707604287e-8,
+        -3.1807298477301726e-8, 1.0528133851878113e-8, -3.5092354924107181e-9, 1.246669023186403e-9, -4.1555064115551964e-10,
+        8.7484200374362866e-11, -2.9161179626023812e-11, 2.9160936010853641e-11, -9.7203004042022443e-12};
+    if (x == 0) return copysign(infinity<double>(), -x);
+    if (x < 0 && x == rint(x)) return infinity<double>() - infinity<double>();
+    double a = x < 0 ? 1 - x : x, found = 0;
+    if (a < 2) {
+        double away = (a < 1 ? a - (1.4616321449683622 - 1) : a - 1.4616321449683622) - 9.549995429965697e-17;
+        double y = ((a < 1 ? a + 1 : a) - 1.5) / 0.5, total = near[23];
+        for (int k = 22; k >= 0; k--) total = total * y + near[k];
+        found = away * total - (a < 1 ? 1 / a : 0);
+    } else {
+        if (a < 10) {
+            for (int k = 0; k < 8; k++) found -= 1 / (a + k);
+            a += 8;
+        }
+        found += log(a) - 0.5 / a - series_of(a, slope, 9) / (a * a);
+    }
+    return x < 0 ? found - 3.141592653589793 / tan(from_whole(x)) : found;
+}
+
+__device__ double polygamma_of(double x, int n) {
+    const double zeta[11] = {1. / 12, -1. / 720, 1. / 30240, -1. / 1209600, 2.0876756987868099e-8, -5.2841901386874932e-10,
+                             1.3382536530684679e-11, -3.3896802963225829e-13, 8.5860620562778446e-15, -2.1748686985580619e-16,
+                             5.5090028283602295e-18};
+    double a = x <= 0 ? 1 - x : x, total = 0, factorial = 1;
+    for (int k = 0; k < 10; k++) total += pow(a + k, -(n + 1.0));
+    for (int k = 2; k <= n; k++) factorial *= k;
+    double s = a + 10, power = pow(s, -(double)n), term = power * (n + 1) / (s * s);
+    total += power / n + power / s / 2;
+    for (int k = 0; k < 11; k++) {
+        total += zeta[k] * term;
+        term *= (n + 2. * k + 2) * (n + 2. * k + 3) / (s * s);
+    }
+    double found = (n % 2 ? factorial : -factorial) * total;
+    if (x > 0 || x != x) return found;
+    // The n-th derivative of pi cot(pi x) by Horner's rule on the coefficients of a polynomial of the cotangent; orders above
+    // what fits are not computed.
+    if (n > 30) return infinity<double>() - infinity<double>();
+    double slopes[33] = {0, 1}, c = 1 / tan(from_whole(x));
+    int size = 2;
+    for (int step = 0; step < n; step++) {
+        double next[33] = {};
+        for (int k = 1; k < size; k++) {
+            next[k - 1] -= k * slopes[k];
+            next[k + 1] -= k * slopes[k];
+        }
+        size++;
+        for (int k = 0; k < size; k++) slopes[k] = next[k];
+    }
+    double turned = slopes[size - 1];
+    for (int k = size - 2; k >= 0; k--) turned = turned * c + slopes[k];
+    return (n % 2 ? -found : found) - pow(3.141592653589793, n + 1.0) * turned;
+}
+
+UNARY(Lgamma, lgamma(x))
+UNARY(Erfinv, erfinv(x))
+UNARY(Digamma, (C)digamma_of((double)x))
+BINARY(Polygamma, (C)polygamma_of((double)x, (int)y))

@@ -1,0 +1,247 @@
+"""Distributions that are made of others, of vectors and of counts, compared with PyTorch's: all that they say of themselves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import distributions
+from gradcore.distributions import kl
+from tests.conftest import raises
+
+P = [[0.1, 0.3, 0.6], [0.2, 0.5, 0.3]]
+#: Functions that create a distribution from a library's tensors, values, and shares for icdf.
+KINDS: dict[str, tuple[Any, Any]] = {
+    "LogNormal": (lambda t, d: d.LogNormal(t([0.5, -1.0]), t([0.7, 0.4])), [[0.1, 2.0], [3.0, 0.2]]),
+    "Gumbel": (lambda t, d: d.Gumbel(t([0.5, -1.0]), t([0.7, 2.0])), [[0.1, -2.0], [3.0, 0.2]]),
+    "HalfNormal": (lambda t, d: d.HalfNormal(t([0.5, 2.0])), [[0.1, 2.0], [0.0, 0.2]]),
+    "HalfCauchy": (lambda t, d: d.HalfCauchy(t([0.5, 2.0])), [[0.1, 2.0], [0.0, 0.2]]),
+    "Cauchy": (lambda t, d: d.Cauchy(t([0.5, -1.0]), t([0.7, 2.0])), [[0.1, -2.0], [30.0, 0.2]]),
+    "Pareto": (lambda t, d: d.Pareto(t([0.5, 1.0]), t([3.5, 4.0])), [[0.6, 2.0], [3.0, 1.2]]),
+    "Pareto without a variance": (lambda t, d: d.Pareto(t(1.0), t([1.0, 2.0])), [[1.6, 2.0], [3.0, 1.2]]),
+    "Weibull": (lambda t, d: d.Weibull(t([0.5, 2.0]), t([0.7, 3.0])), [[0.6, 2.0], [3.0, 1.2]]),
+    "Poisson": (lambda t, d: d.Poisson(t([0.5, 7.3])), [[0.0, 5.0], [2.0, 11.0]]),
+    "Binomial": (lambda t, d: d.Binomial(t(5.0), t([0.5, 0.1])), [[0.0, 5.0], [2.0, 1.0]]),
+    "Binomial by logits": (lambda t, d: d.Binomial(3, logits=t([-0.5, 2.1])), [[0.0, 3.0], [2.0, 1.0]]),
+    "Normal": (lambda t, d: d.Normal(t([0.5, -2.0]), t([0.7, 3.0])), [[0.6, 2.0], [3.0, 1.2]]),
+    "Geometric": (lambda t, d: d.Geometric(t([0.3, 1.0])), [[0.0, 0.0], [3.0, 0.0]]),
+    "Geometric by logits": (lambda t, d: d.Geometric(logits=t([0.3, -1.0])), [[0.0, 0.0], [3.0, 1.0]]),
+    "LogisticNormal": (lambda t, d: d.LogisticNormal(t([[0.5, -1.0]]), t([0.7, 2.0])), P),
+    "OneHotCategorical": (lambda t, d: d.OneHotCategorical(t(P)), [[0, 1, 0], [1, 0, 0]]),
+    "OneHotCategorical by logits": (lambda t, d: d.OneHotCategorical(logits=t(P[0])), [[0, 1, 0], [1, 0, 0]]),
+    "OneHotCategoricalStraightThrough": (lambda t, d: d.OneHotCategoricalStraightThrough(t(P)), [[0, 1, 0], [1, 0, 0]]),
+    "RelaxedBernoulli": (lambda t, d: d.RelaxedBernoulli(t(0.7), t([0.3, 0.9])), [[0.1, 0.8], [0.5, 0.99]]),
+    "RelaxedBernoulli by logits": (lambda t, d: d.RelaxedBernoulli(t([2.2]), logits=t([0.3, -0.9])), [[0.1, 0.8], [0.5, 0.99]]),
+    "RelaxedOneHotCategorical": (lambda t, d: d.RelaxedOneHotCategorical(t(0.7), t(P)), P),
+    "RelaxedOneHotCategorical by logits": (lambda t, d: d.RelaxedOneHotCategorical(t([1.7]), logits=t(P[1])), P),
+    "mixture": (lambda t, d: d.MixtureSameFamily(d.Categorical(t(P[0])), d.Normal(t([-1.0, 0.0, 2.0]), t([0.5, 1.0, 0.2]))),
+                [[0.1], [2.0]]),
+    "mixture of vectors": (lambda t, d: d.MixtureSameFamily(d.Categorical(logits=t(P)), d.Independent(
+        d.Normal(t([[[0.0, 1.0], [-1.0, 2.0], [3.0, 3.0]], [[0.0, 1.0], [1.0, 2.0], [3.0, 0.3]]]), t(1.0)), 1)),
+                           [[0.1, 2.0], [0, 1]]),
+}
+PARTS = ["mean", "variance", "stddev", "mode", "support", "arg_constraints", "has_rsample", "has_enumerate_support",
+         "batch_shape", "event_shape",
+         "entropy()", "perplexity()", "log_prob(value)", "cdf(value)", "icdf(share)",
+         "enumerate_support()", "enumerate_support(expand=False)", "support.check(value)",
+         "sample((2, 3)) * 0", "rsample((2,)) * 0", "probs",
+         "logits", "temperature"]
+
+
+def created(library: Any, name: str, dtype: str = "float64") -> Any:
+    return KINDS[name][0](lambda v: library.tensor(v, dtype=getattr(library, dtype)), library.distributions)
+
+
+def asked(p: Any, part: str, library: Any, name: str, dtype: str = "float64") -> Any:
+    """What a distribution says to an expression: arrays, shapes or texts."""
+    of = {"value": library.tensor(KINDS[name][1], dtype=getattr(library, dtype)),
+          "share": library.tensor([[0.1], [0.75]], dtype=getattr(library, dtype)), "p": p}
+    try:
+        found = eval(f"p.{part}", of)
+    except (NotImplementedError, AttributeError):
+        return "missing"
+    return np.asarray(found.detach()) if hasattr(found, "detach") else tuple(found) if part.endswith("shape") else repr(found)
+
+
+def same(a: Any, b: Any, part: str, rtol: float = 1e-9) -> None:
+    if isinstance(a, np.ndarray):
+        assert isinstance(b, np.ndarray) and a.shape == b.shape and a.dtype == b.dtype, (part, a, b)
+        assert np.allclose(a, b, rtol=rtol, atol=rtol / 100, equal_nan=True), (part, a, b)
+    elif not (part == "support" and "tensor" in a):
+        assert a == b, part
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("expanded", [False, True], ids=["as made", "expanded"])
+def test_they_say_what_pytorchs_say(name: str, expanded: bool, torch: Any) -> None:
+    both = [created(library, name) for library in (gradcore, torch)]
+    if "ixture" not in name and "tensor" not in repr(both[0]):
+        assert repr(both[0]).replace("gradcore", "torch") == repr(both[1])
+    if expanded:
+        both = [p.expand((4, *(2,) * (2 - len(p.batch_shape) - len(p.event_shape)), *p.batch_shape)) for p in both]
+    for part in PARTS:
+        if part.startswith("sample") and name.startswith(("Poisson", "Binomial")):
+            continue
+        same(*(asked(p, part, library, name) for p, library in zip(both, (gradcore, torch), strict=True)), part)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", KINDS)
+def test_gradients_of_densities_are_pytorchs(name: str, torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        leaves: list[Any] = []
+
+        def leaf(v: Any, library: Any = library, leaves: Any = leaves) -> Any:
+            leaves.append(library.tensor(v, dtype=library.float64, requires_grad=True))
+            return leaves[-1]
+
+        p = KINDS[name][0](leaf, library.distributions)
+        loss = p.log_prob(library.tensor(KINDS[name][1], dtype=library.float64)).sum()
+        if not isinstance(asked(p, "entropy()", library, name), str):
+            loss = loss + p.entropy().sum()
+        loss.backward()
+        found.append([leaf.grad for leaf in leaves])
+    for a, b in zip(*found, strict=True):
+        same(np.asarray(a), np.asarray(b), "gradient")
+
+
+@pytest.mark.parametrize("name", [n for n in KINDS if "Cauchy" not in n and "Relaxed" not in n and "without" not in n
+                                  and not n.startswith(("Poisson", "Binomial"))
+                                  and n != "LogisticNormal"])
+def test_draws_have_the_mean_and_the_variance(name: str) -> None:
+    gradcore.manual_seed(0)
+    p = created(gradcore, name)
+    drawn = p.sample((20000,))
+    assert not drawn.requires_grad and drawn.isfinite().all().item() and p.support.check(drawn).all().item()
+    assert ((drawn.mean(0) - p.mean).abs() <= 0.05 * p.stddev).all().item()
+    assert ((drawn.var(0) - p.variance).abs() <= 0.1 * p.variance).all().item() or name == "Pareto"
+
+
+@pytest.mark.parametrize("name", ["Cauchy", "HalfCauchy", "Gumbel", "Weibull", "LogNormal", "Pareto", "HalfNormal", "mixture"])
+def test_draws_are_distributed_as_cdf_says(name: str) -> None:
+    gradcore.manual_seed(1)
+    p = created(gradcore, name)
+    drawn = p.cdf(p.sample((20000,)))
+    for share in (0.1, 0.5, 0.9):
+        assert ((drawn < share).double().mean(0) - share).abs().max().item() < 0.012
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["RelaxedBernoulli", "RelaxedOneHotCategorical", "LogisticNormal"])
+def test_relaxed_draws_are_as_pytorchs(name: str, torch: Any) -> None:
+    gradcore.manual_seed(2)
+    torch.manual_seed(2)
+    a, b = (np.asarray(created(library, name).sample((20000,))) for library in (gradcore, torch))
+    assert np.abs(a.mean(0) - b.mean(0)).max() < 0.012 and np.abs(a.std(0) - b.std(0)).max() < 0.012
+    assert created(gradcore, name).support.check(gradcore.tensor(a)).all().item() or name == "LogisticNormal"
+
+
+def test_parts_of_a_batch_are_drawn_separately() -> None:
+    gradcore.manual_seed(0)
+    weights, places = gradcore.tensor([0.5, 0.5]), gradcore.tensor([0.0, 10.0]).expand(2, 2)
+    p = distributions.MixtureSameFamily(distributions.Categorical(weights), distributions.Normal(places, 1.0))
+    drawn = p.sample((4000,))
+    assert abs(((drawn > 5)[:, 0] == (drawn > 5)[:, 1]).float().mean().item() - 0.5) < 0.03
+
+
+@pytest.mark.parametrize("name", ["RelaxedBernoulli", "RelaxedOneHotCategorical", "OneHotCategoricalStraightThrough"])
+def test_gradients_pass_through_a_draw(name: str) -> None:
+    logits = gradcore.tensor([[0.5, -1.0, 0.2]], requires_grad=True)
+    given = () if name.startswith("One") else (gradcore.tensor(0.5),)
+    drawn = getattr(distributions, name)(*given, logits=logits).rsample((3000,))
+    (drawn * gradcore.tensor([1.0, 0.0, 0.0])).sum(-1).mean().backward()
+    assert logits.grad[0, 0].item() == pytest.approx(0.2, abs=0.05)
+
+
+#: Two of each that has a divergence.
+PAIRS: dict[str, tuple[Any, Any]] = {
+    "Normal": (lambda t, d: d.Normal(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Normal(t([0.1, 1.0]), t([2.0, 0.5]))),
+    "Laplace": (lambda t, d: d.Laplace(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Laplace(t([1.0, -1.0]), 2.0)),
+    "Exponential": (lambda t, d: d.Exponential(t([0.5, 2.0])), lambda t, d: d.Exponential(t([1.5, 1.0]))),
+    "Uniform": (lambda t, d: d.Uniform(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Uniform(t([0.2, 1.0]), t([1.5, 2.0]))),
+    "Bernoulli": (lambda t, d: d.Bernoulli(t([0.2, 0.9])), lambda t, d: d.Bernoulli(logits=t([0.3, -1.0]))),
+    "Gumbel": (lambda t, d: d.Gumbel(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Gumbel(t([0.1, 1.0]), t([2.0, 0.5]))),
+    "Poisson": (lambda t, d: d.Poisson(t([0.5, 7.3])), lambda t, d: d.Poisson(t([1.5, 3.3]))),
+    "Binomial": (lambda t, d: d.Binomial(t([5.0, 3.0]), t([0.5, 0.1])), None),
+    "Cauchy": (lambda t, d: d.Cauchy(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Cauchy(t([0.1, 1.0]), t([2.0, 0.5]))),
+    "Pareto": (lambda t, d: d.Pareto(t([0.5, 1.0]), t([1.5, 2.5])), lambda t, d: d.Pareto(t([0.4, 1.5]), t([0.5, 3.0]))),
+    "Geometric": (lambda t, d: d.Geometric(t([0.3, 0.8])), lambda t, d: d.Geometric(t([0.5, 0.1]))),
+    "HalfNormal": (lambda t, d: d.HalfNormal(t([0.3, 0.8])), lambda t, d: d.HalfNormal(t([0.5, 0.1]))),
+    "HalfCauchy": (lambda t, d: d.HalfCauchy(t([0.3, 0.8])), lambda t, d: d.HalfCauchy(t([0.5, 0.1]))),
+    "LogNormal": (lambda t, d: d.LogNormal(t([0.3, 0.8]), 1.0), lambda t, d: d.LogNormal(t([0.5, 0.1]), 2.0)),
+    "OneHotCategorical": (lambda t, d: d.OneHotCategorical(t(P)), lambda t, d: d.OneHotCategorical(logits=t(P))),
+    "MultivariateNormal": (lambda t, d: d.MultivariateNormal(t(P), scale_tril=t([[1.0, 0, 0], [0.5, 2, 0], [1, 1, 3]])),
+                           lambda t, d: d.MultivariateNormal(t(P[0]), t([[2.0, 0, 0.5], [0, 2, 0], [0.5, 0, 3]]))),
+}
+
+
+@pytest.mark.oracle
+def test_divergences_are_pytorchs(torch: Any) -> None:
+    makers = [maker for pair in PAIRS.values() for maker in pair if maker]
+    made = [[maker(lambda v, t=t: t.tensor(v, dtype=t.float64), t.distributions) for maker in makers]
+            for t in (gradcore, torch)]
+    compared = 0
+    for i, j in itertools.product(range(len(made[0])), repeat=2):
+        results = []
+        for ps, t in zip(made, (gradcore, torch), strict=True):
+            try:
+                results.append(np.asarray(t.distributions.kl_divergence(ps[i], ps[j])))
+            except NotImplementedError:
+                results.append(None)
+        if results and results[1] is not None:
+            compared += 1
+            assert results[0] is not None, (made[1][i], made[1][j])
+            same(results[0], results[1], f"{made[1][i]}, {made[1][j]}", 1e-7)
+        elif results:
+            assert results[0] is None
+    assert compared > 80
+
+
+def test_a_registered_divergence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kl, "_REGISTRY", dict(kl._REGISTRY))
+    monkeypatch.setattr(kl, "_FOUND", {})
+
+    class Mine(distributions.Normal):
+        """A distribution of a user's."""
+
+    p, q = Mine(0.0, 1.0), distributions.Normal(1.0, 1.0)
+    assert distributions.kl_divergence(p, q).item() == 0.5
+
+    @distributions.register_kl(Mine, distributions.Normal)
+    def mine(p: Any, q: Any) -> Any:
+        return q.loc * 7
+
+    assert distributions.kl_divergence(p, q).item() == 7 and distributions.kl_divergence(q, q).item() == 0
+    distributions.register_kl(distributions.Normal, Mine)(lambda p, q: q.loc * 8)
+    with pytest.warns(RuntimeWarning, match="Ambiguous kl_divergence"):
+        assert distributions.kl_divergence(p, p).item() == 0
+    with raises(TypeError, "Expected type_p to be a Distribution subclass but got"):
+        distributions.register_kl(int, Mine)
+
+
+def test_what_cannot_be_says_so() -> None:
+    d, two = distributions, gradcore.ones(2)
+    for call, kind, text in (
+            (lambda: d.Geometric(), ValueError, "Either `probs` or `logits` must be specified, but not both."),
+            (lambda: d.Geometric(two * 0, validate_args=True), ValueError, "to be positive but found invalid values"),
+            (lambda: d.Poisson(two).sample(), NotImplementedError, "Poisson.sample() is not implemented: use numpy.random"),
+            (lambda: d.Binomial(3, two / 2).sample(), NotImplementedError, "use Bernoulli(probs).sample((total_count"),
+            (lambda: d.Binomial(two, two, two), ValueError, "Either `probs` or `logits`"),
+            (lambda: d.Binomial(gradcore.tensor([1, 2]), two).entropy(), NotImplementedError, "Inhomogeneous total count"),
+            (lambda: d.OneHotCategorical(two.sum()), ValueError, "`probs` parameter must be at least one-dimensional"),
+            (lambda: d.OneHotCategorical(two).rsample(), NotImplementedError, "OneHotCategorical has no rsample()"),
+            (lambda: d.MixtureSameFamily(d.Normal(two, two), d.Normal(two, two)), ValueError, "needs to be an"),
+            (lambda: d.MixtureSameFamily(d.Categorical(two), two), ValueError, "The Component distribution needs to be an"),
+            (lambda: d.MixtureSameFamily(d.Categorical(gradcore.ones(3)), d.Normal(two, two)), ValueError, "component` (3)"),
+            (lambda: d.LogNormal(0.0, -1.0, validate_args=True), ValueError, "parameter scale (Tensor of shape ()) of"),
+            (lambda: d.HalfNormal(two, validate_args=True).log_prob(-two), ValueError, "within the support (GreaterThanEq")):
+        with raises(kind, text):
+            call()
+    assert d.HalfNormal(1.0).log_prob(gradcore.tensor(-1.0)).item() == -math.inf
