@@ -13,6 +13,7 @@ from gradcore import nn
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
+from gradcore.program.arena import Part
 from tests.meta.test_interrupts import at_every_moment
 
 
@@ -72,7 +73,7 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
     assert run() == expected
 
 
-@pytest.mark.parametrize("kind", [Again, Saved, Storage])
+@pytest.mark.parametrize("kind", [Again, Part, Saved, Storage])
 def test_what_an_interrupt_leaves_half_made_goes_silently(kind: type) -> None:
     # An error in a finaliser is a warning, and so fails the test.
     made = object.__new__(kind)
