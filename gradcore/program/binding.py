@@ -167,8 +167,8 @@ class Binding:
         """A made buffer, as a range of the arena."""
         if buffer not in self._parts:
             b = self.program.buffers[buffer]
-            node = self.program.instructions[b.first].node if 0 <= b.first < len(self.program.instructions) else 0
-            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag), node)
+            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag),
+                                       self.program.node_of(b))
         return self._parts[buffer]
 
     def shown(self, x: Operand) -> Any:

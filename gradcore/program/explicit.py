@@ -168,7 +168,7 @@ class _Chain:
             result = run()
         if not recorder.log.launches:
             raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")
-        if recorder.updates() or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):
+        if recorder.updates or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):
             raise TraceError(f"{name} runs backward or updates parameters: take gradcore.gradients(graph, wrt=...) of a graph, "
                              "or compile whole steps with gradcore.compile")
         examples: list[Any] = []

@@ -120,7 +120,8 @@ class Recorder:
         #: Of each leaf that exists when the run begins: the serial of its gradient, or 0.
         self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
-        self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
+        #: By update: how many launches came before it; the optimizer, its group, and the parameters; and their numbers.
+        self.updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
         #: The number of records with which the log opens.
         self._opening = 0
         self._fresh = fresh
@@ -139,14 +140,11 @@ class Recorder:
             # One that each run makes anew counts from the same numbers each time.
             return
         kept = {name: optimizer.state[params[0]][name] for name in numbers}
-        self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
+        self.updates.append((len(self.log.launches), optimizer, group, list(params), kept))
 
     def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
         """The trace of what ran, with the tensors that it took and returned. Call it inside the context, at the end."""
         return Builder(self, inputs, outputs, second).trace()
-
-    def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
-        return self._updates
 
     def records(self) -> list[Raw]:
         return self.log[self._opening:]
@@ -181,7 +179,7 @@ class Builder:
         """The trace. For a chain, ``parts`` and ``results`` are the numbers of launches and of results of each graph."""
         recorder = self._recorder
         launches = [r for r in self._records if r[0] == LAUNCH and id(r) not in recorder.log.foreign]
-        updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
+        updates = {at: k for k, (at, *_) in enumerate(recorder.updates)}
         instructions, kernels = [], []
         if recorder.log.disturbed:
             self._obstacles.append(DISTURBED)
@@ -205,7 +203,7 @@ class Builder:
         program = Program(
             recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs, tuple(
                 Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
-                for _, optimizer, group, _, kept in recorder.updates()),
+                for _, optimizer, group, _, kept in recorder.updates),
             None if second is None else second.split, self._cotangents, gradients)
         if second is not None:
             # The program describes them; the tensors of this run are freed.
@@ -213,13 +211,13 @@ class Builder:
             written = {self._buffers[i.operands[w].buffer].kind for i in instructions for w in i.writes}
             if "input" in written:
                 self._obstacles.append("it writes to an argument whose gradient will be needed")
-            if "gradient slot" in written or recorder.updates() or any(o is not None for _, o in left):
+            if "gradient slot" in written or recorder.updates or any(o is not None for _, o in left):
                 self._obstacles.append(TWICE)
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         if parts:
             survivors = set()
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
-                     [(ref(o), g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned),
+                     [(ref(o), g, p) for _, o, g, p, _ in recorder.updates], self._obstacles + self._escaped(returned),
                      second, [call.invocation for call, _ in recorder.log.launches], self.script(self._records),
                      {leaf: self._index[serial] for leaf, serial in recorder.log.leaves.items() if serial in self._index},
                      dropped={} if second is not None else self._dropped({leaf for leaf, _ in left}))
