@@ -20,6 +20,7 @@ from gradcore.spec import is_floating
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
 _INT, _FLOAT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
 
+
 def wide(dtype: Any) -> np.dtype[Any]:
     """The dtype that kernels compute in for elements stored as ``dtype``."""
     return dtype if dtype in (_FLOAT, _DOUBLE) else _INT if dtype.kind in "iub" else _FLOAT

@@ -19,7 +19,22 @@ from gradcore.program.guards import Namer
 _storage, _spec = attrgetter("storage"), attrgetter("spec")
 
 
-class GradientGuard:
+class _Whole:
+    """Base class of guards that are asked as a whole, and that no tensor's memory depends on."""
+
+    __slots__ = ()
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
+
+    def values(self) -> list[Any]:
+        return []
+
+    def replaced(self) -> list[Any]:
+        return []
+
+
+class GradientGuard(_Whole):
     """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
     It matters whether it is held, since a held gradient is not added to in place.
@@ -39,15 +54,6 @@ class GradientGuard:
         same = grad.spec is self.spec
         del grad
         return same and is_gradient_held(self.leaf) is self.held
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
-
-    def values(self) -> list[Any]:
-        return []
-
-    def replaced(self) -> list[Any]:
-        return []
 
     def why_not(self) -> str:
         found = self.leaf.grad
@@ -160,7 +166,7 @@ class OptimizerGuard:
         return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
-class CountsGuard:
+class CountsGuard(_Whole):
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
 
     __slots__ = ("kind", "places", "count")
@@ -172,15 +178,6 @@ class CountsGuard:
 
     def holds(self) -> bool:
         return len(set(map(self.count, self.places))) == 1
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
-
-    def values(self) -> list[Any]:
-        return []
-
-    def replaced(self) -> list[Any]:
-        return []
 
     def why_not(self) -> str:
         return (f"the optimizer {self.kind.__name__} has updated its parameters different numbers of times: "
