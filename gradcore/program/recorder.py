@@ -149,6 +149,10 @@ class Recorder:
     def records(self) -> list[Raw]:
         return self.log[self._opening:]
 
+    def ran_backward(self) -> bool:
+        """Did a backward run?"""
+        return any(r[0] == MARK and r[2] == "backward" for r in self.records())
+
     def slots_before(self) -> dict[Leaf, int]:
         """Serials of the gradients of leaves at the beginning; leaves that the run read come first, in order."""
         return {leaf: self.before[leaf] for leaf in self.log.leaves if leaf in self.before} | self.before
