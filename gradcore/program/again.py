@@ -8,13 +8,14 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gradcore._random import default_generator
 from gradcore._tensor import Tensor
-from gradcore.devices.device import Device, devices, get_default_device
+from gradcore.devices.device import devices, get_default_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.below import reachable
 from gradcore.engine.custom import CustomCall
@@ -194,23 +195,24 @@ class record:
     """
 
     def __init__(self) -> None:
-        self._devices: list[Device] = []
+        self._open = ExitStack()
 
     def __enter__(self) -> record:
         get_default_device()
-        self._devices = devices()[:]
-        for device in self._devices:
+        found = devices()[:]
+        for device in found:
             # Made from host data, which a log refuses.
             default_generator(device)
-        busy.__enter__()
-        for device in self._devices:
-            device.ledger.begin_log(_OpLog())
+        with ExitStack() as contexts:
+            contexts.enter_context(busy)
+            for device in found:
+                device.ledger.begin_log(_OpLog())
+                contexts.callback(device.ledger.end_log)
+            self._open = contexts.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        busy.__exit__()
-        for device in self._devices:
-            device.ledger.end_log()
+        self._open.close()
 
 
 def forward(self: Any) -> Any:

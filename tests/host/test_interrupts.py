@@ -13,7 +13,9 @@ from gradcore import nn
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
+from gradcore.program import again
 from gradcore.program.arena import Part
+from gradcore.program.recorder import busy
 from tests.meta.test_interrupts import at_every_moment
 
 
@@ -71,6 +73,21 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
         assert not gradcore.is_autocast_enabled("cpu") and (a @ a).dtype == gradcore.float32
         assert run() == expected
     assert run() == expected
+
+
+def test_a_recording_that_is_interrupted_as_it_begins_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = iter([again._OpLog])
+    cpu, meta = gradcore.device("cpu"), gradcore.device("meta")
+
+    def make() -> Any:
+        for kind in logs:
+            return kind()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(again, "_OpLog", make)
+    with pytest.raises(KeyboardInterrupt), gradcore.record():
+        pass
+    assert cpu.ledger.log is meta.ledger.log is None and not busy.depth
 
 
 @pytest.mark.parametrize("kind", [Again, Part, Saved, Storage])
