@@ -127,13 +127,22 @@ class Recorder:
         self._fresh = fresh
 
     def __enter__(self) -> Recorder:
-        self._opening = len(self.device.ledger.begin_log(self.log))
-        optimizers.watchers.append(self._watch)
+        try:
+            self._opening = len(self.device.ledger.begin_log(self.log))
+            optimizers.watchers.append(self._watch)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        optimizers.watchers.remove(self._watch)
-        self.device.ledger.end_log()
+        # Either may be missing, or stay to be done, after an interrupt.
+        try:
+            if self._watch in optimizers.watchers:
+                optimizers.watchers.remove(self._watch)
+        finally:
+            if self.device.ledger.log is self.log:
+                self.device.ledger.end_log()
 
     def _watch(self, optimizer: Any, group: dict[str, Any], params: list[Any], numbers: dict[str, Any]) -> None:
         if id(optimizer) in self._fresh:
