@@ -11,6 +11,7 @@ from weakref import ref
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
+from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
@@ -199,14 +200,14 @@ class ModuleGuard:
         self.table = own.get("_hooks")
         self.hooks = tuple(module.hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
-        members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
+        members = [(name, own.get(name)) for part in KINDS for name in own[part]]
         # A lazy parameter has no bytes yet; it gets them as the same object, of another class.
         self.lazy = [(name, value, type(value)) for name, value in members if is_lazy(value)]
         self.tensors = [(name, value, value.storage, value.spec, value.edge) for name, value in members
                         if isinstance(value, Value) and not is_lazy(value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
-        self.names = [(part, tuple(own[part])) for part in ("_parameters", "_buffers", "_modules")]
+        self.names = [(part, tuple(own[part])) for part in KINDS]
         #: Leaves, with the hooks on their gradients.
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]
