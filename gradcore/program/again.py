@@ -21,7 +21,7 @@ from gradcore.engine.below import reachable
 from gradcore.engine.custom import CustomCall
 from gradcore.engine.modes import set_grad_enabled
 from gradcore.engine.node import Leaf
-from gradcore.engine.operands import TENSORS
+from gradcore.engine.operands import TENSORS, grouped
 from gradcore.engine.plans import Call
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import local
@@ -162,15 +162,10 @@ class _Record:
 
 def _again(steps: list[_Step], known: dict[Name, Any], target: Name) -> Any:
     for step in steps:
+        op: Any = get_op(step.op)
         with set_grad_enabled(step.grad):
-            flat = [_operand(x, known) for x in step.operands]
-            args, at = [], 0
-            for k, count in enumerate(step.counts or [1] * len(flat)):
-                part = flat[at:at + count]
-                at += count
-                args.append(part if k in get_op(step.op).lists else part[0])
-            op: Any = get_op(step.op)
-            made = op(*args, **step.attrs)
+            args = [_operand(x, known) for x in step.operands]
+            made = op(*(args if step.counts is None else grouped(op, args, step.counts)), **step.attrs)
         for name, value in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=False):
             known[name] = value
     return known[target]
