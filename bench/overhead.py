@@ -70,7 +70,7 @@ def phases(values: tuple[np.ndarray, np.ndarray, np.ndarray], times: int) -> dic
 
     def pair() -> None:
         block = device.ledger.allocate(16, device.stream, tag)
-        device.ledger.deallocate(block, block.serial)
+        device.ledger.release(block)
 
     def part(run: object, per: int = OPS) -> float:
         return min(seconds(run, 1) for _ in range(times)) / per * 1e6  # type: ignore[arg-type]

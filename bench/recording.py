@@ -29,7 +29,7 @@ def record_seconds(rounds: int = 15, pairs: int = 2000) -> float:
 
     def pair() -> None:
         block = device.ledger.allocate(512, device.stream, tag)
-        device.ledger.deallocate(block, block.serial)
+        device.ledger.release(block)
 
     costs = []
     for _ in range(rounds):

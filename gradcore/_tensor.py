@@ -248,7 +248,7 @@ class Tensor(Operators, Conversions, Gradients):
         return functional.empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def type_as(self, other: Tensor) -> Tensor:
-        return self.to(other.dtype)
+        return self.to(other)
 
     def add_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
         if older:

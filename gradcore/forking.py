@@ -33,7 +33,7 @@ class Lock(RLock):  # type: ignore[misc]
 
 
 def brief() -> Lock:
-    """A lock that is held for a moment, and never while another such lock is waited for: a fork waits until it is free."""
+    """A lock that is held for a moment: a fork waits until it is free."""
     lock = Lock()
     _brief.add(lock)
     return lock
@@ -48,14 +48,28 @@ def long() -> Lock:
 
 def _before() -> None:
     _forking.acquire()
+    while (held := _take_all()) is not None:
+        with held:
+            pass
+
+
+def _take_all() -> Any:
+    """Take all brief locks, or none, and return one that is held: its holder may be waiting for another of them."""
     for lock in list(_brief):
-        lock.acquire()
+        if not lock.acquire(False):
+            _give_back()
+            return lock
         _taken.append(lock)
+    return None
+
+
+def _give_back() -> None:
+    while _taken:
+        _taken.pop().release()
 
 
 def _after() -> None:
-    while _taken:
-        _taken.pop().release()
+    _give_back()
     _forking.release()
 
 

@@ -52,6 +52,7 @@ for by_tanh in (False, True):
     add("gelu", x, tanh=by_tanh)
     add("gelu_grad", x, y, tanh=by_tanh)
 
+
 def add_pointwise() -> None:
     """Every elementwise op besides those above, on contiguous operands and on others."""
     for name in ("exp2 arcsinh erfc sinc trunc frac nan_to_num silu mish softsign logsigmoid hardsigmoid hardswish "

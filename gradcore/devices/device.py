@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -279,6 +280,8 @@ class Device:
 
 # -- the devices of this process ---------------------------------------------------------------------------------------
 
+#: A number is written in one way: cuda:01 would be a second device on the card of cuda:1.
+_NAME = re.compile("([a-z]+)(?::(0|[1-9][0-9]*))?")
 _makers: dict[str, Callable[[int], Device]] = {}
 _devices: dict[str, Device] = {}
 _used: list[Device] = []
@@ -302,15 +305,16 @@ def get_device(name: str | Device | None = None) -> Device:
     name = "cpu" if name is None else name
     found = _devices.get(name)
     if found is None:
-        kind, _, index = str(name).partition(":")
-        if kind not in _makers or (index and not index.isdigit()):
+        parts = _NAME.fullmatch(str(name))
+        if parts is None or parts[1] not in _makers:
             raise DeviceError(f"unknown device {name!r}: expected one of {', '.join(sorted(_makers))}, or cuda:N")
-        if kind != "cuda" and index not in ("", "0"):
+        kind, index = parts[1], int(parts[2] or 0)
+        if kind != "cuda" and index:
             raise DeviceError(f"device {name!r} does not exist: there is one {kind!r} device")
         with _making:
-            canonical = f"cuda:{index or 0}" if kind == "cuda" else kind
+            canonical = f"cuda:{index}" if kind == "cuda" else kind
             if canonical not in _devices:
-                _devices[canonical] = _makers[kind](int(index or 0))
+                _devices[canonical] = _makers[kind](index)
                 _used.append(_devices[canonical])
                 for call in arrivals:
                     call(_devices[canonical])

@@ -26,7 +26,7 @@ from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import KERNELS
-from gradcore.devices.gpu_launch import refuse_notes
+from gradcore.devices.gpu_launch import extent, refuse_notes
 from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
@@ -295,15 +295,15 @@ class CudaDevice(Device):
                 self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
+        if not array.size:
+            return np.empty(array.shape, array.dtype)
         # CuPy would first gather strided elements in memory of its own on the device, so the whole span is copied instead.
-        reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)] if array.size else []
-        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-        span = np.empty(high - low + array.itemsize if array.size else 0, np.uint8)
-        if array.size:
-            with gpu_faults.Watch("reading a tensor"):
-                self._cuda.memcpyAsync(span.ctypes.data, array.data.ptr + low, span.nbytes, 2, self.current.handle)
-                self._cuda.streamSynchronize(self.current.handle)
-        found = np.ndarray(array.shape, array.dtype, span, -low, array.strides)
+        start, end = extent(array)
+        span = np.empty(end - start, np.uint8)
+        with gpu_faults.Watch("reading a tensor"):
+            self._cuda.memcpyAsync(span.ctypes.data, start, span.nbytes, 2, self.current.handle)
+            self._cuda.streamSynchronize(self.current.handle)
+        found = np.ndarray(array.shape, array.dtype, span, array.data.ptr - start, array.strides)
         return found if found.flags.c_contiguous else found.copy()
 
     def driver_figures(self) -> DriverFigures | None:

@@ -20,6 +20,7 @@ from gradcore.spec import is_floating
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
 _INT, _FLOAT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
 
+
 def wide(dtype: Any) -> np.dtype[Any]:
     """The dtype that kernels compute in for elements stored as ``dtype``."""
     return dtype if dtype in (_FLOAT, _DOUBLE) else _INT if dtype.kind in "iub" else _FLOAT
@@ -149,14 +150,6 @@ gl.KERNELS |= {name: _test(named) for name, named in {
     "isfinite": "IsFinite", "chance": "Lt"}.items()}
 
 
-def _extent(x: Any) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and of the one past its last."""
-    if x.flags.c_contiguous:
-        return x.data.ptr, x.data.ptr + x.nbytes
-    steps = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
-    return x.data.ptr + sum(s for s in steps if s < 0), x.data.ptr + sum(s for s in steps if s > 0) + x.itemsize
-
-
 def check_apart(x: Any, y: Any) -> None:
     """Raise if threads could read elements of ``y`` after others have written them through ``x``. NumPy would copy then."""
     if gl.noted.tape is not None:
@@ -164,7 +157,7 @@ def check_apart(x: Any, y: Any) -> None:
         return
     if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
         return
-    (first, last), (start, end) = _extent(x), _extent(y)
+    (first, last), (start, end) = gl.extent(x), gl.extent(y)
     if first < end and start < last and not _interleaved(x, y):
         raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
                            "single memory location. Please clone() the tensor before performing the operation.")

@@ -292,6 +292,14 @@ def elements(array: Any) -> tuple[int, ...]:
     return tuple([s // size for s in array.strides])
 
 
+def extent(x: Any) -> tuple[int, int]:
+    """The addresses of an array's first byte and of the one past its last."""
+    if x.flags.c_contiguous:
+        return x.data.ptr, x.data.ptr + x.nbytes
+    steps = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
+    return x.data.ptr + sum(s for s in steps if s < 0), x.data.ptr + sum(s for s in steps if s > 0) + x.itemsize
+
+
 def broadcast(array: Any, ndim: int) -> tuple[int, ...]:
     """The strides in elements by which an array is read as one of ``ndim`` dimensions, whatever the sizes of those."""
     return (*[0] * (ndim - array.ndim), *[0 if n == 1 else s for n, s in zip(array.shape, elements(array), strict=True)])

@@ -23,6 +23,7 @@ Shape = tuple[int, ...]
 PRODUCT = np.dtype([("batch", gl.AXES), *[(name, "i8") for name in (
     "rows", "columns", "inner", "a_row", "a_inner", "b_inner", "b_column", "out_row")]])
 
+
 def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] | None:
     """How cuBLAS reads a matrix with these strides: (transposed?, leading dimension); None if it cannot.
 

@@ -19,6 +19,7 @@ _SERIAL, _FOLD = 64, 16
 #: takes as long as a launch. Beyond that a launch of its own computes it once.
 _COUNTED = 1 << 21
 
+
 def _lanes(classes: int) -> int:
     """Threads of the team for a row: equal in all kernels, so that their results have the same bits."""
     return 1 if classes <= _NARROW else gl.lanes_of(classes)

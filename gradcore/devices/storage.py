@@ -30,7 +30,8 @@ class Storage:
         self.device = device
         self.block = block
         self.version = 0
-        #: Weak references to the views, whose history a recorded write changes; None before the first.
+        #: Weak references to the views, whose history a recorded write changes, each with whether the graph was recorded when
+        #: the view was taken; None before the first.
         self.views: list[Any] | None = None
 
     def __del__(self) -> None:

@@ -16,7 +16,7 @@ from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import build_node, note_overwritten
-from gradcore.engine.operands import TENSORS, apart, flatten, operands, same_device
+from gradcore.engine.operands import TENSORS, apart, flatten, grouped, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
@@ -288,9 +288,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
     if any(i in call.writes for i in call.scattered):
         raise SpecError(f"{op.name}: a tensor that is written to must be contiguous")
     flat = [clone(a) if i in call.scattered else a for i, a in enumerate(args)]
-    grouped = [[flat[i] for i in group] if k in op.lists else flat[group[0]]
-               for k, group in enumerate(call.positions) if k in op.lists or group[0] < len(flat)]
-    return apply(op, *grouped, **attrs)
+    return apply(op, *grouped(op, flat, map(len, call.positions)), **attrs)
 
 
 def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Stream | None = None) -> Any:

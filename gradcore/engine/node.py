@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
-from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan
+from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
 from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN, Edge, Value, make_value
@@ -117,7 +117,7 @@ def _rebuilt(packing: Rerun, *run: Any) -> Node:
     return node
 
 
-def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
+def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
               overwritten: Saved | Packed | None) -> Any:
     """The content of a slot: a kept tensor, one that can be recomputed, or a Python number."""
     kind, index, name = slot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,16 @@ def same_device(op: Op, device: Device | None, other: Device) -> Device:
 def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:
     """The arguments with NumPy's numbers as Python's, and lists regrouped. Raises TypeError for other non-tensors."""
     flat = [_operand(op, a) for a in args]
-    if counts is None:
-        return flat
-    grouped, at = [], 0
+    return flat if counts is None else grouped(op, flat, counts)
+
+
+def grouped(op: Op, flat: list[Any], counts: Iterable[int]) -> list[Any]:
+    """The arguments of an op that :func:`flatten` made these operands of."""
+    args, at = [], 0
     for k, count in enumerate(counts):
-        grouped.append(flat[at:at + count] if k in op.lists else flat[at])
+        args.append(flat[at:at + count] if k in op.lists else flat[at])
         at += count
-    return grouped
+    return args
 
 
 def apart(args: tuple[Any, ...], elementwise: bool) -> list[Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,15 @@ from gradcore.devices.operands import Operands
 from gradcore.engine.sites import SITES
 from gradcore.engine.state import SCOPES
 from gradcore.events import INVOCATIONS, TAGS, WRITTEN, Invocation, Tag
-from gradcore.ops.op import Inferred, Op
+from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
 
 # What a slot holds.
 INPUT, OUTPUT, AUX, OVERWRITTEN = range(4)
 _KINDS = {"input": INPUT, "output": OUTPUT, "aux": AUX}
 
+#: Kind, index and name of a residual; the index is a flat position for an input.
+Slot = tuple[int, int, str]
 #: A rule as the engine calls it, with the node's cotangents and residuals.
 BoundRule = Callable[[list[Any], list[Any]], Any]
 
@@ -31,8 +33,7 @@ class KeepPlan:
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         op = call.op
-        #: (kind, index, name) of each residual; the index is a flat position for an input.
-        self.slots: list[tuple[int, int, str]] = []
+        self.slots: list[Slot] = []
         #: Of each rule: flat positions of the inputs, whether the function returns several gradients, and the function.
         self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = []
         for rule in op.rules:
@@ -42,55 +43,54 @@ class KeepPlan:
                 flat = tuple(i for group in targets for i in group)
                 several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
                 wanted = [n for n, need in zip(rule.inputs, needs, strict=True) if need]
-                constants: list[Any] = []
-                arguments = [self._argument(call, p, needs, constants) if rule.reads(p, wanted) else "None"
-                             for p in rule.params]
-                self.rules.append((flat, several, _written_out(arguments, rule.fn, constants)))
+                bound = _bound(call, rule, self.slots, needs, [p for p in rule.params if rule.reads(p, wanted)])
+                self.rules.append((flat, several, bound))
         self.rules.sort(key=lambda r: r[0])
-        #: Recomputes the output, called with (None, the content of ``again_slots``); and the slots that it reads.
-        self.again: BoundRule | None = None
-        self.again_slots: list[tuple[int, int, str]] = []
-        if op.again is not None:
-            kept, self.slots = self.slots, self.again_slots
-            constants = []
-            arguments = [self._argument(call, p, (), constants) for p in op.again.params]
-            self.again = _written_out(arguments, op.again.fn, constants)
-            self.slots = kept
-
-    def _argument(self, call: Call, name: str, needs: tuple[bool, ...], constants: list[Any]) -> str:
-        """The Python expression for a rule's argument when the node runs; a constant is appended to ``constants``."""
-        op = call.op
-        found = op.source(name)
-        assert found is not None
-        kind, what = found
-        if kind == "g":
-            return f"gs[{what}]"
-        if kind == "gs":
-            return "tuple(gs)"
-        if kind in ("needs", "attr", "spec"):
-            if kind == "needs":
-                constants.append(needs)
-            elif kind == "attr":
-                constants.append(call.attrs.get(what, op.attrs[what]))
-            else:
-                specs = tuple(call.inputs[i] for i in call.positions[what])
-                constants.append(specs if what in op.lists else specs[0])
-            return f"c{len(constants) - 1}"
-        if kind != "input":
-            return f"values[{self._slot(_KINDS[kind], what, name)}]"
-        held = OVERWRITTEN if name in op.writes else INPUT
-        slots = [f"values[{self._slot(held, i, name)}]" for i in call.positions[what]]
-        return f"[{', '.join(slots)}]" if what in op.lists else slots[0]
-
-    def _slot(self, kind: int, index: int, name: str) -> int:
-        if (kind, index, name) not in self.slots:
-            self.slots.append((kind, index, name))
-        return self.slots.index((kind, index, name))
+        #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
+        self.again_slots: list[Slot] = []
+        self.again = None if op.again is None else _bound(call, op.again, self.again_slots, (), op.again.params)
 
 
-def _written_out(arguments: list[str], fn: Callable[..., Any], constants: list[Any]) -> BoundRule:
-    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``, which halves the cost of looking up its arguments."""
-    return _maker(", ".join(arguments), len(constants))(fn, *constants)
+def _bound(call: Call, rule: Rule, slots: list[Slot], needs: tuple[bool, ...], read: Sequence[str]) -> BoundRule:
+    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``, which halves the cost of looking up its arguments.
+
+    ``values`` are the content of ``slots``, to which what it reads is added; a parameter that is not ``read`` is None.
+    """
+    constants: list[Any] = []
+    arguments = [_argument(call, name, slots, needs, constants) if name in read else "None" for name in rule.params]
+    return _maker(", ".join(arguments), len(constants))(rule.fn, *constants)
+
+
+def _argument(call: Call, name: str, slots: list[Slot], needs: tuple[bool, ...], constants: list[Any]) -> str:
+    """The Python expression for a rule's argument when the node runs; what it reads is added to slots or constants."""
+    op = call.op
+    found = op.source(name)
+    assert found is not None
+    kind, what = found
+    if kind == "g":
+        return f"gs[{what}]"
+    if kind == "gs":
+        return "tuple(gs)"
+    if kind in ("needs", "attr", "spec"):
+        if kind == "needs":
+            constants.append(needs)
+        elif kind == "attr":
+            constants.append(call.attrs.get(what, op.attrs[what]))
+        else:
+            specs = tuple(call.inputs[i] for i in call.positions[what])
+            constants.append(specs if what in op.lists else specs[0])
+        return f"c{len(constants) - 1}"
+
+    def at(slot: Slot) -> str:
+        if slot not in slots:
+            slots.append(slot)
+        return f"values[{slots.index(slot)}]"
+
+    if kind != "input":
+        return at((_KINDS[kind], what, name))
+    held = OVERWRITTEN if name in op.writes else INPUT
+    places = [at((held, i, name)) for i in call.positions[what]]
+    return f"[{', '.join(places)}]" if what in op.lists else places[0]
 
 
 @functools.cache
@@ -139,7 +139,7 @@ class Call:
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
         #: Bytes that a library may allocate for itself while the kernel runs on the CPU.
         self.library = inferred.library
-        #: Flat positions that an in-place op writes to.
+        #: Flat positions that the op writes to.
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
                        if isinstance(inputs[i], TensorSpec)]
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)

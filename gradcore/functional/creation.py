@@ -80,11 +80,12 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
-    if values.dtype == object and plain and None in values.reshape(-1).tolist():
-        raise RuntimeError("Could not infer dtype of NoneType")
-    if values.dtype == object and plain and all(type(n) is int for n in values.reshape(-1).tolist()):
-        worst = max(values.reshape(-1).tolist(), key=builtins.abs)
-        raise SpecError(f"value cannot be converted to type int64 without overflow: {worst}")
+    if values.dtype == object and plain:
+        items = values.reshape(-1).tolist()
+        if None in items:
+            raise RuntimeError("Could not infer dtype of NoneType")
+        if all(type(n) is int for n in items):
+            raise SpecError(f"value cannot be converted to type int64 without overflow: {max(items, key=builtins.abs)}")
     try:
         category(values.dtype)
     except TypeError:

@@ -71,7 +71,7 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range], serials: Sequence[int] 
             block.serial = serials[k] if serials else ledger.pool.serial
             block.keeps = len(block.keepers)
             ledger.ranges[block] = None
-            ledger.count((block,), 1, bool(serials))
+            ledger.count(block, 1, bool(serials))
 
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
@@ -81,7 +81,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
         for block in ranges:
             if block.serial:
                 block.drop(CONSUMED)
-                ledger.count((block,), -1)
+                ledger.count(block, -1)
                 block.serial = 0
                 ledger.ranges.pop(block, None)
 
@@ -93,7 +93,7 @@ def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
         found = []
         for block in ranges:
             found.append(block.serial)
-            ledger.count((block,), -1, True)
+            ledger.count(block, -1, True)
             block.serial = block.keeps = 0
             ledger.ranges.pop(block, None)
         return found
@@ -114,6 +114,7 @@ class _Returning:
 
     def append(self, block: Block) -> None:
         self._ledger.arenas.discard(block)
-        self._ledger.restore(block)
+        # A drain has subtracted its bytes, which did not count.
+        self._ledger.count(block, 1, True)
         block.home = self._home
         self._home.append(block)

@@ -10,7 +10,7 @@ never waits for the lock: the block joins a queue that is emptied on the next en
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from gradcore.errors import OutOfMemory, StaleBlock
@@ -180,28 +180,21 @@ class Ledger:
             self.log += found
         self.pool.changes = []
 
-    def count(self, blocks: Iterable[Block], sign: int, noted: bool = False) -> None:
-        """Count blocks as allocated (``sign`` 1) or no longer (-1), staying where they are. The log may have it ``noted``."""
-        for b in blocks:
-            self._requested += sign * b.requested
-            self._allocated += sign * b.size
-            if self.log is not None and not noted:
-                self.log.append((FREE, b.serial) if sign < 0 else opening(b))
+    def count(self, b: Block, sign: int, noted: bool = False) -> None:
+        """Count a block as allocated (``sign`` 1) or no longer (-1), staying where it is. The log may have it ``noted``."""
+        self._requested += sign * b.requested
+        self._allocated += sign * b.size
+        if self.log is not None and not noted:
+            self.log.append((FREE, b.serial) if sign < 0 else opening(b))
 
     def set_aside(self, block: Block) -> None:
         """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
         # Draining first would record a peak.
         with self.lock:
             self.arenas.add(block)
-            self._requested -= block.requested
-            self._allocated -= block.size
+            self.count(block, -1, True)
             if self.log is not None:
                 self.log.remove(opening(block))
-
-    def restore(self, block: Block) -> None:
-        """Add an arena's bytes once, to balance a drain that will subtract them."""
-        self._requested += block.requested
-        self._allocated += block.size
 
     def passed(self, requested: int, allocated: int) -> None:
         """Note in the peaks that so many bytes of an arena's ranges were allocated for a while, beside what is live."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
+from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.resource import Block, Segment, Source, Stream
 from gradcore.memory.streams import StreamOrder
@@ -49,7 +49,10 @@ class _Returned(list[Block]):
 
 
 class Pool:
-    """Blocks cut out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock."""
+    """Blocks cut out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock.
+
+    A block goes back by ``settle``, and then to its ``home``, where it waits; merging moves it into a free list.
+    """
 
     def __init__(self, source: Source, order: StreamOrder) -> None:
         self._source = source
@@ -68,7 +71,7 @@ class Pool:
         #: Segments that came (True) or went since the ledger last took this list, with index and bytes.
         self.changes: list[tuple[bool, int, int]] = []
 
-    # -- the two calls -------------------------------------------------------------------------------------------------
+    # -- blocks --------------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
         """A block of at least ``nbytes`` bytes, usable on ``stream`` at once. Raises :class:`OutOfMemory`."""
@@ -102,18 +105,9 @@ class Pool:
         block.begin(self.serial, 0, tag, 0)
         return block
 
-    def deallocate(self, block: Block, serial: int) -> None:
-        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
-        if block.serial != serial or not serial:
-            raise StaleBlock(f"block with serial {serial} was freed already: {block}")
-        block.serial = 0
-        self.settle(block)
-        self._reclaim(block)
-
     def settle(self, block: Block) -> None:
         """Make a block's own stream wait for the other streams that used it."""
-        if block.users is not None:
-            self._order.settle(block)
+        self._order.settle(block)
 
     def _reclaim(self, block: Block) -> None:
         self.blocks.discard(block)

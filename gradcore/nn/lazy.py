@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from gradcore.functional import empty
 from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from gradcore.nn.linear import Linear
+from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from gradcore.nn.parameter import UninitializedParameter
@@ -55,7 +56,7 @@ class LazyModuleMixin(Module):
         self._become(self._size_of(input.spec.shape))
 
     def _become(self, size: int) -> None:
-        tables = {*Module.__annotations__, "_parameters", "_buffers", "_modules", "_wanted", "weight", "bias"}
+        tables = {*Module.__annotations__, *KINDS, "_wanted", "weight", "bias"}
         # Apart, so that a failure changes nothing here.
         made = self.cls_to_become.__new__(self.cls_to_become)
         Module.__init__(made)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from typing import Any
 
+#: The dicts of a module, in the order in which its members are listed.
+KINDS = ("_parameters", "_buffers", "_modules")
+
 
 class Members(MutableMapping[str, Any]):
     """What a module has of one kind, by name, in order. A write sets the module's attribute, and a deletion deletes it."""

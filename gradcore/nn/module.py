@@ -20,7 +20,7 @@ from gradcore.functional import empty_like
 from gradcore.nn import paths
 from gradcore.nn._state_dict import Stateful
 from gradcore.nn.hooks import Hooked
-from gradcore.nn.members import members
+from gradcore.nn.members import KINDS, members
 from gradcore.nn.named import Named
 from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.spec import bfloat16, is_floating
@@ -28,7 +28,6 @@ from gradcore.spec import bfloat16, is_floating
 M = TypeVar("M", bound="Module")
 
 _calls = paths.calls
-_KINDS = ("_parameters", "_buffers", "_modules")
 
 
 class Module(Hooked, Named, Stateful):
@@ -126,7 +125,7 @@ class Module(Hooked, Named, Stateful):
                 own["_foreign"] = True
 
     def _put(self, kind: str, name: str, value: Any) -> None:
-        for other in _KINDS:
+        for other in KINDS:
             if other != kind and name in self.__dict__[other]:
                 del self.__dict__[other][name]
         self.__dict__[kind][name] = value
@@ -137,7 +136,7 @@ class Module(Hooked, Named, Stateful):
             paths.adopted(value, self)
 
     def __delattr__(self, name: str) -> None:
-        for kind in _KINDS:
+        for kind in KINDS:
             if name in self.__dict__[kind]:
                 del self.__dict__[kind][name]
                 self._transient.discard(name)

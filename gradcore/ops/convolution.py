@@ -16,6 +16,7 @@ from gradcore.tiling import WidePieces, is_pointwise, windows_at_once
 
 Pair = tuple[int, int]
 
+
 def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     """How many windows fit along one dimension."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1

@@ -124,9 +124,7 @@ slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, ind
                 doc="Zeros of ``shape`` with dy at ``index``.")
 
 
-
-
-def _inside(x: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
+def _as_strided_spec(x: TensorSpec, *, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
     """The spec of a part of ``x``, a contiguous tensor, with strides and offset in elements from its first."""
     part = TensorSpec.strided(tuple(shape), x.dtype, tuple(strides), x.offset + offset)
     end = TensorSpec.strided(tuple(shape), x.dtype, tuple(strides), offset).span[1]
@@ -134,10 +132,6 @@ def _inside(x: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...], off
         raise SpecError(f"as_strided: sizes {list(shape)}, strides {list(strides)} and storage offset {offset} do not lie "
                         f"inside a contiguous tensor of shape {list(x.shape)}; got {x}")
     return part
-
-
-def _as_strided_spec(x: TensorSpec, *, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
-    return _inside(x, shape, strides, offset)
 
 
 def _as_strided_grad_spec(dy: TensorSpec, *, like: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:

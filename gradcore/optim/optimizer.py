@@ -114,10 +114,7 @@ class Optimizer:
             self._unnamed = name_state(self.state)
         given = self._call_before((self,) if closure is None else (self, closure), {})
         closure = given[0][1] if len(given[0]) > 1 else given[1].get("closure")
-        loss = None
-        if closure is not None:
-            with modes.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         mark("begin", "optimizer")
         state = local.state
         before = state.grad, state.scope
@@ -143,10 +140,7 @@ class Optimizer:
 
     def _compute(self, closure: Callable[[], Any] | None) -> Any:
         """The loss of the closure, and the updates."""
-        loss = None
-        if closure is not None:
-            with modes.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         with modes.no_grad():
             for group in self.param_groups:
                 self._update(group)
@@ -281,6 +275,14 @@ class Optimizer:
         for k, group in enumerate(self.param_groups):
             lines += ["", f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
         return f"{type(self).__name__} (\n" + "\n".join(lines[1:]) + "\n)"
+
+
+def _loss_of(closure: Callable[[], Any] | None) -> Any:
+    """The loss that a closure recomputes, with a graph; None without one."""
+    if closure is None:
+        return None
+    with modes.enable_grad():
+        return closure()
 
 
 def _option(value: Any) -> Any:

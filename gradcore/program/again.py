@@ -8,19 +8,20 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gradcore._random import default_generator
 from gradcore._tensor import Tensor
-from gradcore.devices.device import Device, devices, get_default_device
+from gradcore.devices.device import devices, get_default_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.below import reachable
 from gradcore.engine.custom import CustomCall
 from gradcore.engine.modes import set_grad_enabled
 from gradcore.engine.node import Leaf
-from gradcore.engine.operands import TENSORS
+from gradcore.engine.operands import TENSORS, grouped
 from gradcore.engine.plans import Call
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import local
@@ -161,15 +162,10 @@ class _Record:
 
 def _again(steps: list[_Step], known: dict[Name, Any], target: Name) -> Any:
     for step in steps:
+        op: Any = get_op(step.op)
         with set_grad_enabled(step.grad):
-            flat = [_operand(x, known) for x in step.operands]
-            args, at = [], 0
-            for k, count in enumerate(step.counts or [1] * len(flat)):
-                part = flat[at:at + count]
-                at += count
-                args.append(part if k in get_op(step.op).lists else part[0])
-            op: Any = get_op(step.op)
-            made = op(*args, **step.attrs)
+            args = [_operand(x, known) for x in step.operands]
+            made = op(*(args if step.counts is None else grouped(op, args, step.counts)), **step.attrs)
         for name, value in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=False):
             known[name] = value
     return known[target]
@@ -194,23 +190,24 @@ class record:
     """
 
     def __init__(self) -> None:
-        self._devices: list[Device] = []
+        self._open = ExitStack()
 
     def __enter__(self) -> record:
         get_default_device()
-        self._devices = devices()[:]
-        for device in self._devices:
+        found = devices()[:]
+        for device in found:
             # Made from host data, which a log refuses.
             default_generator(device)
-        busy.__enter__()
-        for device in self._devices:
-            device.ledger.begin_log(_OpLog())
+        with ExitStack() as contexts:
+            contexts.enter_context(busy)
+            for device in found:
+                device.ledger.begin_log(_OpLog())
+                contexts.callback(device.ledger.end_log)
+            self._open = contexts.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        busy.__exit__()
-        for device in self._devices:
-            device.ledger.end_log()
+        self._open.close()
 
 
 def forward(self: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.events import TAGS, Tag
-from gradcore.memory.arena import range_of, set_aside
+from gradcore.memory.arena import Range, range_of, set_aside
 from gradcore.program.program import Program
 from gradcore.spec import TensorSpec, round_up
 
@@ -33,16 +33,16 @@ class Arena(Storage):
 class Part(Storage):
     """A range of an arena as a storage of its own. The arena lives as long as any of its parts."""
 
-    __slots__ = ("arena", "range", "replay")
+    __slots__ = ("arena", "replay")
+    block: Range
     replay: Any
 
     def __init__(self, arena: Arena, offset: int, nbytes: int, tag: int, node: int = 0) -> None:
         device = arena.device
         self.arena = arena
-        self.range = range_of(device.ledger, arena.block, offset, nbytes, round_up(nbytes), tag, node)
         #: A weak reference to the replay that leaves a gradient here, if one does.
         self.replay = None
-        super().__init__(device, self.range)
+        super().__init__(device, range_of(device.ledger, arena.block, offset, nbytes, round_up(nbytes), tag, node))
 
     @property
     def lender(self) -> Any:
@@ -50,7 +50,12 @@ class Part(Storage):
         return replay if replay is not None and replay.lends(self) else None
 
     def __del__(self) -> None:
-        self.range.let_go(self.device.memory.release)
+        try:
+            block = self.block
+        except AttributeError:
+            # An interrupt came before it.
+            return
+        block.let_go(self.device.memory.release)
 
 
 def shift(given: TensorSpec, traced: TensorSpec) -> int:

@@ -77,7 +77,7 @@ class Binding:
         self.waiting = waiting_in(trace)
         self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in left])
         for b, holders in self.waiting.items():
-            self.part(b).range.keepers = [node for node, _ in holders]
+            self.part(b).block.keepers = [node for node, _ in holders]
 
     def _bytes_of(self, buffers: Iterable[int]) -> tuple[int, int]:
         """The requested and the allocated bytes of buffers."""
@@ -86,7 +86,7 @@ class Binding:
 
     def leave(self, buffers: list[int]) -> None:
         """Set the buffers that stay alive after a run: gradients, or what a later part reads."""
-        self.lasting: list[Range] = [self.part(b).range for b in buffers]
+        self.lasting: list[Range] = [self.part(b).block for b in buffers]
         #: Requested and allocated bytes.
         self.lasting_bytes = sum(b.requested for b in self.lasting), sum(b.size for b in self.lasting)
 
@@ -100,7 +100,7 @@ class Binding:
         entry[1] = self.shown(x)
         entry[2] = entry[1].array
         entry[1].storage.replay, old.replay = old.replay, None
-        self.lasting[self.lasting.index(old.range)] = entry[1].storage.range
+        self.lasting[self.lasting.index(old.block)] = entry[1].storage.block
         self.left_to_holders = [part for part in self.left_to_holders if part() is not None] + [ref(old)]
         self.is_open = False
 
@@ -171,8 +171,8 @@ class Binding:
         """A made buffer, as a range of the arena."""
         if buffer not in self._parts:
             b = self.program.buffers[buffer]
-            node = self.program.instructions[b.first].node if 0 <= b.first < len(self.program.instructions) else 0
-            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag), node)
+            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag),
+                                       self.program.node_of(b))
         return self._parts[buffer]
 
     def shown(self, x: Operand) -> Any:

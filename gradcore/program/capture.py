@@ -23,11 +23,11 @@ from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
 from gradcore.memory.resource import Block
-from gradcore.program.arena import shift
+from gradcore.program.arena import moved, shift
 from gradcore.program.arguments import ALIGNED
 from gradcore.program.binding import Binding, Place
 from gradcore.program.plan import Plan
-from gradcore.program.program import Instruction, Number
+from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
 from gradcore.program.replay import Replay, run_calls
 from gradcore.spec import TensorSpec, round_up
@@ -118,15 +118,15 @@ class CapturedReplay(Replay):
         for buffer, places in self._brought.items():
             home, low, _ = homes[buffer]
             for args, k, spec in places:
-                moved = spec.offset + (home - low) // spec.dtype.itemsize
-                args[k] = self.device.array(self._own.block, TensorSpec.strided(spec.shape, spec.dtype, spec.strides, moved))
+                args[k] = self.device.array(self._own.block, moved(spec, home - low))
         start = self._own.block.address
-        # Of tensors over the same bytes, the first is copied.
-        firsts = ({x.buffer: k for k, x in reversed([*enumerate(given)])}
-                  for given in (self.program.inputs, self.program.cotangents))
-        self._inputs_in, self._cotangents_in = (
-            [(k, start + homes[b][0], *homes[b][1:]) for b, k in first.items() if b in homes and homes[b][2]]
-            for first in firsts)
+
+        def copies(given: Sequence[Operand]) -> list[tuple[int, int, int, int]]:
+            # Of tensors over the same bytes, the first is copied.
+            firsts = {x.buffer: k for k, x in reversed([*enumerate(given)])}
+            return [(k, start + homes[b][0], *homes[b][1:]) for b, k in firsts.items() if b in homes and homes[b][2]]
+
+        self._inputs_in, self._cotangents_in = copies(self.program.inputs), copies(self.program.cotangents)
         self._table = self.device.graphs.numbers(count, start + at)
         bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 

@@ -157,7 +157,8 @@ class Compiled:
             with self._attempts:
                 return self._trace(key, tensors, kept, args, kwargs)
         finally:
-            if _tracing._is_owned():
+            # Twice if an interrupt came before it the last time.
+            while _tracing._is_owned():
                 _tracing.release()
 
     def _seen(self, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -18,7 +18,6 @@ from gradcore.autograd import grad
 from gradcore.devices.device import Device
 from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
-from gradcore.events import MARK
 from gradcore.functional import diagonals
 from gradcore.program.arena import Arena
 from gradcore.program.arguments import mapped, rebuilt, template_of
@@ -168,7 +167,7 @@ class _Chain:
             result = run()
         if not recorder.log.launches:
             raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")
-        if recorder.updates() or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):
+        if recorder.updates or (recorder.ran_backward() and not backward):
             raise TraceError(f"{name} runs backward or updates parameters: take gradcore.gradients(graph, wrt=...) of a graph, "
                              "or compile whole steps with gradcore.compile")
         examples: list[Any] = []

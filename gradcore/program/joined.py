@@ -18,12 +18,10 @@ class _Joined:
         self.device = device
         self.recorders = recorders
         self.log = _Log(recorders)
+        self.updates: list[Any] = []
 
     def records(self) -> list[Raw]:
         return [r for recorder in self.recorders for r in recorder.records()]
-
-    def updates(self) -> list[Any]:
-        return []
 
     def slots_before(self) -> dict[Leaf, int]:
         # Gradients are results here: no leaf gets one.

@@ -11,6 +11,7 @@ from weakref import ref
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
+from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
@@ -19,7 +20,22 @@ from gradcore.program.guards import Namer
 _storage, _spec = attrgetter("storage"), attrgetter("spec")
 
 
-class GradientGuard:
+class _Whole:
+    """Base class of guards that are asked as a whole, and that no tensor's memory depends on."""
+
+    __slots__ = ()
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
+
+    def values(self) -> list[Any]:
+        return []
+
+    def replaced(self) -> list[Any]:
+        return []
+
+
+class GradientGuard(_Whole):
     """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
     It matters whether it is held, since a held gradient is not added to in place.
@@ -39,15 +55,6 @@ class GradientGuard:
         same = grad.spec is self.spec
         del grad
         return same and is_gradient_held(self.leaf) is self.held
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
-
-    def values(self) -> list[Any]:
-        return []
-
-    def replaced(self) -> list[Any]:
-        return []
 
     def why_not(self) -> str:
         found = self.leaf.grad
@@ -160,7 +167,7 @@ class OptimizerGuard:
         return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
-class CountsGuard:
+class CountsGuard(_Whole):
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
 
     __slots__ = ("kind", "places", "count")
@@ -172,15 +179,6 @@ class CountsGuard:
 
     def holds(self) -> bool:
         return len(set(map(self.count, self.places))) == 1
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
-
-    def values(self) -> list[Any]:
-        return []
-
-    def replaced(self) -> list[Any]:
-        return []
 
     def why_not(self) -> str:
         return (f"the optimizer {self.kind.__name__} has updated its parameters different numbers of times: "
@@ -202,14 +200,14 @@ class ModuleGuard:
         self.table = own.get("_hooks")
         self.hooks = tuple(module.hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
-        members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
+        members = [(name, own.get(name)) for part in KINDS for name in own[part]]
         # A lazy parameter has no bytes yet; it gets them as the same object, of another class.
         self.lazy = [(name, value, type(value)) for name, value in members if is_lazy(value)]
         self.tensors = [(name, value, value.storage, value.spec, value.edge) for name, value in members
                         if isinstance(value, Value) and not is_lazy(value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
-        self.names = [(part, tuple(own[part])) for part in ("_parameters", "_buffers", "_modules")]
+        self.names = [(part, tuple(own[part])) for part in KINDS]
         #: Leaves, with the hooks on their gradients.
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter_ns
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK, TAGS
@@ -108,10 +107,9 @@ class Narration:
         self._pool.serial += 1
         self._live[buffer] = None
         self._serials[buffer] = self._pool.serial
-        node = self._program.instructions[b.first].node if 0 <= b.first < len(self._program.instructions) else 0
         arena = self._arena
         self._log.append((ALLOC, self._pool.serial, arena.segment.index, arena.offset + self._plan.offsets[buffer], b.nbytes,
-                          round_up(b.nbytes), arena.stream.index, TAGS.index(b.tag), node))
+                          round_up(b.nbytes), arena.stream.index, TAGS.index(b.tag), self._program.node_of(b)))
 
     def _end(self, buffer: int) -> None:
         del self._live[buffer]
@@ -163,7 +161,7 @@ def _by_moment(program: Program, overwritten: dict[int, list[int]]) -> tuple[dic
 
 
 def most_live(program: Program, overwritten: dict[int, list[int]], start: int, stop: int,
-              dropped: Mapping[int, int] = MappingProxyType({})) -> tuple[int, int]:
+              dropped: Mapping[int, int]) -> tuple[int, int]:
     """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
 
     What a buffer overwrites is no longer live at the instruction that makes it: see :meth:`Plan.overwritten`. Buffers of before

@@ -1,9 +1,9 @@
 """The planner: gives every buffer of a program an offset in one arena, from the buffers' lifetimes.
 
 Several orders are tried and the smallest arena is kept. In order of time buffers are allocated and freed on the pool's own
-free list, as in a run; otherwise a buffer goes to the lowest gap among those already placed that live at the same time, the
-largest first
-(Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, arXiv:2001.03288).
+free list, as in a run; in the other orders a buffer goes to the lowest gap among those already placed that live at the same
+time (largest first: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, arXiv:2001.03288). If none
+reaches the lower bound, buffers above it eject others.
 """
 
 from __future__ import annotations

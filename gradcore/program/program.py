@@ -120,6 +120,10 @@ class Program:
         count = len(self.instructions)
         return list(pairwise([0, count] if self.split is None else [0, self.split, count]))
 
+    def node_of(self, made: Buffer) -> int:
+        """The number of the node that a buffer was made for; 0 for one that another part of a chain makes."""
+        return self.instructions[made.first].node if 0 <= made.first < len(self.instructions) else 0
+
     def written(self) -> dict[int, int]:
         """Buffers from before the run that instructions write to, with the index of the last of these instructions."""
         found: dict[int, int] = {}

@@ -15,6 +15,7 @@ from weakref import ref
 import numpy as np
 
 from gradcore.engine.value import Value
+from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
@@ -52,8 +53,8 @@ from gradcore.program.passed import id_in
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
 #: Attributes that modules use internally, which need no guards of their own.
-_INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
-                       "_parents", "_hooks", "_state_hooks", "_foreign", "_whole"))
+_INTERNAL = frozenset((*KINDS, "training", "forward", "_transient", "_places", "_tree", "_parents", "_hooks", "_state_hooks",
+                       "_foreign", "_whole"))
 
 #: What is compared by its value, or by its items.
 _DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict)
@@ -184,7 +185,7 @@ class Reach:
         elif isinstance(owner, Module):
             yield ModuleGuard(owner), ("module", id(owner))
             own = owner.__dict__
-            members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
+            members = {name for part in KINDS for name in own[part]}
             for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
                 yield from self._attribute(owner, name, own[name])
             for kind in ("_parameters", "_buffers"):

@@ -120,36 +120,47 @@ class Recorder:
         #: Of each leaf that exists when the run begins: the serial of its gradient, or 0.
         self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
-        self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
+        #: By update: how many launches came before it; the optimizer, its group, and the parameters; and their numbers.
+        self.updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
         #: The number of records with which the log opens.
         self._opening = 0
         self._fresh = fresh
 
     def __enter__(self) -> Recorder:
-        self._opening = len(self.device.ledger.begin_log(self.log))
-        optimizers.watchers.append(self._watch)
+        try:
+            self._opening = len(self.device.ledger.begin_log(self.log))
+            optimizers.watchers.append(self._watch)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        optimizers.watchers.remove(self._watch)
-        self.device.ledger.end_log()
+        # Either may be missing, or stay to be done, after an interrupt.
+        try:
+            if self._watch in optimizers.watchers:
+                optimizers.watchers.remove(self._watch)
+        finally:
+            if self.device.ledger.log is self.log:
+                self.device.ledger.end_log()
 
     def _watch(self, optimizer: Any, group: dict[str, Any], params: list[Any], numbers: dict[str, Any]) -> None:
         if id(optimizer) in self._fresh:
             # One that each run makes anew counts from the same numbers each time.
             return
         kept = {name: optimizer.state[params[0]][name] for name in numbers}
-        self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
+        self.updates.append((len(self.log.launches), optimizer, group, list(params), kept))
 
     def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
         """The trace of what ran, with the tensors that it took and returned. Call it inside the context, at the end."""
         return Builder(self, inputs, outputs, second).trace()
 
-    def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
-        return self._updates
-
     def records(self) -> list[Raw]:
         return self.log[self._opening:]
+
+    def ran_backward(self) -> bool:
+        """Did a backward run?"""
+        return any(r[0] == MARK and r[2] == "backward" for r in self.records())
 
     def slots_before(self) -> dict[Leaf, int]:
         """Serials of the gradients of leaves at the beginning; leaves that the run read come first, in order."""
@@ -181,7 +192,7 @@ class Builder:
         """The trace. For a chain, ``parts`` and ``results`` are the numbers of launches and of results of each graph."""
         recorder = self._recorder
         launches = [r for r in self._records if r[0] == LAUNCH and id(r) not in recorder.log.foreign]
-        updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
+        updates = {at: k for k, (at, *_) in enumerate(recorder.updates)}
         instructions, kernels = [], []
         if recorder.log.disturbed:
             self._obstacles.append(DISTURBED)
@@ -205,7 +216,7 @@ class Builder:
         program = Program(
             recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs, tuple(
                 Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
-                for _, optimizer, group, _, kept in recorder.updates()),
+                for _, optimizer, group, _, kept in recorder.updates),
             None if second is None else second.split, self._cotangents, gradients)
         if second is not None:
             # The program describes them; the tensors of this run are freed.
@@ -213,13 +224,13 @@ class Builder:
             written = {self._buffers[i.operands[w].buffer].kind for i in instructions for w in i.writes}
             if "input" in written:
                 self._obstacles.append("it writes to an argument whose gradient will be needed")
-            if "gradient slot" in written or recorder.updates() or any(o is not None for _, o in left):
+            if "gradient slot" in written or recorder.updates or any(o is not None for _, o in left):
                 self._obstacles.append(TWICE)
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         if parts:
             survivors = set()
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
-                     [(ref(o), g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned),
+                     [(ref(o), g, p) for _, o, g, p, _ in recorder.updates], self._obstacles + self._escaped(returned),
                      second, [call.invocation for call, _ in recorder.log.launches], self.script(self._records),
                      {leaf: self._index[serial] for leaf, serial in recorder.log.leaves.items() if serial in self._index},
                      dropped={} if second is not None else self._dropped({leaf for leaf, _ in left}))

@@ -138,7 +138,7 @@ class Replay:
                 # The user may have given the gradient to another leaf.
                 entries = bound.gradients if leaf is None else [bound.by_leaf[leaf]] if leaf in bound.by_leaf else []
                 gone = [e for e in entries if e[1] is not None and e[0].grad is not e[1] and type(e[1].storage) is Part]
-                bound.close([e[1].storage.range for e in gone if not is_any_held([e])])
+                bound.close([e[1].storage.block for e in gone if not is_any_held([e])])
                 for e in gone:
                     if is_any_held([e]):
                         bound.leave_to_holder(e)
@@ -157,7 +157,7 @@ class Replay:
         ledger, calls = self.device.ledger, bound.calls[part]
         (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
         # Gradients of before the run that lie in the arena count until the run frees them.
-        found_here = {g.storage.range for leaf, g, _ in bound.renewed if leaf.grad is g}
+        found_here = {g.storage.block for leaf, g, _ in bound.renewed if leaf.grad is g}
         if ledger.log is None and (not bound.lasting or (bound.is_open and self.program.split is None
                                                          and len(found_here) == len(bound.renewed))):
             # The same ranges would close and open again, and no log would show it.
@@ -189,7 +189,7 @@ class Replay:
         """Free the gradients of before the run that it frees ahead of instruction ``k``, and record that."""
         if entries := bound.freed_ahead.get(k):
             self._drop(entries)
-            bound.close([g.storage.range for leaf, g, _ in entries if g is not None and leaf.grad is g])
+            bound.close([g.storage.block for leaf, g, _ in entries if g is not None and leaf.grad is g])
 
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
         run_calls(calls)

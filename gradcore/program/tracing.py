@@ -13,7 +13,7 @@ from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
+from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
@@ -62,7 +62,7 @@ class Tracing:
 
     def ran_backward(self) -> bool:
         """Did a backward run?"""
-        return any(r[0] == MARK and r[2] == "backward" for recorder in self._recorders for r in recorder.log)
+        return any(recorder.ran_backward() for recorder in self._recorders)
 
     def replayed(self) -> bool:
         """Did the gradient of an earlier compiled call run?"""
@@ -72,7 +72,7 @@ class Tracing:
         """Record the gradient of those results that have a graph which no backward in the function has consumed."""
         roots = [k for k, t in enumerate(outputs) if t.edge is not None and not self._is_older(t)]
         ran = [r for r in self._recorders if r.log.launches]
-        if len(ran) == 1 and any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
+        if len(ran) == 1 and ran[0].ran_backward():
             swept = {r[3] for r in ran[0].log if r[0] in (LAUNCH, VIEW) and TAGS[r[2]].phase == "backward"}
             roots = [k for k in roots if is_held(outputs[k], swept)]
         if not roots or len(ran) != 1:
@@ -82,7 +82,7 @@ class Tracing:
             # They may do anything, and with placeholders for cotangents it would be wrong.
             self._refused.append("its result has hooks in its graph, which its caller's backward calls")
             return
-        if ran[0].updates():
+        if ran[0].updates:
             self._refused.append(TWICE)
             return
         try:

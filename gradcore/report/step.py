@@ -244,6 +244,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     kept_before = max(folds.residuals_at(records, _beginnings(marks) or [len(records) - 1]),
                       key=lambda found: sum(found.values()))
     kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
+    at_end = folds.live_at(records, len(records) - 1)
     return StepReport(
         device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
         peak=_point(records, highest),
@@ -257,9 +258,9 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, pinned=pinned, left=_left(records, start),
+        driver=driver, pinned=pinned, left=_left(at_end, records[start:]),
         growth=explained(growth, records, start, gained) if growth is not None else None, outside_bytes=folds.outside(holders),
-        exported=exported(folds.live_at(records, len(records) - 1)))
+        exported=exported(at_end))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
@@ -276,11 +277,11 @@ def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks
         pinned=pinned)
 
 
-def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
-    """Buffers of :data:`MADE` roles that the step allocated and that are live at its end, the largest first."""
-    made = {r.serial for r in records[start:] if isinstance(r, Alloc)}
+def _left(at_end: Sequence[folds.Holder], records: Sequence[Record]) -> tuple[Left, ...]:
+    """Of the buffers that are live at the end of a step, those of :data:`MADE` roles that it allocated, the largest first."""
+    made = {r.serial for r in records if isinstance(r, Alloc)}
     sums: dict[tuple[str, str, str, str], int] = {}
-    for h in folds.live_at(records, len(records) - 1):
+    for h in at_end:
         if h.serial in made and h.role in MADE:
             key = (h.tag.op, h.tag.layer, line_of(h.tag), held_by(h))
             sums[key] = sums.get(key, 0) + h.allocated

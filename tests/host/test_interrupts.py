@@ -13,7 +13,12 @@ from gradcore import nn
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
-from tests.meta.test_interrupts import at_every_moment
+from gradcore.optim import optimizer as optimizers
+from gradcore.program import again, compiled
+from gradcore.program.arena import Part
+from gradcore.program.recorder import Recorder, busy
+from tests.conftest import raises
+from tests.meta.test_interrupts import Interrupt, at_every_moment
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
@@ -72,7 +77,46 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
     assert run() == expected
 
 
-@pytest.mark.parametrize("kind", [Again, Saved, Storage])
+def test_a_recording_that_is_interrupted_as_it_begins_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = iter([again._OpLog])
+    cpu, meta = gradcore.device("cpu"), gradcore.device("meta")
+
+    def make() -> Any:
+        for kind in logs:
+            return kind()
+        raise Interrupt
+
+    monkeypatch.setattr(again, "_OpLog", make)
+    with raises(Interrupt, ""), gradcore.record():
+        pass
+    assert cpu.ledger.log is meta.ledger.log is None and not busy.depth
+
+
+@pytest.mark.parametrize("call", ["append", "remove"])
+def test_a_trace_that_is_interrupted_at_its_ends_leaves_no_log_open(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watchers(list[Any]):
+        pass
+
+    def interrupted(self: Any, watcher: Any) -> None:
+        getattr(list, call)(self, watcher)
+        raise Interrupt
+
+    setattr(Watchers, call, interrupted)
+    monkeypatch.setattr(optimizers, "watchers", Watchers())
+    cpu = gradcore.device("cpu")
+    with raises(Interrupt, ""), Recorder(cpu):
+        pass
+    assert cpu.ledger.log is None and not optimizers.watchers
+
+
+def test_the_next_trace_gives_back_what_an_interrupted_one_had_for_itself() -> None:
+    x = gradcore.ones(2)
+    for _ in at_every_moment(lambda: gradcore.compile(lambda x: x * 2)(x), "/gradcore/program/compiled.py"):
+        gradcore.compile(lambda x: x * 3)(x)
+        assert not compiled._tracing._is_owned() and not busy.depth
+
+
+@pytest.mark.parametrize("kind", [Again, Part, Saved, Storage])
 def test_what_an_interrupt_leaves_half_made_goes_silently(kind: type) -> None:
     # An error in a finaliser is a warning, and so fails the test.
     made = object.__new__(kind)

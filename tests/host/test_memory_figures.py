@@ -57,7 +57,6 @@ The 1 largest holders:
     assert gradcore.memory_summary(device).endswith("Nothing is live.")
 
 
-
 def test_a_pinned_pool_that_no_start_is_of_has_its_own_peak() -> None:
     x = gradcore.ones(100).pin_memory()
     start = _Start(get_device("cpu"))

@@ -71,3 +71,9 @@ def test_meta_has_no_gradient_to_give_back() -> None:
     with pytest.raises(RuntimeError, match="meta"):
         x.to("meta").sum().backward()
     assert x.grad is None
+
+
+def test_a_tensor_as_another_one_is_goes_where_that_is() -> None:
+    there = gradcore.zeros(1, device="meta", dtype=gradcore.float64)
+    moved = gradcore.ones(3).type_as(there)
+    assert moved.device == gradcore.device("meta") and moved.dtype == gradcore.float64

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from gradcore import forking
 
 FORKED = """
 import os, signal, sys, threading
@@ -52,3 +55,31 @@ assert not failed
 def test_a_child_needs_no_lock_of_its_parents_threads() -> None:
     found = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr[-2000:]
+
+
+def test_a_fork_waits_for_a_thread_that_holds_one_lock_and_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, inner, held, forks = forking.Lock(), forking.Lock(), threading.Event(), threading.Event()
+    # The one that the other thread waits for is the first that a fork takes.
+    monkeypatch.setattr(forking, "_brief", [inner, outer])
+
+    def work() -> None:
+        with outer:
+            held.set()
+            forks.wait()
+            # By now the fork waits.
+            threading.Event().wait(0.05)
+            with inner:
+                pass
+
+    def fork() -> None:
+        held.wait()
+        forks.set()
+        forking._before()
+        forking._after()
+
+    threads = [threading.Thread(target=f, daemon=True) for f in (work, fork)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)

@@ -44,7 +44,7 @@ def _poison(block: Block) -> None:
         fill_with_ones(block)
 
 
-KINDS = ("pool", "ledger", "poison", "fault", "pinned")
+KINDS = ("ledger", "poison", "fault", "pinned")
 
 
 @pytest.fixture(params=[(k, s) for k in KINDS for s in SOURCES], ids=lambda p: f"{p[0]} over {p[1]}")
@@ -52,7 +52,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     kind, source = request.param
     made = stack(source=SOURCES[source](), limit=ROOMY if "failing" in source else TINY,
                  poison=_poison if kind in ("poison", "fault") else None, fail_at=() if kind == "fault" else None)
-    resources = {"pool": made.pool, "ledger": made.ledger, "pinned": AfterCopies(made.top, made.driver)}
+    resources = {"ledger": made.ledger, "pinned": AfterCopies(made.top, made.driver)}
     return Case(resources.get(kind, made.top), made, Stream(0))
 
 
@@ -91,7 +91,7 @@ def test_a_block_that_went_back_is_used_again(case: Case) -> None:
     case.resource.deallocate(second, second.serial)
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_block_that_its_finaliser_gave_back_is_used_again(kind: str) -> None:
     made = stack("host", poison=fill_with_ones if kind == "poison" else None, fail_at=() if kind == "fault" else None)
     resource = AfterCopies(made.top, made.driver) if kind == "pinned" else made.top

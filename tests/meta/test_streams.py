@@ -104,15 +104,6 @@ def test_other_users_of_a_block_are_waited_for() -> None:
     assert again.users is None
 
 
-def test_the_pool_by_itself_waits_for_other_users_too() -> None:
-    memory, driver = made()
-    a, b = streams(2)
-    block = memory.pool.allocate(1000, a)
-    block.users = [b]
-    memory.pool.deallocate(block, block.serial)
-    assert driver.calls == [("record", 1), ("wait", 0)]
-
-
 def test_its_own_stream_among_the_users_costs_nothing() -> None:
     memory, driver = made()
     (a,) = streams(1)
