@@ -112,8 +112,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
     "gradcore.optim.Adam": "Adamax Adafactor Muon",
     "gradcore.optim.SGD": "ASGD Rprop",
-    "x = x.squeeze(...) and similar: a tensor's shape cannot change in "
-    "place": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype

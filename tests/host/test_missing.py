@@ -121,7 +121,6 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.optim.Adamax([]), "gradcore.optim.Adam"),
     (lambda: gradcore.logdet(gradcore.ones(2, 2)), "gradcore.linalg.slogdet(x).logabsdet"),
     (lambda: gradcore.ones(2).conj(), "real and imaginary parts"),
-    (lambda: gradcore.ones(2).transpose_(0, 1), "x = x.squeeze(...) and similar"),
     (lambda: gradcore.ctc_loss(gradcore.ones(2)), "gradcore.nn.functional.cross_entropy"),
     (lambda: nn.init.eye(gradcore.ones(2, 2)), "gradcore.nn.init.eye_"),
     (lambda: gradcore.complex64, "real and imaginary parts"),
