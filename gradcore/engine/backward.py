@@ -283,8 +283,8 @@ def accumulate(leaf: Leaf, g: Any) -> None:
     with _accumulating:
         there = leaf.grad
         if g.spec.shape != leaf.spec.shape:
-            raise SpecError(f"a graph from before its leaf got the shape {list(leaf.spec.shape)} returned an invalid gradient: got "
-                            f"{list(g.spec.shape)} but expected shape compatible with {list(leaf.spec.shape)}")
+            raise SpecError(f"a graph from before its leaf got the shape {list(leaf.spec.shape)} returned an invalid gradient: "
+                            f"got {list(g.spec.shape)} but expected shape compatible with {list(leaf.spec.shape)}")
         if there is None:
             whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
             leaf.grad = g if whole and _unseen(g) else clone(g)

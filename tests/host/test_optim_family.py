@@ -111,6 +111,9 @@ def test_errors_have_pytorchs_words() -> None:
             (lambda: optim.Adadelta([p], rho=1.5), "Invalid rho value: 1.5"),
             (lambda: optim.NAdam([p], momentum_decay=-1), "Invalid momentum_decay value: -1"),
             (lambda: optim.RAdam([p], betas=(0.9, 1.0)), "Invalid beta parameter at index 1: 1.0"),
+            (lambda: optim.Adamax([p], betas=(1.0, 0.9)), "Invalid beta parameter at index 0: 1.0"),
+            (lambda: optim.Rprop([p], etas=(0.5, 0.9)), "Invalid eta values: 0.5, 0.9"),
+            (lambda: optim.ASGD([p], weight_decay=-1), "Invalid weight_decay value: -1"),
             (lambda: optim.Lion([p], weight_decay=-3), "Invalid weight_decay value: -3")):
         with raises(ValueError, text):
             make()
