@@ -110,7 +110,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
-    "gradcore.optim.Adam": "Adafactor Muon",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype

@@ -109,7 +109,8 @@ adamax_ = op("adamax_", _adamax_spec, contiguous=True, writes=("params", "means"
              doc="Kingma and Ba, arXiv:1412.6980, section 7.1, with ``eps`` added to the gradient's size.")
 rprop_ = op("rprop_", _rprop_spec, contiguous=True, writes=("params", "prevs", "sizes"),
             doc="Riedmiller and Braun, A direct adaptive method for faster backpropagation learning, ICNN 1993: an "
-                "element's step size grows by ``larger`` while its gradient keeps its sign, and shrinks by ``smaller`` when it changes.")
+                "element's step size grows by ``larger`` while its gradient keeps its sign, and shrinks by ``smaller`` when "
+                "it changes.")
 asgd_ = op("asgd_", _asgd_spec, contiguous=True, writes=("params", "averages"),
            doc="Polyak and Juditsky, Acceleration of stochastic approximation by averaging, SIAM J. Control Optim. 30 (1992): "
                "p = (1 - lambd * eta) * p - eta * g, and the average moves by ``mu`` towards p.")

@@ -255,6 +255,10 @@ class Optimizer:
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
+    def _shape_of(self, p: Tensor, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor in the state of ``p``; None for a number."""
+        return None if name in self._numbers else p.spec.shape
+
     def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
         if isinstance(value, dict):
             return {key: self._loaded(p, name, v) for key, v in value.items()}
@@ -265,13 +269,13 @@ class Optimizer:
             return value
         if not ours:
             value = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-        own = type(self).step is not Optimizer.step
-        # PyTorch keeps counts as 0-d tensors; other 0-d state is a tensor only if its parameter is 0-d.
-        if value.ndim == 0 and not own and (name in self._numbers or p.spec.ndim):
+        own, shape = type(self).step is not Optimizer.step, self._shape_of(p, name)
+        # PyTorch keeps counts as 0-d tensors.
+        if value.ndim == 0 and not own and shape != ():
             return value.item()
-        if tuple(value.shape) != p.spec.shape and not own:
-            raise ValueError(f"loaded state {name!r} has shape {list(value.shape)}, and its parameter "
-                             f"{list(p.spec.shape)}")
+        if tuple(value.shape) != shape and not own:
+            raise ValueError(f"loaded state {name!r} has shape {list(value.shape)}, and that of its parameter, "
+                             f"{list(p.spec.shape)}, has {None if shape is None else list(shape)}")
         with state_of(p), modes.no_grad():
             return (functional.clone(value.detach().to(device=p.device, dtype=p.dtype)) if ours else
                     functional.tensor(value, dtype=p.dtype, device=p.device))

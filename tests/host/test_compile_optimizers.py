@@ -42,7 +42,7 @@ X = (2, 4)
 
 @pytest.mark.parametrize("change", ["fill", "tensor", "memory", "number", "and back"])
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD", "Lion", "Adagrad", "Adadelta",
-                                  "Adamax", "Rprop"])
+                                  "Adamax", "Rprop", "Adafactor"])
 def test_a_rate_that_is_a_tensor(kind: str, change: str) -> None:
     def train(wrap: Wrap) -> list[float]:
         model = nn.Linear(4, 3)

@@ -118,7 +118,6 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.linalg.eigh(gradcore.ones(2, 2)), "numpy.linalg on x.detach().numpy()"),
     (lambda: nn.functional.ctc_loss, "gradcore.nn.functional.cross_entropy"),
     (lambda: nn.MaxUnpool3d(3), "gradcore.nn.MaxPool2d"),
-    (lambda: gradcore.optim.Adafactor([]), "gradcore.optim.Adam"),
     (lambda: gradcore.logdet(gradcore.ones(2, 2)), "gradcore.linalg.slogdet(x).logabsdet"),
     (lambda: gradcore.ones(2).conj(), "real and imaginary parts"),
     (lambda: gradcore.ctc_loss(gradcore.ones(2)), "gradcore.nn.functional.cross_entropy"),

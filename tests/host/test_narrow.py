@@ -165,7 +165,7 @@ def test_conversions() -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Lion",
-                                  "Adamax", "ASGD"])
+                                  "Adamax", "ASGD", "Adafactor"])
 def test_optimizers_update_it(name: str) -> None:
     def trained(dtype: Any) -> Any:
         p = gradcore.tensor([1.0, -2.0, 0.5], dtype=dtype, requires_grad=True)

@@ -59,6 +59,8 @@ FAMILY: list[tuple[str, dict[str, Any]]] = [
     ("Adamax", {"lr": 0.05, "betas": (0.8, 0.9), "eps": 0.1, "weight_decay": 0.1, "maximize": True}),
     ("Rprop", {}),
     ("Rprop", {"lr": 0.05, "etas": (0.4, 1.5), "step_sizes": (0.01, 0.2), "maximize": True}),
+    ("Adafactor", {}),
+    ("Adafactor", {"lr": 0.1, "beta2_decay": -0.5, "eps": (1e-3, 1e-2), "d": 1.5, "weight_decay": 0.1, "maximize": True}),
     ("ASGD", {"lr": 0.1}),
     ("ASGD", {"lr": 0.1, "lambd": 0.02, "alpha": 0.5, "t0": 3, "weight_decay": 0.1, "maximize": True}),
 ]
