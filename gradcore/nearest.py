@@ -75,9 +75,6 @@ WORDS: dict[str, str] = {
     "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile(module), which returns the compiled module": "nn.Module.compile",
     "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
-    "gradcore.optim.Optimizer.state_dict, whose result can be changed before it is saved or loaded":
-        """optim.Optimizer.register_state_dict_pre_hook optim.Optimizer.register_state_dict_post_hook
-        optim.Optimizer.register_load_state_dict_pre_hook optim.Optimizer.register_load_state_dict_post_hook""",
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
     "gradcore.nn.Module.to": "nn.Module.type nn.Module.xpu nn.Module.ipu nn.Module.mtia",
     "gradcore.Tensor.data_ptr, nbytes and numel": "untyped_storage",
