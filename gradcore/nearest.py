@@ -119,8 +119,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.functional.conv2d": "convolution",
     "gradcore.nn.functional.pad": "constant_pad_nd",
     "gradcore.bmm": "grouped_mm scaled_mm scaled_grouped_mm",
-    "gradcore.is_grad_enabled": "is_inference_mode_enabled",
-    "gradcore.Tensor.register_hook": "register_multi_grad_hook",
     "numpy.from_dlpack(x), or gradcore.Tensor.__dlpack__": "to_dlpack dlpack",
     "gradcore.cuda.get_device_name": "get_arch_list",
     "gradcore.cuda.memory_reserved": "memory_cached",
