@@ -76,7 +76,7 @@ WORDS: dict[str, str] = {
     "gradcore.compile(module), which returns the compiled module": "nn.Module.compile",
     "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
-    "gradcore.nn.Module.to": "nn.Module.type nn.Module.xpu nn.Module.ipu nn.Module.mtia",
+    "gradcore.nn.Module.to": "nn.Module.xpu nn.Module.ipu nn.Module.mtia",
     "gradcore.Tensor.data_ptr, nbytes and numel": "untyped_storage",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
@@ -89,7 +89,8 @@ WORDS: dict[str, str] = {
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
     "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
-        share_memory share_memory_ is_shared is_distributed""",
+        is_distributed""",
+    "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "storage serialization hub",
     "gradcore.data.load": "datapipes",
     "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """CTCLoss ctc_loss AdaptiveLogSoftmaxWithLoss
@@ -106,7 +107,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
-    "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype
