@@ -65,7 +65,7 @@ from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (
-    amp, autograd, backends, cuda, data, distributions, func, memory, nn, onnx, optim, program, utils, version)
+    amp, autograd, backends, cuda, data, distributions, func, memory, nn, onnx, optim, program, testing, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)

@@ -38,7 +38,7 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
     """Count a write to the bytes of a tensor, or of several, that no op has made: a backward that needs the old ones raises."""
-    tensors = [tensor] if isinstance(tensor, Value) else list(tensor) if isinstance(tensor, Iterable) else [None]
+    tensors: list[Any] = [tensor] if isinstance(tensor, Value) else list(tensor) if isinstance(tensor, Iterable) else [None]
     if not all(isinstance(t, Value) for t in tensors):
         raise RuntimeError("increment_version expect a Iterable[Tensor] as input")
     for t in tensors:

@@ -203,7 +203,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     return _put(tensor, values)
 
 
-def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _deprecated(function: Any) -> Callable[..., Tensor]:
     """The function by its name of before PyTorch 0.4, which warns."""
     name = function.__name__
 

@@ -70,7 +70,7 @@ class Muon(Optimizer):
                          nesterov=False, maximize=False, first=False)
 
 
-def _orthogonal(x: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
+def _orthogonal(x: Any, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
     if steps >= 100:
         raise ValueError("Number of steps must be less than 100 for computational efficiency")
     if len(coefficients) != 3:
@@ -142,7 +142,7 @@ class Adafactor(Optimizer):
             if p.grad is not None:
                 self._step(group, p, -p.grad if group["maximize"] else p.grad)
 
-    def _step(self, group: Group, p: Tensor, g: Tensor) -> None:
+    def _step(self, group: Group, p: Any, g: Any) -> None:
         state = self.state[p]
         if not state:
             with state_of(p):
