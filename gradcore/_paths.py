@@ -12,7 +12,7 @@ from gradcore.nn import tuples as _tuples  # noqa: F401 - one of the sources
 _LAYERS = """activation batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear loss
     module normalization padding pixelshuffle pooling rnn sparse transformer upsampling""".split()
 _DISTRIBUTIONS = """bernoulli categorical exponential independent laplace multivariate_normal normal uniform""".split()
-_OPTIMIZERS = "adadelta adagrad adamw nadam radam rmsprop".split()
+_OPTIMIZERS = "adadelta adagrad adamax adamw asgd nadam radam rmsprop rprop".split()
 
 #: By path: where its names are.
 SOURCES: dict[str, str] = {
