@@ -109,7 +109,8 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     if target.edge is not None and type(target.edge[0]) is Leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     base = _base(target)
-    if base is None and recorded and target.storage.views is not None and not target.spec.contiguous:
+    if base is None and recorded and not target.spec.contiguous and _views_of(target):
+        # Of a detached tensor, others may be views of the storage.
         _give_base(name, target)
         return
     if base is None or not (recorded or base.edge is not None):
@@ -127,6 +128,10 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
         _give_base(name, base)
 
 
+def _views_of(base: Any) -> list[Any]:
+    return [view for seen, _ in base.storage.views or () for view in [seen()] if view is not None and view.base is base]
+
+
 def _give_base(name: str, tensor: Any) -> None:
     """Make a tensor that is the base of views, but not contiguous, a view too: of a contiguous tensor of the same elements.
 
@@ -139,10 +144,8 @@ def _give_base(name: str, tensor: Any) -> None:
         raise NotImplementedError(f"{name}: an in-place write with a gradient to a view of a non-contiguous tensor, "
                                   f"{spec}, is not supported: write to a clone(), or use the out-of-place op")
     flat.base = None
-    for seen, _ in tensor.storage.views:
-        view = seen()
-        if view is not None and view.base is tensor:
-            view.base = flat
+    for view in _views_of(tensor):
+        view.base = flat
     tensor.base = flat
     note_view(tensor, True)
 

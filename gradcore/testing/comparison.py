@@ -84,7 +84,7 @@ class _Compared:
     def __init__(self, actual: Any, expected: Any, at: tuple[Any, ...], subclasses: bool, rtol: float | None,
                  atol: float | None) -> None:
         self.at = at
-        both = actual, expected
+        both: tuple[Any, ...] = actual, expected
         self.plain = any(x is None for x in both) or all(isinstance(x, (bool, np.bool_)) for x in both)
         self.numbers = not self.plain and all(isinstance(x, (int, float, complex, np.number)) for x in both)
         if self.numbers:

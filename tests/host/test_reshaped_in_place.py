@@ -127,6 +127,14 @@ def test_bases_whose_elements_do_not_lie_side_by_side_are_refused_before_the_wri
     assert x.tolist() == [[1, 1]] * 3 and v.edge is None and x.edge is None
 
 
+def test_a_detached_tensor_is_written_to_whatever_else_shows_its_bytes() -> None:
+    x = gradcore.ones(3, 4).t_()
+    row, w = x[0], gradcore.full((), 2.0, requires_grad=True)
+    d = x[:, ::2].detach()
+    d.mul_(w)
+    assert d.requires_grad and not row.requires_grad and row.tolist() == [2, 1, 2]
+
+
 def test_a_compiled_function_replays_it_for_what_it_makes() -> None:
     @gradcore.compile
     def f(x: Any, w: Any) -> Any:
