@@ -265,7 +265,10 @@ def rprop_(params: Arrays, grads: Arrays, prevs: Arrays, sizes: Arrays, smaller:
         # An element whose gradient has changed its sign stays where it is, and starts anew.
         np.copyto(last, g)
         np.copyto(last, 0, where=t < 0)
-        np.sign(last, r)
+        # The sign of a NaN is 0, as in PyTorch.
+        np.greater(last, 0, r)
+        np.less(last, 0, t)
+        np.subtract(r, t, r)
         np.multiply(r, size, r)
         np.subtract(p, r, p)
 

@@ -98,6 +98,11 @@ def _ratio(adjust: str | None, rows: int, columns: int) -> float:
     return math.sqrt(max(1, rows / columns))
 
 
+def _largest(least: float, x: Any) -> Any:
+    """Python's ``max``, which PyTorch uses here: a NaN in one element does not reach the others."""
+    return functional.where(x > least, x, least)
+
+
 def _wide(p: Tensor) -> Any:
     """The dtype of numbers beside a parameter: 16 bits are not enough for a count."""
     return np.promote_types(np.float32, p.dtype) if p.dtype.kind == "f" else np.dtype(np.float32)
@@ -155,7 +160,7 @@ class Adafactor(Optimizer):
         step.add_(1)
         weight, size = step ** float(group["beta2_decay"]), math.sqrt(p.numel())
         rate = functional.minimum(step.rsqrt(), lr) if isinstance(lr, Tensor) else step.rsqrt().clamp(max=lr)
-        rate = rate * (p.norm() / size).clamp(min=smallest)
+        rate = rate * _largest(smallest, p.norm() / size)
         if group["weight_decay"]:
             p.mul_(1 - lr * group["weight_decay"])
         if p.ndim > 1:
@@ -166,5 +171,5 @@ class Adafactor(Optimizer):
         else:
             variance = state["variance"].lerp_(g * g, weight)
         update = variance.clamp(min=least * least).rsqrt() * g
-        clipped = (update.norm() / (size * group["d"])).clamp(min=1.0)
+        clipped = _largest(1.0, update.norm() / (size * group["d"]))
         p.sub_(update * (rate / clipped))

@@ -62,6 +62,20 @@ def test_a_parameter_without_dimensions_goes_on_after_loading(oracle: Any, name:
     np.testing.assert_allclose(ours.item(), theirs.item(), rtol=2e-6)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Adamax", "Rprop", "ASGD", "Adafactor"])
+def test_a_gradient_that_is_not_finite_reaches_what_it_does_in_torch(oracle: Any, name: str) -> None:
+    ours, theirs = parameters(gradcore), parameters(oracle)
+    a, b = getattr(optim, name)(ours), getattr(oracle.optim, name)(theirs)
+    for step in range(4):
+        for library, params, optimizer in ((gradcore, ours, a), (oracle, theirs, b)):
+            give_gradients(library, params, step)
+            if step == 1:
+                params[1].grad[2], params[1].grad[4] = float("nan"), float("inf")
+            optimizer.step()
+    compare(ours, theirs)
+
+
 def test_lion_is_its_paper() -> None:
     params = parameters(gradcore)
     lion = optim.Lion(params, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
