@@ -67,8 +67,8 @@ def test_a_rate_that_is_a_tensor(kind: str, change: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "option", "values"), [
-    ("Rprop", "etas", ((0.5, 1.2), (0.3, 1.5))), ("Rprop", "step_sizes", ((1e-6, 50), (0.01, 0.02))), ("ASGD", "lr", (0.1, 0.2)),
-    ("ASGD", "lambd", (1e-4, 0.1)), ("ASGD", "alpha", (0.75, 0.5)), ("ASGD", "t0", (1e6, 2))])
+    ("Rprop", "etas", ((0.5, 1.2), (0.3, 1.5))), ("Rprop", "step_sizes", ((1e-6, 50), (0.01, 0.02))),
+    ("ASGD", "lr", (0.1, 0.2)), ("ASGD", "lambd", (1e-4, 0.1)), ("ASGD", "alpha", (0.75, 0.5)), ("ASGD", "t0", (1e6, 2))])
 def test_options_that_are_operands_change_without_another_trace(kind: str, option: str, values: Any) -> None:
     steps = []
 
