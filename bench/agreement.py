@@ -30,7 +30,8 @@ FAMILIES = ("rows_elementwise", "rows_pointwise", "rows_shapes", "rows_order", "
 #: Names and options of optimizers that both libraries have; each takes twenty steps.
 OPTIMIZERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("AdamW", {"weight_decay": 0.1}),
-    ("RMSprop", {"centered": True, "momentum": 0.5}), ("Adagrad", {}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}))
+    ("RMSprop", {"centered": True, "momentum": 0.5}), ("Adagrad", {}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}),
+    ("Adamax", {}), ("Rprop", {}), ("ASGD", {"t0": 5}))
 
 
 @dataclass(frozen=True)

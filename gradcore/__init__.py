@@ -53,7 +53,8 @@ from gradcore._memory import (
     empty_cache, max_memory_allocated, max_memory_requested, max_memory_reserved, memory_allocated, memory_requested,
     memory_reserved, memory_stats, memory_summary, reset_peak_memory_stats, set_memory_limit)
 from gradcore._step import step
-from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
+from gradcore.engine.modes import (
+    enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, recompute, set_grad_enabled)
 from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, ExportError, GradcoreError, LinAlgError, ModifiedInPlace,
     NoSecondDerivative, NotCovered, OutOfMemory, ProgramError, SpecError, TraceError)
@@ -64,12 +65,13 @@ from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (
-    amp, autograd, backends, cuda, data, distributions, func, memory, nn, onnx, optim, program, utils, version)
+    amp, autograd, backends, cuda, data, distributions, func, memory, nn, onnx, optim, program, testing, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
 from gradcore.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd import functional as _derivatives
+from gradcore.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from gradcore.autograd.inspection import graph
 from gradcore.nn.functional import (
     adaptive_avg_pool1d, avg_pool1d, bilinear, celu_, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d,

@@ -8,7 +8,7 @@ from weakref import ref
 
 from gradcore.engine import derived  # noqa: F401 - registers the rules of fused gradients
 from gradcore.engine.backward import run_backward
-from gradcore.engine.below import behind, captures_of
+from gradcore.engine.below import GradientEdge, behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
@@ -20,15 +20,15 @@ from gradcore.spec import is_floating
 
 def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bool | None, create_graph: bool,
                 inputs: Any) -> None:
-    """Add the gradients of ``roots`` to the leaves, or only to ``inputs``, a tensor or an iterable of tensors."""
+    """Add the gradients of ``roots`` to the leaves, or only to ``inputs``, a tensor or an iterable of tensors, or edges."""
     captures = None
     if inputs is not None:
-        wanted: list[Any] = [inputs] if isinstance(inputs, Value) else list(inputs)
+        wanted: list[Any] = [inputs] if isinstance(inputs, (Value, GradientEdge)) else list(inputs)
         if not wanted:
             raise RuntimeError("'inputs' argument to 'backward' cannot be empty.")
         captures = captures_of("backward", wanted)
         for x in wanted:
-            if not x.is_leaf:
+            if not isinstance(x, GradientEdge) and not x.is_leaf:
                 x.retain_grad()
     run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
                  create_graph=create_graph, captures=captures, accumulating=True, partial=captures is not None)

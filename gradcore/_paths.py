@@ -14,7 +14,7 @@ _LAYERS = """activation batchnorm channelshuffle container conv distance dropout
 _DISTRIBUTIONS = """bernoulli binomial categorical cauchy exponential geometric gumbel half_cauchy half_normal independent
     laplace log_normal logistic_normal mixture_same_family multivariate_normal normal one_hot_categorical pareto poisson
     relaxed_bernoulli relaxed_categorical transformed_distribution uniform weibull""".split()
-_OPTIMIZERS = "adadelta adagrad adamw nadam radam rmsprop".split()
+_OPTIMIZERS = "adadelta adagrad adamax adamw asgd nadam radam rmsprop rprop".split()
 
 #: By path: where its names are.
 SOURCES: dict[str, str] = {

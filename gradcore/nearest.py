@@ -73,11 +73,8 @@ WORDS: dict[str, str] = {
     "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile(module), which returns the compiled module": "nn.Module.compile",
     "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
-    "gradcore.optim.Optimizer.state_dict, whose result can be changed before it is saved or loaded":
-        """optim.Optimizer.register_state_dict_pre_hook optim.Optimizer.register_state_dict_post_hook
-        optim.Optimizer.register_load_state_dict_pre_hook optim.Optimizer.register_load_state_dict_post_hook""",
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
-    "gradcore.nn.Module.to": "nn.Module.type nn.Module.xpu nn.Module.ipu nn.Module.mtia",
+    "gradcore.nn.Module.to": "nn.Module.xpu nn.Module.ipu nn.Module.mtia",
     "gradcore.Tensor.data_ptr, nbytes and numel": "untyped_storage",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
@@ -90,7 +87,8 @@ WORDS: dict[str, str] = {
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
     "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
-        share_memory share_memory_ is_shared is_distributed""",
+        is_distributed""",
+    "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "storage serialization hub",
     "gradcore.data.load": "datapipes",
     "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """CTCLoss ctc_loss AdaptiveLogSoftmaxWithLoss
@@ -107,11 +105,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
-    "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
-    "gradcore.optim.Adam": "Adamax Adafactor Muon",
-    "gradcore.optim.SGD": "ASGD Rprop",
-    "x = x.squeeze(...) and similar: a tensor's shape cannot change in "
-    "place": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype
@@ -124,8 +117,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.functional.conv2d": "convolution",
     "gradcore.nn.functional.pad": "constant_pad_nd",
     "gradcore.bmm": "grouped_mm scaled_mm scaled_grouped_mm",
-    "gradcore.is_grad_enabled": "is_inference_mode_enabled",
-    "gradcore.Tensor.register_hook": "register_multi_grad_hook",
     "numpy.from_dlpack(x), or gradcore.Tensor.__dlpack__": "to_dlpack dlpack",
     "gradcore.cuda.get_device_name": "get_arch_list",
     "gradcore.cuda.memory_reserved": "memory_cached",

@@ -5,7 +5,8 @@
 // Sutskever et al., ICML 2013; Adam as in Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in Loshchilov and
 // Hutter, arXiv:1711.05101; Adagrad: Duchi, Hazan and Singer, JMLR 12, 2011; RMSprop: Tieleman and Hinton, lecture 6.5, 2012;
 // Adadelta: Zeiler, arXiv:1212.5701; NAdam: Dozat, ICLR workshop, 2016; RAdam: Liu et al., arXiv:1908.03265; Lion: Chen et al.,
-// arXiv:2302.06675.
+// arXiv:2302.06675; Adamax: with Adam, section 7.1; Rprop: Riedmiller and Braun, ICNN 1993; ASGD: Polyak and Juditsky, SIAM J.
+// Control Optim. 30, 1992.
 
 #include "common.cuh"
 
@@ -199,6 +200,51 @@ struct Lion {
     }
 };
 
+// With MeanHow, whose rate is the corrected one. A NaN stays one, as in PyTorch.
+struct Adamax {
+    static const int states = 2;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const MeanHow& how) {
+        A &m = s[0], &u = s[1], d = taken(g, p, how);
+        m += (A)(1 - how.beta1) * (d - m);
+        A faded = (A)how.beta2 * u, now = (d < 0 ? -d : d) + (A)how.eps;
+        u = faded > now || faded != faded ? faded : now;
+        p -= (A)how.rate * (m / u);
+    }
+};
+
+struct RpropHow {
+    double smaller, larger, least, most;
+    i64 maximize;
+};
+
+struct Rprop {
+    static const int states = 2;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const RpropHow& how) {
+        A &last = s[0], &size = s[1], d = how.maximize ? -g : g, same = d * last;
+        size *= same > (A)0 ? (A)how.larger : same < (A)0 ? (A)how.smaller : (A)1;
+        size = size < (A)how.least ? (A)how.least : size > (A)how.most ? (A)how.most : size;
+        last = same < (A)0 ? (A)0 : d;
+        p -= size * (A)((last > (A)0) - (last < (A)0));
+    }
+};
+
+struct AsgdHow {
+    double rate, share, shrink, decay;
+    i64 maximize;
+};
+
+struct Asgd {
+    static const int states = 1;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const AsgdHow& how) {
+        A &average = s[0], d = taken(g, p, how);
+        p = p * (A)how.shrink - (A)how.rate * d;
+        average = how.share == 1 ? p : average + (A)how.share * (p - average);
+    }
+};
+
 // An update's numbers are a launch argument, unless `there` is given: then they are read from that address when the launch runs,
 // so a captured launch uses those of each run.
 
@@ -235,4 +281,19 @@ __global__ void moments(const __grid_constant__ Group group, const __grid_consta
 template <typename T>
 __global__ void lion(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
     update<Lion, T>(group, there ? *there : given);
+}
+
+template <typename T>
+__global__ void adamax(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
+    update<Adamax, T>(group, there ? *there : given);
+}
+
+template <typename T>
+__global__ void rprop(const __grid_constant__ Group group, const __grid_constant__ RpropHow given, const RpropHow* there) {
+    update<Rprop, T>(group, there ? *there : given);
+}
+
+template <typename T>
+__global__ void asgd(const __grid_constant__ Group group, const __grid_constant__ AsgdHow given, const AsgdHow* there) {
+    update<Asgd, T>(group, there ? *there : given);
 }

@@ -77,6 +77,10 @@ for _name, (_call, _operands) in SHAPES.items():
 
 for _name in ("tril_", "triu_"):
     form(f"Tensor.{_name}", lambda t, x, n=_name: getattr(x.clone(), n)(1), _t)
+for _name, _args, _operand in (("t_", (), _f), ("transpose_", (0, 1), _f), ("swapaxes_", (-1, 0), _t),
+                               ("swapdims_", (0, 1), _f),
+                               ("unsqueeze_", (1,), _t), ("squeeze_", (), floats(1, 3)), ("squeeze_", (0,), floats(1, 3))):
+    form(f"Tensor.{_name}{':dim' if _args == (0,) else ''}", lambda t, x, n=_name, a=_args: getattr(x * 2, n)(*a), _operand)
 form("Tensor.fill_diagonal_", lambda t, x: x.clone().fill_diagonal_(2.0), _f)
 
 # -- of several tensors ----------------------------------------------------------------------------------------------------

@@ -98,6 +98,29 @@ def lion(shrink: float) -> One:
     return one
 
 
+def adamax(p: Any, g: Any, m: Any, u: Any, lr: float, step: int, beta1: float) -> Any:
+    m, u = beta1 * m + (1 - beta1) * g, np.maximum(0.9 * u, abs(g) + 1e-6)
+    return p - lr / (1 - beta1 ** step) * m / u, m, u
+
+
+def asgd(p: Any, g: Any, average: Any, eta: float, mu: float, lambd: float) -> Any:
+    p = p * (1 - lambd * eta) - eta * g
+    return p, p if mu == 1 else average + mu * (p - average)
+
+
+def rprop(p: Any, g: Any, last: Any, size: Any, smaller: float, larger: float, least: float, most: float) -> Any:
+    size = np.clip(np.where(g * last > 0, size * larger, np.where(g * last < 0, size * smaller, size)), least, most)
+    g = np.where(g * last < 0, 0 * g, g)
+    return p - size * np.sign(g), g, size
+
+
+for _maximize in (False, True):
+    ROWS.append(Row("rprop_", f"maximize {_maximize}", (two, two, two, positive, 0.5, 1.2, 3.0, 5.5), {"maximize": _maximize},
+                    numpy=over_lists(rprop, 4, 0.0, _maximize)))
+for _decay, _maximize in ((0.0, False), (0.1, True)):
+    add("adamax_", f"decay {_decay}", [two, positive], (0.1, 3, 0.8), adamax, _decay, _maximize, beta2=0.9, eps=1e-6)
+    for _share in (1.0, 0.25):
+        add("asgd_", f"decay {_decay} share {_share}", [two], (0.1, _share, 0.2), asgd, _decay, _maximize)
 for _decay, _maximize in ((0.0, False), (0.1, True)):
     _case = f"decay {_decay}"
     add("adagrad_", _case, [positive], (0.1,), adagrad, _decay, _maximize, eps=1e-6)

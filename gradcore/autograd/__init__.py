@@ -8,22 +8,22 @@ from typing import Any
 from gradcore._gradients import backward_of
 from gradcore._tensor import Tensor
 from gradcore.autograd import graph
-from gradcore.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
+from gradcore.autograd.anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
 from gradcore.autograd.function import Function, FunctionCtx, once_differentiable
 from gradcore.autograd.gradcheck import gradcheck, gradgradcheck
 from gradcore.autograd.inspection import Graph, kept_by_ops
 from gradcore.engine.backward import run_backward
-from gradcore.engine.below import captures_of, slot_of
+from gradcore.engine.below import GradientEdge, captures_of, slot_of
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradcore.engine.node import Node
-from gradcore.engine.value import Value
+from gradcore.engine.value import Value, make_value
 from gradcore.functional import zeros_like
 
 Tensors = Any
 
 __all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "grad",
-           "gradcheck", "gradgradcheck", "graph", "inference_mode", "is_anomaly_enabled", "is_grad_enabled", "kept_by_ops",
-           "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled"]
+           "gradcheck", "gradgradcheck", "graph", "inference_mode", "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
+           "is_grad_enabled", "kept_by_ops", "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled"]
 
 
 class _AnyTensor(type):
@@ -59,7 +59,8 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
          materialize_grads: bool = False) -> tuple[Any, ...]:
     """The gradients of ``outputs`` with respect to ``inputs``, returned and not accumulated.
 
-    ``outputs`` and ``inputs`` are each a tensor or an iterable of tensors, such as the values of a dict. ``only_inputs``
+    ``outputs`` and ``inputs`` are each a tensor or an iterable of tensors, such as the values of a dict; each may be a
+    :class:`~gradcore.autograd.graph.GradientEdge`. ``only_inputs``
     changes nothing, as in PyTorch; ``is_grads_batched`` raises NotImplementedError.
 
     Raises RuntimeError for an input that the outputs do not depend on; with ``allow_unused`` its gradient is None, with
@@ -81,6 +82,10 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
     results = []
     for k, x in enumerate(wanted):
         g = captures[slot_of(x)][0]
+        if g is None and isinstance(x, GradientEdge) and (materialize_grads or not allow_unused):
+            raise RuntimeError("materialize_grads cannot be used when the given input is a GradientEdge"
+                               if materialize_grads else f"The differentiated Tensor at index {k} appears to not have been "
+                               "used in the graph. Set allow_unused=True if this is the desired behavior.")
         if g is None and materialize_grads:
             g = zeros_like(x).requires_grad_(create_graph)
         elif g is None and not allow_unused:
@@ -92,7 +97,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
 
 
 def _list(tensors: Tensors) -> list[Any]:
-    return [tensors] if isinstance(tensors, Value) else list(tensors)
+    return [tensors] if isinstance(tensors, (Value, GradientEdge)) else list(tensors)
 
 
 def _roots(tensors: Tensors, cotangents: Tensors) -> tuple[list[Any], Sequence[Any]]:
@@ -100,6 +105,11 @@ def _roots(tensors: Tensors, cotangents: Tensors) -> tuple[list[Any], Sequence[A
     gradients = [None] * len(roots) if cotangents is None else _list(cotangents)
     if len(roots) != len(gradients):
         raise RuntimeError(f"got {len(roots)} tensors and {len(gradients)} gradients")
+    for k, (x, g) in enumerate(zip(roots, gradients, strict=True)):
+        if isinstance(x, GradientEdge):
+            if not isinstance(g, Value):
+                raise RuntimeError("grad can be implicitly created only for scalar outputs: a GradientEdge needs its gradient")
+            roots[k] = make_value(g.storage, g.spec, g.array, x[:2])
     for x in (*roots, *(g for g in gradients if g is not None)):
         if not isinstance(x, Value):
             raise TypeError(f"backward: expected tensors, but got {type(x).__name__}")

@@ -1,24 +1,100 @@
-"""``autograd.graph``: the nodes of a graph, and hooks on how its residuals are stored."""
+"""``autograd.graph``: the nodes and edges of a graph, hooks on several gradients, and on how residuals are stored."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from gradcore.devices.device import Device, get_device
+from gradcore.engine.below import GradientEdge, behind, executed
+from gradcore.engine.hooks import RemovableHandle
 from gradcore.engine.node import Node
-from gradcore.engine.owners import blank_pinned, send, upload
+from gradcore.engine.owners import blank_pinned, note_write, send, upload
 from gradcore.engine.state import local
+from gradcore.engine.value import Value
 from gradcore.functional import transfer
 from gradcore.spec import TensorSpec
 
-__all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+__all__ = ["GradientEdge", "Node", "disable_saved_tensors_hooks", "get_gradient_edge", "increment_version",
+           "register_multi_grad_hook", "save_on_cpu", "saved_tensors_hooks"]
 
 Tensor = Any
+
+
+def get_gradient_edge(tensor: Tensor) -> GradientEdge:
+    """Where the gradient of a tensor arrives. ``grad`` and ``backward`` take it in the place of the tensor, which may go.
+
+    Raises RuntimeError for a tensor that requires no gradient.
+    """
+    if tensor.edge is None:
+        raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")
+    return GradientEdge(*behind(tensor.edge))
+
+
+def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
+    """Count a write to the bytes of a tensor, or of several, that no op has made: a backward that needs the old ones raises."""
+    tensors: list[Any] = [tensor] if isinstance(tensor, Value) else list(tensor) if isinstance(tensor, Iterable) else [None]
+    if not all(isinstance(t, Value) for t in tensors):
+        raise RuntimeError("increment_version expect a Iterable[Tensor] as input")
+    for t in tensors:
+        note_write(t, "increment_version")
+
+
+class _Handles(RemovableHandle):
+    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
+        self.handles = tuple(handles)
+
+    def __reduce__(self) -> Any:
+        return _Handles, (self.handles,)
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None], *, mode: str = "all") -> RemovableHandle:
+    """Call ``fn(gradients)`` in each backward pass when all tensors that it reaches have their gradients; the others are None.
+
+    With ``mode="any"`` call ``fn(gradient)`` with the first. Raises ValueError for another mode, and with ``all``
+    AssertionError for a tensor that requires no gradient.
+    """
+    if mode not in ("all", "any"):
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    if mode == "all" and any(t.edge is None for t in tensors):
+        raise AssertionError("Expected gradient function to be set")
+    # Weakly: the hooks hang on them.
+    targets = [ref(behind(t.edge)[0]) for t in tensors if t.edge is not None]
+    #: By backward pass: how many gradients are still to come, and those that have.
+    running: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+
+    def hook_of(k: int) -> Callable[[Tensor], None]:
+        def hook(gradient: Tensor) -> None:
+            sweep = local.state.sweep
+            if sweep is None:
+                raise RuntimeError("expected this hook to be called inside a backward call")
+            if mode == "any":
+                if sweep not in running:
+                    running[sweep] = []
+                    fn(gradient)
+                return
+            if sweep not in running:
+                runs = executed(sweep.roots, sweep.captures)
+                running[sweep] = [sum(id(target()) in runs for target in targets), [None] * len(targets)]
+            found = running[sweep]
+            found[0] -= 1
+            found[1][k] = gradient
+            if not found[0]:
+                del running[sweep]
+                fn(found[1])
+
+        return hook
+
+    return _Handles([t.register_hook(hook_of(k)) for k, t in enumerate(tensors) if t.edge is not None])
 
 
 class saved_tensors_hooks:

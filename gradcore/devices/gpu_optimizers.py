@@ -26,6 +26,9 @@ SQUARE = np.dtype([(name, "f8") for name in ("rate", "keep", "eps", "decay", "mo
 MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "decay", "shrink", "ahead", "behind", "root",
                                            "adaptive")] + [("maximize", "i8")])
 
+RPROP = np.dtype([(name, "f8") for name in ("smaller", "larger", "least", "most")] + [("maximize", "i8")])
+ASGD = np.dtype([(name, "f8") for name in ("rate", "share", "shrink", "decay")] + [("maximize", "i8")])
+
 
 def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: Sequence[Any]) -> None:
     """A launch for each dtype and each 64 tensors; lists may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
@@ -136,3 +139,30 @@ def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr:
         return lr, beta1, beta2, 0.0, *decays(lr, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize
 
     _update("lion", MEAN, how, (lr, beta1), params, grads, means)
+
+
+@gl.kernel
+def adamax_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], infs: Sequence[Any], lr: Any, step: Any,
+            beta1: Any, workspace: Any, *, beta2: float, eps: float, weight_decay: float, maximize: bool) -> None:
+    def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
+        return lr / (1 - beta1 ** step), beta1, beta2, eps, weight_decay, 1.0, 0.0, 0.0, 1.0, 1.0, maximize
+
+    _update("adamax", MEAN, how, (lr, step, beta1), params, grads, means, infs)
+
+
+@gl.kernel
+def rprop_(params: Sequence[Any], grads: Sequence[Any], prevs: Sequence[Any], sizes: Sequence[Any], smaller: Any, larger: Any,
+           least: Any, most: Any, workspace: Any, *, maximize: bool) -> None:
+    def how(smaller: float, larger: float, least: float, most: float) -> tuple[Any, ...]:
+        return smaller, larger, least, most, maximize
+
+    _update("rprop", RPROP, how, (smaller, larger, least, most), params, grads, prevs, sizes)
+
+
+@gl.kernel
+def asgd_(params: Sequence[Any], grads: Sequence[Any], averages: Sequence[Any], eta: Any, mu: Any, lambd: Any,
+          workspace: Any, *, weight_decay: float, maximize: bool) -> None:
+    def how(eta: float, mu: float, lambd: float) -> tuple[Any, ...]:
+        return eta, mu, 1 - lambd * eta, weight_decay, maximize
+
+    _update("asgd", ASGD, how, (eta, mu, lambd), params, grads, averages)

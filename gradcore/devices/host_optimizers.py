@@ -237,3 +237,51 @@ def lion_(params: Arrays, grads: Arrays, means: Arrays, lr: Any, beta1: Any, wor
         np.multiply(t, rate, t)
         np.subtract(p, t, p)
         _move(m, g, 1 - beta2, t)
+
+
+@kernel
+def adamax_(params: Arrays, grads: Arrays, means: Arrays, infs: Arrays, lr: Any, step: Any, beta1: Any, workspace: Array, *,
+            beta2: float, eps: float, weight_decay: float, maximize: bool) -> None:
+    rate = float(lr) / (1 - beta1 ** float(step))
+    for p, g, m, u, t, _ in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, means, infs):
+        _move(m, g, 1 - beta1, t)
+        np.multiply(u, beta2, u)
+        np.absolute(g, t)
+        np.add(t, eps, t)
+        np.maximum(u, t, out=u)
+        np.true_divide(m, u, t)
+        np.multiply(t, rate, t)
+        np.subtract(p, t, p)
+
+
+@kernel
+def rprop_(params: Arrays, grads: Arrays, prevs: Arrays, sizes: Arrays, smaller: Any, larger: Any, least: Any, most: Any,
+           workspace: Array, *, maximize: bool) -> None:
+    for p, g, last, size, t, r in _each(workspace, 2, 0.0, 1.0, maximize, params, grads, prevs, sizes):
+        np.multiply(g, last, t)
+        np.multiply(size, larger, size, where=t > 0)
+        np.multiply(size, smaller, size, where=t < 0)
+        np.clip(size, least, most, size)
+        # An element whose gradient has changed its sign stays where it is, and starts anew.
+        np.copyto(last, g)
+        np.copyto(last, 0, where=t < 0)
+        # The sign of a NaN is 0, as in PyTorch.
+        np.greater(last, 0, r)
+        np.less(last, 0, t)
+        np.subtract(r, t, r)
+        np.multiply(r, size, r)
+        np.subtract(p, r, p)
+
+
+@kernel
+def asgd_(params: Arrays, grads: Arrays, averages: Arrays, eta: Any, mu: Any, lambd: Any, workspace: Array, *,
+          weight_decay: float, maximize: bool) -> None:
+    rate, share = float(eta), float(mu)
+    for p, g, average, t, _ in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, averages):
+        np.multiply(p, 1 - lambd * rate, p)
+        np.multiply(g, rate, t)
+        np.subtract(p, t, p)
+        if share == 1:
+            np.copyto(average, p)
+        else:
+            _move(average, p, share, t)

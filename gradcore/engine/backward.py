@@ -41,7 +41,8 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     """
     state = local.state
     caller = here()
-    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial)
+    before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial,
+              state.sweep)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
@@ -49,7 +50,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             device.join()
     try:
         state.grad = create_graph
-        state.remade = sweep.remade
+        state.remade, state.sweep = sweep.remade, sweep
         state.partial = partial or state.partial
         # Forward has chosen the dtypes.
         state.autocast = None
@@ -79,7 +80,8 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         sweep.let_go(0)
     finally:
         # First, so that an interrupt cannot skip it.
-        state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial = before
+        (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial,
+         state.sweep) = before
         forget(sweep.remade)
         mark("end", "backward")
 
@@ -87,7 +89,8 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
 class Sweep:
     """One backward pass: the nodes that have received a cotangent, and where cotangents go."""
 
-    __slots__ = ("pending", "heap", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use")
+    __slots__ = ("pending", "heap", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use",
+                 "__weakref__")
 
     def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any], accumulating: bool = False) -> None:
         #: Nodes that have received a cotangent and have not run, by number, with a cotangent for each output.
@@ -282,6 +285,9 @@ def accumulate(leaf: Leaf, g: Any) -> None:
     # Threads may run separate graphs that share leaves.
     with _accumulating:
         there = leaf.grad
+        if g.spec.shape != leaf.spec.shape:
+            raise SpecError(f"a graph from before its leaf got the shape {list(leaf.spec.shape)} returned an invalid gradient: "
+                            f"got {list(g.spec.shape)} but expected shape compatible with {list(leaf.spec.shape)}")
         if there is None:
             whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
             leaf.grad = g if whole and _unseen(g) else clone(g)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.plans import KeepPlan
 from gradcore.engine.value import Edge, Value
+
+
+class GradientEdge(NamedTuple):
+    """Where the gradient of a tensor arrives: a node, or the leaf that accumulates it, and the number of the output."""
+
+    node: Any
+    output_nr: int
+    #: Nothing: a node keeps the graph below it.
+    ownership_token: Any = None
+
 
 #: Slots for the cotangents that a backward pass is to return, by (id of the target, index) of the edge that they arrive at.
 Captures = dict[tuple[int, int], list[Any]]
@@ -16,6 +26,8 @@ Captures = dict[tuple[int, int], list[Any]]
 def captures_of(who: str, inputs: Sequence[Any]) -> Captures:
     """An empty slot for each input. Raises TypeError for a non-tensor, RuntimeError for one that requires no gradient."""
     for k, x in enumerate(inputs):
+        if isinstance(x, GradientEdge):
+            continue
         if not isinstance(x, Value):
             raise TypeError(f"{who}: expected inputs to be tensors, but got {type(x).__name__}")
         if x.edge is None:
@@ -25,8 +37,8 @@ def captures_of(who: str, inputs: Sequence[Any]) -> Captures:
 
 
 def slot_of(x: Any) -> tuple[int, int]:
-    """The key, in :data:`Captures`, of a tensor that requires a gradient."""
-    node, index = behind(x.edge)
+    """The key, in :data:`Captures`, of a tensor that requires a gradient, or of an edge."""
+    node, index = x[:2] if isinstance(x, GradientEdge) else behind(x.edge)
     return id(node), index
 
 
@@ -56,6 +68,16 @@ def reachable(roots: Sequence[Any]) -> dict[int, Node]:
             found[node.id] = node
             stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
     return found
+
+
+def executed(roots: Sequence[Any], captures: Captures | None) -> set[int]:
+    """The ids of the nodes that a backward from ``roots`` runs, and of the leaves and captured nodes that get a gradient."""
+    nodes = reachable(roots)
+    edges = [root.edge for root in roots] + [edge for node in nodes.values() for edge in node.edges if edge is not None]
+    there = {id(target) for target, _ in edges}
+    if captures is None:
+        return there
+    return there & ({id(nodes[number]) for number in leads_to(captures, roots)} | {target for target, _ in captures})
 
 
 def leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:

@@ -89,6 +89,33 @@ class Mode(Decorator):
         return wrapped
 
 
+class Two(Mode):
+    """Sets the switch of another mode, too."""
+
+    def __init__(self, enabled: bool, more: Mode) -> None:
+        super().__init__(enabled)
+        self._more = more
+
+    def __enter__(self) -> None:
+        self._more.__enter__()
+        try:
+            super().__enter__()
+        except BaseException:
+            self._more.__exit__()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            super().__exit__()
+        finally:
+            self._more.__exit__()
+
+    def _alone(self) -> Mode:
+        mode = Two(self._enabled, self._more._alone())
+        mode._switch = self._switch
+        return mode
+
+
 class recompute(Mode):
     """Whether graphs built inside recompute the outputs of cheap ops in backward (True, the default everywhere) or keep them.
 
@@ -118,14 +145,18 @@ class no_grad(_Plain):
         super().__init__(False)
 
 
-class inference_mode(Mode):
+class _Inference(Mode):
+    _switch = "inference"
+
+
+class inference_mode(Two):
     """As :class:`no_grad`; ``inference_mode(False)`` as :class:`enable_grad`."""
 
     def __new__(cls, mode: Any = True) -> Any:
         return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
-        super().__init__(not mode)
+        super().__init__(not mode, _Inference(bool(mode)))
 
 
 class enable_grad(_Plain):
@@ -159,3 +190,8 @@ class set_grad_enabled(Mode):
 def is_grad_enabled() -> bool:
     """Is a graph being built in this thread?"""
     return local.state.grad
+
+
+def is_inference_mode_enabled() -> bool:
+    """Is this thread in :class:`inference_mode`?"""
+    return local.state.inference

@@ -26,7 +26,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade", "partial")
+                 "remade", "partial", "sweep", "inference", "asked")
 
     def __init__(self) -> None:
         self.grad = True
@@ -50,6 +50,12 @@ class State:
         self.remade: list[ref[Any]] | None = None
         #: Has the caller of a backward pass that is running asked for the gradients of some tensors only?
         self.partial = False
+        #: The backward pass that is running, or None.
+        self.sweep: Any = None
+        #: Is the thread in ``inference_mode``?
+        self.inference = False
+        #: Is it in ``detect_anomaly``, and was NaN to be looked for there?
+        self.asked = (False, True)
         #: ``launch(kernel, *arrays)``
         self.launch = _kernel_context().run
 

@@ -15,7 +15,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.events import TAGS
-from gradcore.ops.movement import as_strided, write_part
+from gradcore.ops.movement import as_strided, permute, write_part
 
 
 def note_view(view: Any, recorded: bool) -> None:
@@ -80,6 +80,20 @@ def become(tensor: Any, result: Any) -> Any:
     return tensor
 
 
+def show_as(tensor: Any, view: Any) -> Any:
+    """Let a tensor show its bytes as ``view``, which was taken of it, does: for its graph, an in-place op."""
+    before, log = tensor.edge, tensor.storage.device.ledger.log
+    if isinstance(log, Tracer):
+        log.reshaped(tensor)
+    tensor.spec, tensor.array = view.spec, view.array
+    if before is not None and type(before[0]) is Leaf:
+        before[0].spec = view.spec
+    elif view is not tensor:
+        tensor.edge = view.edge
+        hand_on(before, tensor)
+    return tensor
+
+
 def taken_apart(view: Any) -> bool:
     """Is it a view that was taken in no_grad mode, as by the forward of an autograd.Function, or a view of one?"""
     if view.base is not None:
@@ -95,6 +109,10 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     if target.edge is not None and type(target.edge[0]) is Leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     base = _base(target)
+    if base is None and recorded and not target.spec.contiguous and _views_of(target):
+        # Of a detached tensor, others may be views of the storage.
+        _give_base(name, target)
+        return
     if base is None or not (recorded or base.edge is not None):
         return
     if base.edge is not None and type(base.edge[0]) is Leaf:
@@ -107,8 +125,29 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     if not recorded:
         return
     if not base.spec.contiguous:
+        _give_base(name, base)
+
+
+def _views_of(base: Any) -> list[Any]:
+    return [view for seen, _ in base.storage.views or () for view in [seen()] if view is not None and view.base is base]
+
+
+def _give_base(name: str, tensor: Any) -> None:
+    """Make a tensor that is the base of views, but not contiguous, a view too: of a contiguous tensor of the same elements.
+
+    Raises NotImplementedError if its elements do not lie side by side.
+    """
+    spec = tensor.spec
+    order = sorted(range(spec.ndim), key=lambda d: spec.strides[d], reverse=True)
+    flat = permute(tensor, dims=tuple(order))
+    if not flat.spec.contiguous:
         raise NotImplementedError(f"{name}: an in-place write with a gradient to a view of a non-contiguous tensor, "
-                                  f"{base.spec}, is not supported: write to a clone(), or use the out-of-place op")
+                                  f"{spec}, is not supported: write to a clone(), or use the out-of-place op")
+    flat.base = None
+    for view in _views_of(tensor):
+        view.base = flat
+    tensor.base = flat
+    note_view(tensor, True)
 
 
 def rebase(target: Any) -> None:

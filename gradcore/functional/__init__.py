@@ -15,6 +15,7 @@ from gradcore.functional import (
     picking,
     pointwise,
     products,
+    reshaped,
     running,
     searching,
     shape,
@@ -47,7 +48,7 @@ METHODS = [
 #: Methods of a tensor that are not functions: in-place forms, and those with another order of arguments.
 TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS, **diagonals.TENSOR_METHODS,
                   **composed.TENSOR_METHODS, **gathering.TENSOR_METHODS, **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS,
-                  **products.TENSOR_METHODS,
+                  **products.TENSOR_METHODS, **reshaped.TENSOR_METHODS,
                   **{fn.__name__: fn for fn in (_types.is_complex, _types.is_inference, _types.is_nonzero, _types.is_same_size,
                                                 _types.is_signed)}}
 

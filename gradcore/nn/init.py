@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -199,3 +201,23 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     order = np.argsort(_drawn(_random.rand, (rows, columns), tensor, generator), axis=0)
     np.put_along_axis(values, order[:math.ceil(sparsity * rows)], 0.0, axis=0)
     return _put(tensor, values)
+
+
+def _deprecated(function: Any) -> Callable[..., Tensor]:
+    """The function by its name of before PyTorch 0.4, which warns."""
+    name = function.__name__
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Tensor:
+        warnings.warn(f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.", FutureWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    called.__name__ = called.__qualname__ = name[:-1]
+    called.__doc__ = f":func:`{name}`, by a deprecated name."
+    return called
+
+
+uniform, normal, constant, eye, dirac = map(_deprecated, (uniform_, normal_, constant_, eye_, dirac_))
+xavier_uniform, xavier_normal = map(_deprecated, (xavier_uniform_, xavier_normal_))
+kaiming_uniform, kaiming_normal = map(_deprecated, (kaiming_uniform_, kaiming_normal_))
+orthogonal, sparse = map(_deprecated, (orthogonal_, sparse_))

@@ -300,6 +300,10 @@ class Module(Hooked, Named, Stateful):
         return self._apply(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,
                                           non_blocking=non_blocking))
 
+    def type(self: M, dst_type: Any) -> M:
+        """Convert all parameters and buffers to a dtype, integers too, or to one of PyTorch's classes, which say a device."""
+        return self._apply(lambda t: t.type(dst_type))
+
     def to_empty(self: M, *, device: Any) -> M:
         """Move to a device without copying values, such as a model made on meta."""
         return self._apply(lambda t: empty_like(t, device=device))

@@ -70,6 +70,22 @@ def _lion_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means:
     return _update("lion", 2, params, grads, means)
 
 
+def _adamax_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
+                 infs: Sequence[TensorSpec], lr: type, step: type, beta1: type, *, beta2: float, eps: float,
+                 weight_decay: float, maximize: bool) -> Any:
+    return _update("adamax", 2, params, grads, means, infs)
+
+
+def _rprop_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], prevs: Sequence[TensorSpec],
+                sizes: Sequence[TensorSpec], smaller: type, larger: type, least: type, most: type, *, maximize: bool) -> Any:
+    return _update("rprop", 2, params, grads, prevs, sizes)
+
+
+def _asgd_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], averages: Sequence[TensorSpec], eta: type,
+               mu: type, lambd: type, *, weight_decay: float, maximize: bool) -> Any:
+    return _update("asgd", 2, params, grads, averages)
+
+
 sgd_ = op("sgd_", _sgd_spec, contiguous=True, writes=("params", "moments"),
           doc="Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013.")
 adam_ = op("adam_", _adam_spec, contiguous=True, writes=("params", "means", "squares"),
@@ -89,3 +105,12 @@ radam_ = op("radam_", _radam_spec, contiguous=True, writes=("params", "means", "
                 "``factor`` scales the adaptive step, and 0 says that there is none yet.")
 lion_ = op("lion_", _lion_spec, contiguous=True, writes=("params", "means"),
            doc="Chen et al., Symbolic Discovery of Optimization Algorithms, arXiv:2302.06675.")
+adamax_ = op("adamax_", _adamax_spec, contiguous=True, writes=("params", "means", "infs"),
+             doc="Kingma and Ba, arXiv:1412.6980, section 7.1, with ``eps`` added to the gradient's size.")
+rprop_ = op("rprop_", _rprop_spec, contiguous=True, writes=("params", "prevs", "sizes"),
+            doc="Riedmiller and Braun, A direct adaptive method for faster backpropagation learning, ICNN 1993: an "
+                "element's step size grows by ``larger`` while its gradient keeps its sign, and shrinks by ``smaller`` when "
+                "it changes.")
+asgd_ = op("asgd_", _asgd_spec, contiguous=True, writes=("params", "averages"),
+           doc="Polyak and Juditsky, Acceleration of stochastic approximation by averaging, SIAM J. Control Optim. 30 (1992): "
+               "p = (1 - lambd * eta) * p - eta * g, and the average moves by ``mu`` towards p.")

@@ -75,8 +75,8 @@ class AdamW(Adam):
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options, decoupled_weight_decay=True)
 
-    def load_state_dict(self, state_dict: Group) -> None:
-        """As :meth:`Optimizer.load_state_dict`; the decay stays decoupled, even if the state is from :class:`Adam`."""
-        super().load_state_dict(state_dict)
+    def _load(self, state_dict: Group) -> None:
+        super()._load(state_dict)
         for group in self.param_groups:
+            # It stays decoupled, even if the state is from Adam.
             group["decoupled_weight_decay"] = True

@@ -1,11 +1,11 @@
-"""Relatives of Adam: NAdam, RAdam and Lion."""
+"""Relatives of Adam: NAdam, RAdam, Adamax and Lion."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gradcore.ops.optimizer import lion_, nadam_, radam_
+from gradcore.ops.optimizer import adamax_, lion_, nadam_, radam_
 from gradcore.optim.optimizer import Group, Numbers
 from gradcore.optim.stepped import Moments, Stepped, Tensors, check_options
 
@@ -68,6 +68,38 @@ def _rectification(step: int, beta2: float) -> float:
         return 0.0
     share = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
     return float((share * correction) ** 0.5)
+
+
+class Adamax(Stepped):
+    """Adam with u, the largest size of the gradient so far, in the place of the second moment: Kingma and Ba, arXiv:1412.6980.
+
+    u fades by the second beta. ``foreach`` and ``capturable`` have no effect.
+    """
+
+    _free = ("lr", "betas")
+
+    @staticmethod
+    def _decisive(group: Group) -> Any:
+        return group["betas"][1]
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], numbers["step"], float(group["betas"][0])
+
+    def __init__(self, params: Iterable[Any], lr: Any = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False,
+                 differentiable: bool = False, capturable: bool = False) -> None:
+        check_options("Adamax", lr, weight_decay, eps, betas, differentiable)
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+                                  "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
+                                  "capturable": capturable})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("exp_avg", "exp_inf")
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        self._launch(adamax_, group, numbers, params, grads, *states, beta2=float(group["betas"][1]), eps=float(group["eps"]),
+                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])
 
 
 class Lion(Stepped):

@@ -17,6 +17,7 @@ from gradcore.engine.state import local, mark, scoped
 from gradcore.events import TAGS
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim.own_steps import name_state, update_scope, whole
+from gradcore.optim.state_hooks import StateHooks
 
 Group = dict[str, Any]
 #: The numbers in a parameter's state, besides tensors.
@@ -27,7 +28,7 @@ Numbers = dict[str, Any]
 watchers: list[Callable[[Any, Group, list[Any], Numbers], None]] = []
 
 
-class Optimizer:
+class Optimizer(StateHooks):
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
     Subclasses define ``step(closure=None)``, as in PyTorch: hooks are called around it, it runs in the phase ``optimizer``, and
@@ -136,7 +137,8 @@ class Optimizer:
     _unnamed = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _unnamed=True)
+        # A copy has no hooks, as in PyTorch.
+        self.__dict__.update(state, _unnamed=True, _before=Table(), _after=Table(), _of_state={})
 
     def _compute(self, closure: Callable[[], Any] | None) -> Any:
         """The loss of the closure, and the updates."""
@@ -210,11 +212,13 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state in PyTorch's layout: ``state`` by the parameter's index, ``param_groups`` with indices as ``params``."""
+        self._call_state_hooks("before saving")
         position = {id(p): k for k, p in enumerate(self._parameters())}
         groups = [{**group, "params": [position[id(p)] for p in group["params"]]} for group in self.param_groups]
         state = {position[id(p)] if isinstance(p, Tensor) else p: dict(s) if isinstance(s, dict) else s
                  for p, s in self.state.items()}
-        return {"state": state, "param_groups": groups}
+        found: dict[str, Any] = self._call_state_hooks("after saving", {"state": state, "param_groups": groups})
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load options and copies of state from a :meth:`state_dict` of gradcore or PyTorch.
@@ -222,6 +226,10 @@ class Optimizer:
         Raises KeyError for another kind of dict, ValueError for other groups, and for state of another shape than its
         parameter; then nothing is changed.
         """
+        self._load(self._call_state_hooks("before loading", dict(state_dict)))
+        self._call_state_hooks("after loading")
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         if not {"state", "param_groups"} <= state_dict.keys():
             raise KeyError("the state dict of an optimizer has 'state' and 'param_groups', but this one has "
                            f"{list(state_dict)[:8]}")
@@ -249,6 +257,10 @@ class Optimizer:
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
+    def _shape_of(self, p: Tensor, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor in the state of ``p``; None for a number."""
+        return None if name in self._numbers else p.spec.shape
+
     def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
         if isinstance(value, dict):
             return {key: self._loaded(p, name, v) for key, v in value.items()}
@@ -259,13 +271,13 @@ class Optimizer:
             return value
         if not ours:
             value = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-        own = type(self).step is not Optimizer.step
-        # PyTorch keeps counts as 0-d tensors; other 0-d state is a tensor only if its parameter is 0-d.
-        if value.ndim == 0 and not own and (name in self._numbers or p.spec.ndim):
+        own, shape = type(self).step is not Optimizer.step, self._shape_of(p, name)
+        # PyTorch keeps counts as 0-d tensors.
+        if value.ndim == 0 and not own and shape != ():
             return value.item()
-        if tuple(value.shape) != p.spec.shape and not own:
-            raise ValueError(f"loaded state {name!r} has shape {list(value.shape)}, and its parameter "
-                             f"{list(p.spec.shape)}")
+        if tuple(value.shape) != shape and not own:
+            raise ValueError(f"loaded state {name!r} has shape {list(value.shape)}, and that of its parameter, "
+                             f"{list(p.spec.shape)}, has {None if shape is None else list(shape)}")
         with state_of(p), modes.no_grad():
             return (functional.clone(value.detach().to(device=p.device, dtype=p.dtype)) if ours else
                     functional.tensor(value, dtype=p.dtype, device=p.device))

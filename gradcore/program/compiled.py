@@ -45,7 +45,7 @@ from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
-_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade")]
+_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep")]
 _MODES = attrgetter(*_STATE)
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
 _tracing: Any = long()

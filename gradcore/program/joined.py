@@ -34,6 +34,7 @@ class _Log(list[Raw]):
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
         self.disturbed = any(recorder.log.disturbed for recorder in recorders)
         self.beyond = ""  # A graph of a chain does continue the graphs before it.
+        self.reshapes = next((recorder.log.reshapes for recorder in recorders if recorder.log.reshapes), "")
         self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
         self.leaves = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.leaves.items()}
         self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}

@@ -6,6 +6,7 @@ what else refers to it. From the end of the run on the references are strong.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,6 +128,8 @@ class Recorder:
         self._fresh = fresh
 
     def __enter__(self) -> Recorder:
+        # The log tells by the collector's generations what the run makes.
+        gc.collect(0)
         try:
             self._opening = len(self.device.ledger.begin_log(self.log))
             optimizers.watchers.append(self._watch)
@@ -199,6 +202,8 @@ class Builder:
         if recorder.log.beyond:
             self._obstacles.append(f"{recorder.log.beyond} continues a graph that was built before: detach it, or build it "
                                    "inside")
+        if recorder.log.reshapes:
+            self._obstacles.append(f"{recorder.log.reshapes} changes the shape of a tensor from before the run in place")
         if len(launches) != len(recorder.log.launches):
             raise TraceError("a step (gradcore.step) or another recording was opened and closed inside a traced function: open "
                              "it around the call")

@@ -21,6 +21,7 @@ from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
+from gradcore.program.passed import is_new
 from gradcore.spec import TensorSpec
 
 #: The name of the node at which a trace ends and the graph of an argument begins.
@@ -55,6 +56,8 @@ class TraceLog(Tracer):
         self.foreign: dict[int, Raw] = {}
         #: The line that read a tensor whose graph was built before the trace, or "".
         self.beyond = ""
+        #: The line that gave a tensor of before the trace another shape in place, or "".
+        self.reshapes = ""
         #: Did the gradient of an earlier compiled call run? Its launches are those of another program.
         self.replayed = False
         #: Nodes built during the trace have larger numbers.
@@ -67,6 +70,11 @@ class TraceLog(Tracer):
     def viewed(self, source: Any) -> None:
         """A view of ``source`` is taken. A program needs no record of it, since the operands of launches have their specs."""
         self._read(source)
+
+    def reshaped(self, tensor: Any) -> None:
+        """A tensor gets another shape in place. The operands of launches say so for those that the run makes."""
+        if not is_new(tensor):
+            self.reshapes = self.reshapes or str(SITES[here()])
 
     def _read(self, value: Any) -> None:
         if value.edge is None:

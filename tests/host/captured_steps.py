@@ -19,7 +19,7 @@ on: dict[str, Any] = {"device": "cuda"}
 
 KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}),
          ("AdamW", {"amsgrad": True}), ("RMSprop", {"centered": True}), ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}),
-         ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
+         ("NAdam", {}), ("RAdam", {}), ("Lion", {}), ("Adamax", {}), ("Rprop", {}), ("ASGD", {"t0": 2})]
 
 
 class Training:

@@ -58,7 +58,8 @@ def theirs(torch: Any, path: str, name: str) -> list[str]:
         names = parameters(function)[path == "Tensor":]
         if not {"args", "kwargs"} >= {*names}:
             return [n for n in names if n not in ("args", "kwargs")]
-    if not callable(function) or isinstance(function, type):
+    # Deprecated names of nn.init pass on what they are given; ops of those names are other things.
+    if not callable(function) or isinstance(function, type) or path == "nn.init":
         return []
     return list(dict.fromkeys(n for names in schemas(torch, path, name) for n in names))
 

@@ -59,7 +59,8 @@ def same_state(model: Any, other: Any) -> bool:
 @pytest.mark.parametrize("kind, settings", [
     ("SGD", {}), ("SGD", {"momentum": 0.9}), ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}),
     ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {"centered": True}), ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}),
-    ("NAdam", {}), ("RAdam", {}), ("Lion", {}), ("Adam", {"amsgrad": True, "weight_decay": 0.1})])
+    ("NAdam", {}), ("RAdam", {}), ("Lion", {}), ("Adamax", {}), ("Rprop", {}), ("ASGD", {"t0": 2}),
+    ("Adam", {"amsgrad": True, "weight_decay": 0.1})])
 def test_a_training_step_is_replayed_bit_for_bit(kind: str, settings: Any) -> None:
     eager, model, optimizer, compiled, other, second = pair(kind, **settings)
     schedules = [gradcore.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in (optimizer, second)]

@@ -41,7 +41,8 @@ X = (2, 4)
 
 
 @pytest.mark.parametrize("change", ["fill", "tensor", "memory", "number", "and back"])
-@pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD", "Lion", "Adagrad", "Adadelta"])
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD", "Lion", "Adagrad", "Adadelta",
+                                  "Adamax", "Rprop", "Adafactor"])
 def test_a_rate_that_is_a_tensor(kind: str, change: str) -> None:
     def train(wrap: Wrap) -> list[float]:
         model = nn.Linear(4, 3)
@@ -63,6 +64,27 @@ def test_a_rate_that_is_a_tensor(kind: str, change: str) -> None:
 
     eager, compiled = both(train)
     assert eager == compiled
+
+
+@pytest.mark.parametrize(("kind", "option", "values"), [
+    ("Rprop", "etas", ((0.5, 1.2), (0.3, 1.5))), ("Rprop", "step_sizes", ((1e-6, 50), (0.01, 0.02))),
+    ("ASGD", "lr", (0.1, 0.2)), ("ASGD", "lambd", (1e-4, 0.1)), ("ASGD", "alpha", (0.75, 0.5)), ("ASGD", "t0", (1e6, 2))])
+def test_options_that_are_operands_change_without_another_trace(kind: str, option: str, values: Any) -> None:
+    steps = []
+
+    def train(wrap: Wrap) -> list[float]:
+        model = nn.Linear(4, 3)
+        optimizer = getattr(optim, kind)(model.parameters(), **{option: values[0]})
+        step, losses = wrap(step_of(model, optimizer)), []
+        steps.append(step)
+        for k in range(9):
+            losses.append(step(gradcore.ones(*X) * (1 + k % 3)).item())
+            if k == 4:
+                optimizer.param_groups[0][option] = values[1]
+        return [*losses, *(x.item() for s in optimizer.state.values() for x in [s.get("ax", s.get("prev")).sum()])]
+
+    eager, compiled = both(train)
+    assert eager == compiled and len(steps[1].traces) == 2
 
 
 @pytest.mark.parametrize("kinds", [("SGD", "Adam"), ("Adam", "SGD"), ("Adam", "Adam"), ("Adam", "NAdam")])

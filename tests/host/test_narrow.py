@@ -164,7 +164,8 @@ def test_conversions() -> None:
     assert (gradcore.tensor([0.1], dtype=bfloat16) == 0.1).item(), "a number is compared as the dtype has it"
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Lion"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Lion",
+                                  "Adamax", "ASGD", "Adafactor"])
 def test_optimizers_update_it(name: str) -> None:
     def trained(dtype: Any) -> Any:
         p = gradcore.tensor([1.0, -2.0, 0.5], dtype=dtype, requires_grad=True)

@@ -72,3 +72,40 @@ def test_a_machine_without_a_gpu_supports_no_bfloat16_on_it() -> None:
         with raises(gradcore.DeviceError, "cuda is not available"):
             call(1)
     assert gradcore.GradScaler is gradcore.amp.GradScaler
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "args"), [
+    ("uniform", (2.0, 2.0)), ("normal", (3.0, 0.0)), ("constant", (0.5,)), ("eye", ()), ("dirac", ()), ("xavier_uniform", ()),
+    ("xavier_normal", ()), ("kaiming_uniform", ()), ("kaiming_normal", ()), ("orthogonal", ()), ("sparse", (0.5,)),
+    ("clip_grad_norm", (1.0,))])
+def test_deprecated_names_warn_in_torchs_words(torch: Any, name: str, args: tuple[Any, ...]) -> None:
+    said = []
+    for t in (gradcore, torch):
+        p = t.ones(*((2, 3, 4) if name == "dirac" else (2, 3)), requires_grad=True)
+        p.grad = t.ones(*p.shape)
+        with pytest.warns(FutureWarning) as caught:
+            made = getattr(t.nn.utils if name == "clip_grad_norm" else t.nn.init, name)(p, *args)
+        warning, = caught
+        said.append((str(warning.message), warning.filename, warning.lineno))
+        if name == "clip_grad_norm":
+            np.testing.assert_allclose([made.item(), p.grad.norm().item()], [6 ** 0.5, 1.0], rtol=1e-5)
+        else:
+            assert made is p
+            if name in ("uniform", "normal", "constant", "eye", "dirac"):
+                said[-1] += (p.tolist(),)
+    assert said[0] == said[1] and said[0][1] == __file__
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("of", ["float64", "double", "DoubleTensor"])
+def test_a_module_takes_a_type(torch: Any, of: str) -> None:
+    made = []
+    for t in (gradcore, torch):
+        m = t.nn.Sequential(t.nn.Linear(2, 3), t.nn.BatchNorm1d(3))
+        kind = "torch.DoubleTensor" if of == "double" else getattr(t, of)
+        weight = m[0].weight
+        (m(t.ones(2, 2)) * t.ones(2, 3)).sum().backward()
+        assert m.type(dst_type=kind) is m and m[0].weight is weight and weight.requires_grad
+        made.append([(k, v.dtype.itemsize) for k, v in (*m.state_dict().items(), ("grad", weight.grad))])
+    assert made[0] == made[1] and {size for _, size in made[0]} == {8}

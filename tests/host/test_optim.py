@@ -55,6 +55,14 @@ FAMILY: list[tuple[str, dict[str, Any]]] = [
     ("RAdam", {"lr": 0.05}),
     ("RAdam", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True}),
     ("RAdam", {"betas": (0.8, 0.9), "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adamax", {}),
+    ("Adamax", {"lr": 0.05, "betas": (0.8, 0.9), "eps": 0.1, "weight_decay": 0.1, "maximize": True}),
+    ("Rprop", {}),
+    ("Rprop", {"lr": 0.05, "etas": (0.4, 1.5), "step_sizes": (0.01, 0.2), "maximize": True}),
+    ("Adafactor", {}),
+    ("Adafactor", {"lr": 0.1, "beta2_decay": -0.5, "eps": (1e-3, 1e-2), "d": 1.5, "weight_decay": 0.1, "maximize": True}),
+    ("ASGD", {"lr": 0.1}),
+    ("ASGD", {"lr": 0.1, "lambd": 0.02, "alpha": 0.5, "t0": 3, "weight_decay": 0.1, "maximize": True}),
 ]
 LION: tuple[str, dict[str, Any]] = ("Lion", {"lr": 0.01, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True})
 
@@ -115,7 +123,7 @@ def test_a_loaded_optimizer_goes_on_as_the_saved_one(name: str, options: dict[st
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize(("name", "options"), [*CONFIGS[:2], *((name, {}) for name in (
-    "Adam", "RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Lion"))], ids=lambda v: str(v))
+    "Adam", "RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Lion", "Adamax", "Rprop", "ASGD"))], ids=lambda v: str(v))
 def test_one_launch_updates_all(name: str, options: dict[str, Any], count: int) -> None:
     params = parameters(gradcore)[:count]
     optimizer = getattr(optim, name)(params, **options)

@@ -62,6 +62,20 @@ def test_a_parameter_without_dimensions_goes_on_after_loading(oracle: Any, name:
     np.testing.assert_allclose(ours.item(), theirs.item(), rtol=2e-6)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Adamax", "Rprop", "ASGD", "Adafactor"])
+def test_a_gradient_that_is_not_finite_reaches_what_it_does_in_torch(oracle: Any, name: str) -> None:
+    ours, theirs = parameters(gradcore), parameters(oracle)
+    a, b = getattr(optim, name)(ours), getattr(oracle.optim, name)(theirs)
+    for step in range(4):
+        for library, params, optimizer in ((gradcore, ours, a), (oracle, theirs, b)):
+            give_gradients(library, params, step)
+            if step == 1:
+                params[1].grad[2], params[1].grad[4] = float("nan"), float("inf")
+            optimizer.step()
+    compare(ours, theirs)
+
+
 def test_lion_is_its_paper() -> None:
     params = parameters(gradcore)
     lion = optim.Lion(params, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
@@ -111,6 +125,9 @@ def test_errors_have_pytorchs_words() -> None:
             (lambda: optim.Adadelta([p], rho=1.5), "Invalid rho value: 1.5"),
             (lambda: optim.NAdam([p], momentum_decay=-1), "Invalid momentum_decay value: -1"),
             (lambda: optim.RAdam([p], betas=(0.9, 1.0)), "Invalid beta parameter at index 1: 1.0"),
+            (lambda: optim.Adamax([p], betas=(1.0, 0.9)), "Invalid beta parameter at index 0: 1.0"),
+            (lambda: optim.Rprop([p], etas=(0.5, 0.9)), "Invalid eta values: 0.5, 0.9"),
+            (lambda: optim.ASGD([p], weight_decay=-1), "Invalid weight_decay value: -1"),
             (lambda: optim.Lion([p], weight_decay=-3), "Invalid weight_decay value: -3")):
         with raises(ValueError, text):
             make()

@@ -86,7 +86,7 @@ def test_values_come_back(value: Any) -> None:
 
 OPTIMIZERS = [(optim.SGD, {"momentum": 0.9}), (optim.SGD, {}), (optim.Adam, {}), (optim.AdamW, {}), (optim.NAdam, {}),
               (optim.RAdam, {}), (optim.RMSprop, {"centered": True}), (optim.Adagrad, {}), (optim.Adadelta, {}),
-              (optim.Lion, {})]
+              (optim.Lion, {}), (optim.Adamax, {}), (optim.Rprop, {}), (optim.ASGD, {"t0": 2})]
 
 
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=lambda x: getattr(x, "__name__", None) or ",".join(x) or "plain")

@@ -1,0 +1,58 @@
+"""Views taken in place: the tensor itself gets the shape and the strides, and its history the view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.engine import modes
+from gradcore.engine.owners import note_write
+from gradcore.engine.views import check_recorded_write, show_as
+from gradcore.errors import SpecError
+from gradcore.functional import shape as sh
+
+Tensor = Any
+
+
+def _shown(name: str, input: Tensor, view: Any, *args: Any) -> Tensor:
+    # A result has its history in every mode: without, its gradient would have the shape of before.
+    with modes.set_grad_enabled(modes.is_grad_enabled() or not input.is_leaf):
+        if modes.is_grad_enabled():
+            check_recorded_write(name, input, False)
+        show_as(input, view(input, *args))
+    note_write(input, name)
+    return input
+
+
+def t_(input: Tensor) -> Tensor:
+    """``t``, of the tensor itself: no element moves. Returns it; raises RuntimeError for a leaf that requires grad."""
+    if input.spec.ndim > 2:
+        raise SpecError(f"t_() expects a tensor with <= 2 dimensions, but self is {input.spec.ndim}D")
+    return _shown("t_", input, sh.t)
+
+
+def transpose_(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """``transpose``, of the tensor itself: no element moves. Returns it; raises RuntimeError for a leaf that requires grad."""
+    return _shown("transpose_", input, sh.transpose, dim0, dim1)
+
+
+def swapaxes_(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """:func:`transpose_`."""
+    return _shown("swapaxes_", input, sh.transpose, axis0, axis1)
+
+
+def swapdims_(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """:func:`transpose_`."""
+    return _shown("swapdims_", input, sh.transpose, dim0, dim1)
+
+
+def squeeze_(input: Tensor, dim: sh.Dim = None) -> Tensor:
+    """``squeeze``, of the tensor itself: no element moves. Returns it; raises RuntimeError for a leaf that requires grad."""
+    return _shown("squeeze_", input, sh.squeeze, dim)
+
+
+def unsqueeze_(input: Tensor, dim: int) -> Tensor:
+    """``unsqueeze``, of the tensor itself: no element moves. Returns it; raises RuntimeError for a leaf that requires grad."""
+    return _shown("unsqueeze_", input, sh.unsqueeze, dim)
+
+
+TENSOR_METHODS = {fn.__name__: fn for fn in (squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_)}
