@@ -99,9 +99,8 @@ WORDS: dict[str, str] = {
         LinearCrossEntropyLoss linear_cross_entropy NLLLoss2d""",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d
         affine_grid_generator""",
-    "gradcore.nn.MaxPool2d": "MaxUnpool1d MaxUnpool2d MaxUnpool3d FractionalMaxPool2d FractionalMaxPool3d",
-    "gradcore.nn.functional.max_pool2d": """max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d fractional_max_pool3d
-        max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices""",
+    "gradcore.nn.MaxPool2d": "FractionalMaxPool2d FractionalMaxPool3d",
+    "gradcore.nn.functional.max_pool2d": "fractional_max_pool2d fractional_max_pool3d",
     "gradcore.nn.GroupNorm": "CrossMapLRN2d",
     "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
     "gradcore.nn.Module.register_buffer": "UninitializedBuffer",

@@ -1,6 +1,6 @@
 """Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
-from gradcore.nn import activations, functional, init, lazy, pooling, utils
+from gradcore.nn import activations, functional, init, lazy, pooling, unpooling, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
@@ -86,6 +86,7 @@ from gradcore.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from gradcore.nn.unpooling import *  # noqa: F403
 
 __all__ = ["GELU", "GRU", "LSTM", "RNN", "AlphaDropout", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
            "BatchNorm3d", "Bilinear", "Buffer", "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d",
@@ -103,4 +104,4 @@ __all__ = ["GELU", "GRU", "LSTM", "RNN", "AlphaDropout", "BCELoss", "BCEWithLogi
            "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "TripletMarginLoss",
            "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
            "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "utils"]
-__all__ += activations.__all__ + pooling.__all__ + lazy.__all__ + ["UninitializedParameter"]
+__all__ += activations.__all__ + pooling.__all__ + unpooling.__all__ + lazy.__all__ + ["UninitializedParameter"]

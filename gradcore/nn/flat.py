@@ -15,11 +15,12 @@ Tensor = Any
 Size = int | Sequence[int]
 
 __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_entropy_with_logits", "conv_transpose3d",
-           "cosine_embedding_loss", "dropout", "embedding", "hinge_embedding_loss",
-           "instance_norm", "kl_div", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "pdist",
+           "cosine_embedding_loss", "dropout", "embedding", "hinge_embedding_loss", "instance_norm", "kl_div",
+           "margin_ranking_loss", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "pdist",
            "poisson_nll_loss", "rms_norm", "rrelu", "triplet_margin_loss"]
 
 max_pool1d, max_pool2d, max_pool3d, pdist = F.max_pool1d, F.max_pool2d, F.max_pool3d, F.pdist
+max_pool1d_with_indices = F.max_pool1d_with_indices
 conv_transpose3d, rms_norm, rrelu = F.conv_transpose3d, F.rms_norm, F.rrelu
 
 #: PyTorch's numbers of the reductions are the indices.
