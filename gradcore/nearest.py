@@ -95,7 +95,7 @@ WORDS: dict[str, str] = {
         share_memory share_memory_ is_shared is_distributed""",
     "gradcore.save and gradcore.load": "storage serialization hub",
     "gradcore.data.load": "datapipes",
-    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """CTCLoss ctc_loss AdaptiveLogSoftmaxWithLoss
+    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """AdaptiveLogSoftmaxWithLoss
         LinearCrossEntropyLoss linear_cross_entropy NLLLoss2d""",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d
         affine_grid_generator""",

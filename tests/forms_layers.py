@@ -1,4 +1,4 @@
-"""Functions of networks that have integer operands beside their input: unpooling."""
+"""Functions of networks that have integer operands beside their input: unpooling, losses of labels without times."""
 
 from __future__ import annotations
 
@@ -42,3 +42,28 @@ for _d in (1, 2, 3):
     form(f"adaptive_max_pool{_d}d_with_indices", lambda t, x, d=_d: getattr(
         t.nn.functional, f"adaptive_max_pool{d}d_with_indices")(x, 2), floats(1, 2, *(4, 3, 5)[:_d]))
 FORMS.append(Form("max_pool1d_with_indices", lambda t, x: t.max_pool1d_with_indices(x, 2, 1), (floats(1, 2, 5),)))
+
+# -- labels without times --------------------------------------------------------------------------------------------------
+
+_spoken, _ins, _outs = floats(7, 3, 5), ints(3, given=(7, 5, 6)), ints(3, given=(4, 0, 2))
+_padded, _flat = ints(3, 4, low=1, given=(1, 1, 3, 4, 9, 9, 9, 9, 2, 2, -1, -1)), ints(6, low=1, given=(1, 1, 3, 4, 2, 2))
+
+
+def spoken(name: str, call: Callable[..., Any], *operands: Operand, **options: Any) -> None:
+    form(f"ctc_loss:{name}", lambda t, x, *rest: call(t, t.nn.functional.log_softmax(x, -1), *rest), *operands,
+         **{"tolerance": 3e-5, "smooth": False} | options)
+
+
+for _reduction in ("none", "mean", "sum"):
+    spoken(_reduction, lambda t, x, y, i, o, r=_reduction: t.nn.functional.ctc_loss(x, y, i, o, reduction=r), _spoken, _padded,
+           _ins, _outs)
+    spoken(f"in a row {_reduction}", lambda t, x, y, r=_reduction: t.nn.functional.ctc_loss(x, y, (7, 5, 6), (4, 0, 2), 0, r),
+           _spoken, _flat)
+    spoken(f"one sample {_reduction}", lambda t, x, y, i, o, r=_reduction: t.nn.functional.ctc_loss(
+        x[:, 0], y, i[0], o[:1], reduction=r), _spoken, ints(4, given=(0, 2, 2, 4)), _ins, _outs)
+    spoken(f"too short {_reduction}", lambda t, x, y, i, o, r=_reduction: t.nn.functional.ctc_loss(
+        x, y.int(), i, o.int(), 0, r, True), _spoken, _padded, ints(3, given=(3, 5, 0)), _outs)
+spoken("another blank", lambda t, x, y, i, o: t.nn.CTCLoss(4, "sum")(x, y - 1, i, o), _spoken,
+       ints(3, 4, low=1), _ins, _outs)
+FORMS.append(Form("ctc_loss", lambda t, x, y, i, o: [t.ctc_loss(t.log_softmax(x, 2), y, i, o, 0, r, False) for r in (0, 1, 2)],
+                  (_spoken, _padded, _ins, _outs), tolerance=3e-5, smooth=False))

@@ -15,7 +15,7 @@ Tensor = Any
 Size = int | Sequence[int]
 
 __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_entropy_with_logits", "conv_transpose3d",
-           "cosine_embedding_loss", "dropout", "embedding", "hinge_embedding_loss", "instance_norm", "kl_div",
+           "cosine_embedding_loss", "ctc_loss", "dropout", "embedding", "hinge_embedding_loss", "instance_norm", "kl_div",
            "margin_ranking_loss", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "pdist",
            "poisson_nll_loss", "rms_norm", "rrelu", "triplet_margin_loss"]
 
@@ -88,6 +88,12 @@ def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, red
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.margin_ranking_loss`."""
     return F.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+             zero_infinity: bool = False) -> Tensor:
+    """:func:`gradcore.nn.functional.ctc_loss`."""
+    return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, _REDUCTIONS[reduction], zero_infinity)
 
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,

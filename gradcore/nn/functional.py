@@ -18,6 +18,7 @@ from gradcore.functional import bags, dropouts, grids, norms, pooling, sampling,
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
 from gradcore.functional.bags import *  # noqa: F403 - what its __all__ names
+from gradcore.functional.ctc import ctc_loss
 from gradcore.functional.distances import pdist
 from gradcore.functional.dropouts import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
@@ -65,7 +66,7 @@ __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_e
            "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
 __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
-            "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
+            "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
             "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "normalize", "pairwise_distance",
             "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
             "triplet_margin_with_distance_loss"]
