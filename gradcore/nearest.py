@@ -91,18 +91,16 @@ WORDS: dict[str, str] = {
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
-    "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
+    "one process on one device": """distributed parallel DistributedSampler multiprocessing
         share_memory share_memory_ is_shared is_distributed""",
     "gradcore.save and gradcore.load": "storage serialization hub",
     "gradcore.data.load": "datapipes",
-    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """AdaptiveLogSoftmaxWithLoss
-        LinearCrossEntropyLoss linear_cross_entropy NLLLoss2d""",
+    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": "LinearCrossEntropyLoss linear_cross_entropy",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d
         affine_grid_generator""",
     "gradcore.nn.MaxPool2d": "FractionalMaxPool2d FractionalMaxPool3d",
     "gradcore.nn.functional.max_pool2d": "fractional_max_pool2d fractional_max_pool3d",
-    "gradcore.nn.GroupNorm": "CrossMapLRN2d",
-    "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
+    "gradcore.nn.Dropout2d": "feature_dropout",
     "gradcore.nn.Module.register_buffer": "UninitializedBuffer",
     "gradcore.nn.Sequential": "Container",
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",

@@ -15,7 +15,8 @@ Tensor = Any
 Size = int | Sequence[int]
 
 __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_entropy_with_logits", "conv_transpose3d",
-           "cosine_embedding_loss", "ctc_loss", "dropout", "embedding", "hinge_embedding_loss", "instance_norm", "kl_div",
+           "cosine_embedding_loss", "ctc_loss", "dropout", "embedding", "feature_alpha_dropout",
+           "hinge_embedding_loss", "instance_norm", "kl_div",
            "margin_ranking_loss", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "pdist",
            "poisson_nll_loss", "rms_norm", "rrelu", "triplet_margin_loss"]
 
@@ -41,6 +42,11 @@ def dropout(input: Tensor, p: float, train: bool) -> Tensor:
 def alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     """:func:`gradcore.nn.functional.alpha_dropout`, with a required ``train``."""
     return F.alpha_dropout(input, p, train)
+
+
+def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """:func:`gradcore.nn.functional.feature_alpha_dropout`, with a required ``train``."""
+    return F.feature_alpha_dropout(input, p, train)
 
 
 def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1) -> Tensor:

@@ -19,7 +19,7 @@ from tests.logs import normalized
 #: Functions that read values on the host, return no tensor, or draw random numbers.
 ELSEWHERE = ("unique_consecutive", "Tensor.unique_consecutive", "is_nonzero", "is_same_size", "is_signed", "is_complex")
 #: Functions that return their argument unchanged, without an op.
-UNCHANGED = ("alpha_dropout", "cartesian_prod:one")
+UNCHANGED = ("alpha_dropout", "feature_alpha_dropout", "cartesian_prod:one")
 #: Calls with operands, which determine the device of their results.
 FORMS = [form for part in (forms_composed, forms_gathered, forms_layers, forms_networks) for form in part.FORMS
          if form.operands and form.function not in ELSEWHERE]
