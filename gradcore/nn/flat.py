@@ -49,9 +49,14 @@ def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return F.feature_alpha_dropout(input, p, train)
 
 
-def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1) -> Tensor:
-    """Rows of ``weight`` [K, D] at ``indices``; the row ``padding_idx``, unless -1, gets no gradient."""
-    return F.embedding(indices, weight, None if padding_idx < 0 else padding_idx)
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Tensor:
+    """Rows of ``weight`` [K, D] at ``indices``; the row ``padding_idx``, unless -1, gets no gradient.
+
+    The rest is as in :func:`gradcore.nn.functional.embedding`.
+    """
+    return F.embedding(indices, weight, None if padding_idx < 0 else padding_idx, scale_grad_by_freq=scale_grad_by_freq,
+                       sparse=sparse)
 
 
 def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
