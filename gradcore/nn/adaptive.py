@@ -66,7 +66,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     def reset_parameters(self) -> None:
         """Draw all weights anew."""
         self.head.reset_parameters()
-        for first, second in self.tail:
+        layers: Any = self.tail.children()
+        for first, second in layers:
             first.reset_parameters()
             second.reset_parameters()
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore import cuda
-from gradcore.devices.naming import device
+from gradcore.cuda.properties import gpu
 from gradcore.engine.value import Value
+from gradcore.functional.creation import transfer
 from gradcore.nn.module import Module
 from gradcore.nn.norm import _BatchNorm
 
@@ -61,12 +62,12 @@ class DataParallel(Module):
             return
         if device_ids is not None and len(device_ids) > 1:
             raise NotImplementedError(f"DataParallel runs on one device, but got device_ids={list(device_ids)}")
-        given = cuda.current_device() if not device_ids else device_ids[0]
-        index = given if isinstance(given, int) else device(given).index
+        self._device = gpu(device_ids[0] if device_ids else cuda.current_device())
+        index = self._device.index or 0
         self.dim = dim
         self.device_ids = [index]
         self.output_device = index
-        self.module.to(f"cuda:{index}")
+        self.module.to(self._device)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.device_ids:
@@ -75,7 +76,7 @@ class DataParallel(Module):
 
     def _moved(self, given: Any) -> Any:
         if isinstance(given, Value):
-            return given.to(f"cuda:{self.device_ids[0]}")
+            return given if given.storage.device is self._device else transfer(given, self._device)
         if isinstance(given, dict):
             return {name: self._moved(value) for name, value in given.items()}
         if type(given) in (tuple, list):

@@ -33,7 +33,7 @@ def fuse_conv_bn_eval(conv: Layer, bn: Module, transpose: bool = False) -> Layer
     norm: Any = bn
     fused.weight, fused.bias = fuse_conv_bn_weights(fused.weight, fused.bias, norm.running_mean, norm.running_var, norm.eps,
                                                     norm.weight, norm.bias, transpose)
-    return fused  # type: ignore[no-any-return]
+    return fused
 
 
 def fuse_conv_bn_weights(conv_w: Tensor, conv_b: Tensor | None, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float,
@@ -62,7 +62,7 @@ def fuse_linear_bn_eval(linear: Layer, bn: Module) -> Layer:
                              f"linear.out_features={fused.out_features} and bn.num_features={norm.num_features}")
     fused.weight, fused.bias = fuse_linear_bn_weights(fused.weight, fused.bias, norm.running_mean, norm.running_var, norm.eps,
                                                       norm.weight, norm.bias)
-    return fused  # type: ignore[no-any-return]
+    return fused
 
 
 def fuse_linear_bn_weights(linear_w: Tensor, linear_b: Tensor | None, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float, bn_w: Tensor,
