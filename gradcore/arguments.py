@@ -34,8 +34,6 @@ INSTEAD = {
     "out": "use the result, or copy it with out.copy_(...)",
     "generator": "use gradcore.rand or randn with the same shape",
     "sparse": "gradients are dense",
-    "max_norm": "scale the rows of the weight before the call",
-    "scale_grad_by_freq": "scale weight.grad after backward",
     "antialias": "blur with gradcore.nn.functional.avg_pool2d first",
     "out_dtype": "convert the operands with x.to(dtype)",
     "pin_memory": "call x.pin_memory() on the result",

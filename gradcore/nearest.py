@@ -86,20 +86,16 @@ WORDS: dict[str, str] = {
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
-    "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
-        is_distributed""",
+    "one process on one device": "distributed parallel DistributedSampler multiprocessing is_distributed",
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "storage serialization hub",
     "gradcore.data.load": "datapipes",
-    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """CTCLoss ctc_loss AdaptiveLogSoftmaxWithLoss
-        LinearCrossEntropyLoss linear_cross_entropy NLLLoss2d""",
+    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": "LinearCrossEntropyLoss linear_cross_entropy",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d
         affine_grid_generator""",
-    "gradcore.nn.MaxPool2d": "MaxUnpool1d MaxUnpool2d MaxUnpool3d FractionalMaxPool2d FractionalMaxPool3d",
-    "gradcore.nn.functional.max_pool2d": """max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d fractional_max_pool3d
-        max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices""",
-    "gradcore.nn.GroupNorm": "CrossMapLRN2d",
-    "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
+    "gradcore.nn.MaxPool2d": "FractionalMaxPool2d FractionalMaxPool3d",
+    "gradcore.nn.functional.max_pool2d": "fractional_max_pool2d fractional_max_pool3d",
+    "gradcore.nn.Dropout2d": "feature_dropout",
     "gradcore.nn.Module.register_buffer": "UninitializedBuffer",
     "gradcore.nn.Sequential": "Container",
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",

@@ -28,7 +28,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "reductions, running sums, sorting": ("reduce scan statistics order", "forms_folds forms_gathered"),
     "linear algebra": ("linalg decompositions", "forms_products"),
     "shape and index": ("movement arrangement placing", "forms_shapes"),
-    "networks": ("nn losses attention batch_norm group_norm convolution pooling recurrent rms_norm", "forms_networks"),
+    "networks": ("nn losses ctc attention batch_norm group_norm convolution pooling recurrent rms_norm",
+                 "forms_networks forms_layers"),
     "creation and random": ("creation random", ""),
     "updates of optimizers": ("optimizer", "")}
 

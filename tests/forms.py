@@ -51,9 +51,19 @@ class Form:
 
 
 def all_forms() -> list[Form]:
-    from tests import forms_composed, forms_folds, forms_gathered, forms_networks, forms_pointwise, forms_products, forms_shapes
+    from tests import (
+        forms_composed,
+        forms_folds,
+        forms_gathered,
+        forms_layers,
+        forms_networks,
+        forms_pointwise,
+        forms_products,
+        forms_shapes,
+    )
 
-    modules = (forms_pointwise, forms_composed, forms_shapes, forms_folds, forms_products, forms_gathered, forms_networks)
+    modules = (forms_pointwise, forms_composed, forms_shapes, forms_folds, forms_products, forms_gathered, forms_networks,
+               forms_layers)
     return [form for module in modules for form in module.FORMS]
 
 

@@ -55,6 +55,7 @@ FLAT: dict[str, tuple[Callable[..., Any], tuple[Operand, ...]]] = {
     "conv_transpose3d": (lambda t, x, w: t.conv_transpose3d(x, w), (floats(1, 1, 2, 2, 2), floats(1, 2, 1, 2, 2))),
     "dropout": (lambda t, x: [t.dropout(x, 0.5, False), t.dropout(x, p=1.0, train=True)], (_rows,)),
     "alpha_dropout": (lambda t, x: t.alpha_dropout(x, 0.5, train=False), (_rows,)),
+    "feature_alpha_dropout": (lambda t, x: t.feature_alpha_dropout(x, 0.5, train=False), (_rows,)),
     "embedding": (lambda t, w, i: [t.embedding(w, i), t.embedding(w, i, padding_idx=1)], (floats(5, 2), ints(2, 3))),
     "batch_norm": (lambda t, x, w, b, m, v: t.batch_norm(x, w, b, m.detach(), v.detach(), False, 0.1, 1e-5, True),
                    (_rows, _stats, _stats, _stats, _stats)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     gpu_attention,
+    gpu_ctc,
     gpu_decompositions,
     gpu_elementwise,
     gpu_folds,

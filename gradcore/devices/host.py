@@ -12,6 +12,7 @@ import numpy as np
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_batch_norm,
     host_convolution,
+    host_ctc,
     host_decompositions,
     host_elementary,
     host_erf,

@@ -24,7 +24,7 @@ from gradcore.ops.op import Op
 #: Products, which cost the most and whose kernels add up in float32: they run in the region's dtype.
 LOWER = frozenset("matmul linear conv2d conv2d_input_grad attention rnn lstm gru".split())
 #: What loses too much, or overflows, in 16 bits: functions that grow fast, sums, norms and losses.
-FLOAT32 = frozenset("""arccos arcsin bce bce_logits cosh cross_entropy cumprod cumsum digamma erfc erfinv exp exp2
+FLOAT32 = frozenset("""arccos arcsin bce bce_logits cosh cross_entropy ctc_loss cumprod cumsum digamma erfc erfinv exp exp2
     expm1 group_norm huber layer_norm lgamma log log10 log1p log2 log_softmax logit logsigmoid logsumexp mean mse_loss
     polygamma pow prod reciprocal rms_norm rsqrt sinh softmax softplus sum tan var vector_norm""".split())
 _FLOAT = np.dtype(np.float32)

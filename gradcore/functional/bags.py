@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import refusal
 from gradcore.engine.owners import upload
 from gradcore.errors import DataDependentShape, SpecError
+from gradcore.functional import any as any_of
 from gradcore.functional import max as max_of
-from gradcore.functional import sum
-from gradcore.functional.attention import embedding
+from gradcore.functional import sum, unsqueeze
+from gradcore.functional.attention import embedding, shrink_
 from gradcore.ops import elementwise, linalg, movement
 
 __all__ = ["bilinear", "embedding_bag"]
@@ -34,29 +37,37 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     return found if bias is None else elementwise.add(found, bias)
 
 
-def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, mode: str = "mean",
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
+                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
                   per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
                   padding_idx: int | None = None) -> Tensor:
-    """The ``"sum"``, ``"mean"`` or ``"max"`` (2-d input only) of bags of rows of ``weight`` [rows, columns].
+    """The ``"sum"``, ``"mean"`` or ``"max"`` of bags of rows of ``weight`` [rows, columns].
 
     ``input`` holds integer indices, [bags, length], or [n] with ``offsets`` [bags] at which the bags begin and which are read
-    on the host. The result is [bags, columns]. Indices equal to ``padding_idx`` are left out. ``per_sample_weights``, of the
-    input's shape, are for "sum" only. Raises ValueError for arguments that do not go together.
+    on the host. The result is [bags, columns], 0 for an empty bag. Indices equal to ``padding_idx`` are left out.
+    ``per_sample_weights``, of the input's shape, are for "sum" only. With "max" and offsets, the rows of all bags are copied to
+    the length of the longest. ``max_norm`` and ``scale_grad_by_freq``, which does not go with "max", are as in
+    :func:`embedding`. Raises ValueError for arguments that do not go together.
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"mode has to be one of sum, mean or max, but got {mode!r}")
-    if per_sample_weights is not None and (mode != "sum" or per_sample_weights.spec.shape != input.spec.shape):
-        raise ValueError(f"embedding_bag: per_sample_weights go with mode='sum' and have the input's shape, but got "
-                         f"mode={mode!r}, {list(per_sample_weights.spec.shape)} and {list(input.spec.shape)}")
+    if per_sample_weights is not None and per_sample_weights.spec.shape != input.spec.shape:
+        raise ValueError(f"embedding_bag: If per_sample_weights ({list(per_sample_weights.spec.shape)}) is not None, then it "
+                         f"must have the same shape as the input ({list(input.spec.shape)})")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError(f"embedding_bag: per_sample_weights is only supported for mode='sum' (got mode={mode!r}).")
     if (input.spec.ndim, offsets is None) not in ((1, False), (2, True)):
         raise ValueError(f"embedding_bag: expected a 2D input, or a 1D input with offsets, but got {input.spec.ndim}D with "
                          f"{'no ' if offsets is None else ''}offsets")
-    if mode == "max" and (offsets is not None or padding_idx is not None):
-        raise NotImplementedError("embedding_bag(mode='max') is not supported with offsets or padding_idx")
-    rows = embedding(input, weight, padding_idx)
+    if sparse:
+        raise refusal("embedding_bag", "sparse")
     if mode == "max":
-        # The gradient goes to the first of equal elements.
-        return max_of(rows, 1).values
+        if scale_grad_by_freq:
+            raise ValueError("max mode does not support scaling the gradient by the frequency")
+        if max_norm is not None:
+            shrink_(weight, input, max_norm, norm_type)
+        return _largest(input, weight, offsets, include_last_offset, padding_idx)
+    rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     dtype = weight.spec.dtype
     counts = None
     if padding_idx is not None:
@@ -69,19 +80,48 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         size: Any = float(input.spec.shape[1]) if counts is None else _at_least_one(sum(counts, 1, True))
         return total if mode == "sum" else total / (max(size, 1.0) if counts is None else size)
     bags, lengths = _bags(offsets, input.spec.shape[0], include_last_offset)
-    total = movement.take_grad(rows, bags, shape=(lengths.spec.shape[0], weight.spec.shape[1]), dim=0)
+    total = movement.take_grad(rows, _placed(bags, input), shape=(len(lengths), weight.spec.shape[1]), dim=0)
     if mode == "sum":
         return total
     if counts is not None:
-        lengths = movement.take_grad(counts, bags, shape=lengths.spec.shape, dim=0)
-    return total / movement.reshape(_at_least_one(movement.cast(lengths, dtype=dtype)), (-1, 1))
+        sizes = movement.take_grad(counts, _placed(bags, input), shape=lengths.shape, dim=0)
+    else:
+        sizes = movement.cast(_placed(lengths, input), dtype=dtype)
+    return total / movement.reshape(_at_least_one(sizes), (-1, 1))
+
+
+def _largest(input: Tensor, weight: Tensor, offsets: Tensor | None, last: bool, padding_idx: int | None) -> Tensor:
+    """The largest element of each column in each bag, 0 in an empty one; the gradient goes to the first of equal elements."""
+    within = None
+    if offsets is not None:
+        bags, lengths = _bags(offsets, input.spec.shape[0], last)
+        columns = np.arange(int(lengths.max(initial=0)))
+        places = (np.cumsum(lengths) - lengths)[:, None] + columns
+        within = _placed(columns < lengths[:, None], input)
+        # Beyond a bag's end it reads any index that is there.
+        input = movement.take(input, _placed(np.minimum(places, max(len(bags) - 1, 0)), input), dim=0)
+    if padding_idx is not None:
+        named = elementwise.ne(input, padding_idx % weight.spec.shape[0])
+        within = named if within is None else elementwise.logical_and(within, named)
+    rows = embedding(input, weight, padding_idx)
+    if not input.spec.shape[1]:
+        return sum(rows, 1)
+    if within is None:
+        return max_of(rows, 1).values
+    within = unsqueeze(within, 2)
+    found = max_of(elementwise.where(within, rows, -math.inf), 1).values
+    return elementwise.where(any_of(within, 1), found, 0.0)
 
 
 def _at_least_one(counts: Tensor) -> Tensor:
     return elementwise.clamp(counts, 1.0, None)
 
 
-def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Tensor, Tensor]:
+def _placed(values: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    return upload(values, like.storage.device, op="embedding_bag", role="temporary")
+
+
+def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Any, Any]:
     """The bag of each of ``count`` positions, and the number of positions in each bag."""
     device = offsets.storage.device
     if device.type == "meta":
@@ -94,5 +134,4 @@ def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Tensor, Tensor]:
     bags = np.repeat(np.arange(len(lengths)), lengths)
     if len(bags) != count:
         raise ValueError(f"the last offset must be the number of positions, {count}, but got {starts.tolist()}")
-    return (upload(bags, device, op="embedding_bag", role="temporary"),
-            upload(lengths, device, op="embedding_bag", role="temporary"))
+    return bags, lengths

@@ -10,7 +10,7 @@ from gradcore.functional import ones, ones_like
 from gradcore.functional.overwritten import overwritten
 from gradcore.ops import elementwise, random
 
-__all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"]
+__all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout", "rrelu"]
 
 Tensor = Any
 
@@ -73,6 +73,24 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     state = default_generator(input.storage.device).snapshot(input.spec.numel)
     on = random.dropout(ones_like(input), state, float(p)) * (1 - p)
     return random.dropout(input, state, float(p)) * (scale * (1 - p)) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """:func:`alpha_dropout` of whole channels of [N, C, ...]. Backward keeps one number per channel."""
+    _check(p)
+    if not training or p == 0 or not input.spec.numel:
+        return input
+    if inplace:
+        return overwritten(feature_alpha_dropout, input, p, True)
+    if p == 1:
+        return input * 0
+    shape = input.spec.shape
+    if len(shape) < 2:
+        raise SpecError(f"Feature dropout requires at least 2 dimensions in the input, but got {list(shape)}")
+    scale = ((1 - p) * (1 + p * _OFF * _OFF)) ** -0.5
+    kept = ones(*shape[:2], *[1] * (len(shape) - 2), dtype=input.spec.dtype, device=input.storage.device)
+    on = random.dropout(kept, default_generator(input.storage.device).snapshot(kept.spec.numel), float(p)) * (1 - p)
+    return input * (on * scale) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:

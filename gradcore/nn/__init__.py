@@ -1,13 +1,15 @@
 """Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
-from gradcore.nn import activations, functional, init, lazy, pooling, utils
+from gradcore.nn import activations, functional, init, lazy, pooling, unpooling, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
+from gradcore.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from gradcore.nn.attention import Embedding, MultiheadAttention
 from gradcore.nn.bags import Bilinear, EmbeddingBag
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
 from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from gradcore.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
+from gradcore.nn.cross_map import CrossMapLRN2d
+from gradcore.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from gradcore.nn.lazy import *  # noqa: F403
 from gradcore.nn.linear import Flatten, Identity, Linear
 from gradcore.nn.loss import (
@@ -16,6 +18,7 @@ from gradcore.nn.loss import (
     CosineEmbeddingLoss,
     CosineSimilarity,
     CrossEntropyLoss,
+    CTCLoss,
     GaussianNLLLoss,
     HingeEmbeddingLoss,
     HuberLoss,
@@ -27,6 +30,7 @@ from gradcore.nn.loss import (
     MultiLabelSoftMarginLoss,
     MultiMarginLoss,
     NLLLoss,
+    NLLLoss2d,
     PairwiseDistance,
     PoissonNLLLoss,
     SmoothL1Loss,
@@ -47,6 +51,7 @@ from gradcore.nn.norm import (
     LocalResponseNorm,
     RMSNorm,
 )
+from gradcore.nn.one_device import DataParallel, SyncBatchNorm
 from gradcore.nn.padding import (
     CircularPad1d,
     CircularPad2d,
@@ -86,21 +91,23 @@ from gradcore.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from gradcore.nn.unpooling import *  # noqa: F403
 
-__all__ = ["GELU", "GRU", "LSTM", "RNN", "AlphaDropout", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
-           "BatchNorm3d", "Bilinear", "Buffer", "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d",
-           "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
-           "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss", "Dropout",
-           "Dropout1d", "Dropout2d", "Dropout3d", "Embedding", "EmbeddingBag", "Flatten", "Fold", "GRUCell", "GaussianNLLLoss",
-           "GroupNorm", "HingeEmbeddingLoss", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
-           "KLDivLoss", "L1Loss", "LSTMCell", "LayerNorm", "Linear", "LocalResponseNorm", "LogSoftmax", "MSELoss",
-           "MarginRankingLoss", "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss",
-           "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "PairwiseDistance", "Parameter", "ParameterDict",
-           "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm", "RNNBase", "RNNCell",
-           "RNNCellBase", "ReLU", "ReflectionPad1d",
-           "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "Sequential",
-           "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Tanh", "Transformer", "TransformerDecoder",
-           "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "TripletMarginLoss",
-           "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
-           "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "utils"]
-__all__ += activations.__all__ + pooling.__all__ + lazy.__all__ + ["UninitializedParameter"]
+__all__ = ["GELU", "GRU", "LSTM", "RNN", "AdaptiveLogSoftmaxWithLoss", "AlphaDropout", "BCELoss", "BCEWithLogitsLoss",
+           "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Bilinear", "Buffer", "CTCLoss", "ChannelShuffle", "CircularPad1d",
+           "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d",
+           "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity",
+           "CrossEntropyLoss", "CrossMapLRN2d", "DataParallel", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d",
+           "Embedding", "EmbeddingBag", "FeatureAlphaDropout", "Flatten", "Fold", "GRUCell", "GaussianNLLLoss", "GroupNorm",
+           "HingeEmbeddingLoss", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "KLDivLoss",
+           "L1Loss", "LSTMCell", "LayerNorm", "Linear", "LocalResponseNorm", "LogSoftmax", "MSELoss", "MarginRankingLoss",
+           "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss",
+           "MultiheadAttention", "NLLLoss", "NLLLoss2d", "PairwiseDistance", "Parameter", "ParameterDict", "ParameterList",
+           "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm", "RNNBase", "RNNCell", "RNNCellBase", "ReLU",
+           "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
+           "ReplicationPad3d", "Sequential", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "SyncBatchNorm",
+           "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+           "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold",
+           "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional",
+           "init", "utils"]
+__all__ += activations.__all__ + pooling.__all__ + unpooling.__all__ + lazy.__all__ + ["UninitializedParameter"]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gradcore._random import normal_
+from gradcore.arguments import refusal
 from gradcore.engine.modes import no_grad
 from gradcore.functional import empty
 from gradcore.nn import functional as F
@@ -29,14 +30,17 @@ class EmbeddingBag(Module):
                  include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None,
                  dtype: Any = None) -> None:
         super().__init__()
-        for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
-            if given:
-                raise NotImplementedError(f"EmbeddingBag({name}={given}) is not supported")
+        if sparse:
+            raise refusal("EmbeddingBag", "sparse")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx must be within num_embeddings, but got {padding_idx} and {num_embeddings}")
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
         self.mode = mode
+        self.sparse = sparse
         self.include_last_offset = include_last_offset
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         if _weight is None:
@@ -56,8 +60,8 @@ class EmbeddingBag(Module):
                 self.weight[self.padding_idx].fill_(0)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        return F.embedding_bag(input, self.weight, offsets, self.mode, per_sample_weights, self.include_last_offset,
-                               self.padding_idx)
+        return F.embedding_bag(input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode,
+                               self.sparse, per_sample_weights, self.include_last_offset, self.padding_idx)
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, max_norm: float | None = None, norm_type: float = 2.0,
@@ -73,8 +77,9 @@ class EmbeddingBag(Module):
         return made
 
     def extra_repr(self) -> str:
-        text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}"
-        return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
+        usual = {"max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "mode": "", "padding_idx": None}
+        return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *(
+            f"{name}={getattr(self, name)!r}" for name, value in usual.items() if getattr(self, name) != value)])
 
 
 class Bilinear(Module):

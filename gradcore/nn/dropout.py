@@ -58,3 +58,10 @@ class AlphaDropout(Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training)
+
+
+class FeatureAlphaDropout(_DropoutNd):
+    """Alpha dropout of whole channels of [N, C, ...]; see :func:`gradcore.nn.functional.feature_alpha_dropout`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.feature_alpha_dropout(input, self.p, self.training)

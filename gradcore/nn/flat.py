@@ -15,11 +15,13 @@ Tensor = Any
 Size = int | Sequence[int]
 
 __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_entropy_with_logits", "conv_transpose3d",
-           "cosine_embedding_loss", "dropout", "embedding", "hinge_embedding_loss",
-           "instance_norm", "kl_div", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "pdist",
+           "cosine_embedding_loss", "ctc_loss", "dropout", "embedding", "feature_alpha_dropout",
+           "hinge_embedding_loss", "instance_norm", "kl_div",
+           "margin_ranking_loss", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "pdist",
            "poisson_nll_loss", "rms_norm", "rrelu", "triplet_margin_loss"]
 
 max_pool1d, max_pool2d, max_pool3d, pdist = F.max_pool1d, F.max_pool2d, F.max_pool3d, F.pdist
+max_pool1d_with_indices = F.max_pool1d_with_indices
 conv_transpose3d, rms_norm, rrelu = F.conv_transpose3d, F.rms_norm, F.rrelu
 
 #: PyTorch's numbers of the reductions are the indices.
@@ -42,9 +44,19 @@ def alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return F.alpha_dropout(input, p, train)
 
 
-def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1) -> Tensor:
-    """Rows of ``weight`` [K, D] at ``indices``; the row ``padding_idx``, unless -1, gets no gradient."""
-    return F.embedding(indices, weight, None if padding_idx < 0 else padding_idx)
+def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """:func:`gradcore.nn.functional.feature_alpha_dropout`, with a required ``train``."""
+    return F.feature_alpha_dropout(input, p, train)
+
+
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Tensor:
+    """Rows of ``weight`` [K, D] at ``indices``; the row ``padding_idx``, unless -1, gets no gradient.
+
+    The rest is as in :func:`gradcore.nn.functional.embedding`.
+    """
+    return F.embedding(indices, weight, None if padding_idx < 0 else padding_idx, scale_grad_by_freq=scale_grad_by_freq,
+                       sparse=sparse)
 
 
 def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
@@ -87,6 +99,12 @@ def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, red
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.margin_ranking_loss`."""
     return F.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+             zero_infinity: bool = False) -> Tensor:
+    """:func:`gradcore.nn.functional.ctc_loss`."""
+    return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, _REDUCTIONS[reduction], zero_infinity)
 
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,

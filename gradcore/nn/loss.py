@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -54,6 +55,15 @@ class NLLLoss(_WeightedLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.nll_loss(input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class NLLLoss2d(NLLLoss):
+    """The old name of :class:`NLLLoss`, with a warning."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        warnings.warn("`NLLLoss2d` has been deprecated. Please use `NLLLoss` instead as a drop-in replacement.", FutureWarning,
+                      stacklevel=2)
+        super().__init__(*args, **named)
 
 
 class MSELoss(_Loss):
@@ -248,6 +258,18 @@ class PoissonNLLLoss(_Loss):
         return F.poisson_nll_loss(input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction)
 
 
+class CTCLoss(_Loss):
+    """See :func:`gradcore.nn.functional.ctc_loss`."""
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction=reduction)
+        self.blank = blank
+        self.zero_infinity = zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
+        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+
+
 class CosineSimilarity(Module):
     """See :func:`gradcore.nn.functional.cosine_similarity`."""
 
@@ -285,6 +307,6 @@ def _with_older_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 for _loss in (_Loss, *_Loss.__subclasses__(), *_WeightedLoss.__subclasses__()):
-    # PyTorch's HuberLoss is younger than these arguments.
-    if "__init__" in vars(_loss) and _loss is not HuberLoss:
+    # These are younger than the arguments in PyTorch.
+    if "__init__" in vars(_loss) and _loss not in (HuberLoss, CTCLoss):
         setattr(_loss, "__init__", _with_older_arguments(vars(_loss)["__init__"]))

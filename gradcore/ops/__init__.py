@@ -7,6 +7,7 @@ from gradcore.ops import (
     batch_norm,
     convolution,
     creation,
+    ctc,
     decompositions,
     elementwise,
     group_norm,
@@ -31,7 +32,7 @@ from gradcore.ops import (
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
-           "elementwise", "group_norm", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing",
-           "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan",
+__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "ctc",
+           "decompositions", "elementwise", "group_norm", "in_place", "linalg", "losses", "movement", "nn", "optimizer",
+           "order", "placing", "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan",
            "special", "statistics"]

@@ -62,6 +62,7 @@ NOT_NUMPYS = {
     **dict.fromkeys(("slogdet", "det", "inv", "solve", "cholesky"), "the CPU refuses some matrices, and has other pivots"),
     **dict.fromkeys(("conv2d_input_grad", "conv2d_weight_grad"), "0 times infinity where a window reaches over an edge"),
     **dict.fromkeys(("attention", "attention_grad"), "what is masked is not read, or counts as -inf"),
+    "ctc_loss_grad": "the CPU reads columns that no label has, where alpha is -inf",
     "group_norm_grad": "a row of two is padded with its mean, and no row with an infinite mean has an rstd that is not NaN",
     "recurrence": "the factors of several elements are multiplied first"}
 

@@ -196,7 +196,8 @@ def loaded(*samples: Any) -> Any:
 MISTAKES: list[Case] = [
     ("one-hot labels of integers", lambda: F.cross_entropy(f(3, 4), f(3, 4, dtype=np.int64)), SpecError,
      ("Expected floating point type for target with class probabilities, got int64", "class indices are [N]")),
-    ("an option of a table", lambda: nn.Embedding(3, 2, max_norm=1.0), NotImplementedError, ("Embedding()", "scale the rows")),
+    ("an option of a table", lambda: nn.Embedding(3, 2, sparse=True), NotImplementedError,
+     ("Embedding()", "gradients are dense")),
     ("labels of NumPy's", lambda: F.cross_entropy(f(2, 3), np.array([0, 1])), TypeError,
      ("cross_entropy() expects tensors, but got array(", "of type ndarray: convert it with gradcore.tensor(...)",)),
     ("a list for a layer", lambda: nn.Sequential(nn.Flatten(), nn.Linear(2, 3))([[1.0, 2.0]]), TypeError, ("tensors", "list")),

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore.errors import DimError, SpecError
-from tests import forms_composed, forms_gathered, forms_networks
+from tests import forms_composed, forms_gathered, forms_layers, forms_networks
 from tests.conftest import raises
 from tests.forms import Form
 from tests.host.test_form_errors import Case, f, i, refused_by_both
@@ -19,9 +19,9 @@ from tests.logs import normalized
 #: Functions that read values on the host, return no tensor, or draw random numbers.
 ELSEWHERE = ("unique_consecutive", "Tensor.unique_consecutive", "is_nonzero", "is_same_size", "is_signed", "is_complex")
 #: Functions that return their argument unchanged, without an op.
-UNCHANGED = ("alpha_dropout", "cartesian_prod:one")
+UNCHANGED = ("alpha_dropout", "feature_alpha_dropout", "cartesian_prod:one")
 #: Calls with operands, which determine the device of their results.
-FORMS = [form for part in (forms_composed, forms_gathered, forms_networks) for form in part.FORMS
+FORMS = [form for part in (forms_composed, forms_gathered, forms_layers, forms_networks) for form in part.FORMS
          if form.operands and form.function not in ELSEWHERE]
 
 

@@ -27,8 +27,8 @@ from tests.rows_big import BIG
 
 bfloat16 = gradcore.bfloat16
 F = gradcore.nn.functional
-#: Ops whose matrices are decomposed in at least single precision, in PyTorch too.
-WIDE = {"inv", "solve", "det", "slogdet", "cholesky"}
+#: Ops that decompose matrices, or add up logarithms over many steps, in at least single precision, in PyTorch too.
+WIDE = {"inv", "solve", "det", "slogdet", "cholesky", "ctc_loss", "ctc_loss_grad"}
 FLOATS = [r for r in ROWS if any(o.kind == "float" for o in r.operands()) and r.op not in WIDE
           and not r.declared.view and "dtype" not in r.attrs]
 #: One row per op, for ops for which one suffices.

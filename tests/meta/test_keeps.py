@@ -147,6 +147,8 @@ KEEPS: dict[str, dict[str, str]] = {
     "softmax_grad": {"dy": "x", "x": "dy x"},
     "log_softmax": {"x": "out"},
     "log_softmax_grad": {"dy": "x", "x": "dy x"},
+    "ctc_loss": {"log_probs": "log_probs targets input_lengths target_lengths out alpha"},
+    "ctc_loss_grad": {"dy": "", "log_probs": ""},
     "cross_entropy": {"logits": "logits target weight"},
     "cross_entropy_grad": {"dy": "dy logits target weight", "logits": "dy logits target weight"},
     "mse_loss": {"x": "x target", "target": "x target"},
