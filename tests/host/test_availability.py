@@ -87,7 +87,7 @@ def test_nothing_stands_in_the_way():
 def test_a_home_that_cannot_be_written_to_is_named(tmp_path):
     """CuPy makes the folder for its cache when it is imported."""
     if importlib.util.find_spec("cupy.cuda._compiler_cache") is None:
-        pytest.skip("this CuPy, before 14.2, makes the folder later")
+        pytest.skip("this CuPy makes the folder when it compiles")
     (tmp_path / "home").write_text("a file, in which even root can make no folder")
     done = subprocess.run([sys.executable, "-c", "from gradcore.devices.availability import find_status\n"
                            "print(find_status((13, 0), True).reason)"], capture_output=True, text=True,
