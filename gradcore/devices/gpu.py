@@ -200,6 +200,7 @@ class CudaDevice(Device):
         scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_workspaces.RESERVES[index] = self._reserve
+        gpu_workspaces.FLUSHES[index] = lambda: self.ledger.flush() + self.bridge.ledger.flush()
         gpu_loaded.HELD[index] = lambda: self.ledger.reserved + self.bridge.ledger.reserved
         self._blocking = gpu_faults.blocking()
         # Waiting after each kernel is impossible if all are one launch.

@@ -29,7 +29,8 @@ FAULTS = {
     717: "a kernel used an address of the wrong address space", 718: "a kernel's program counter is invalid",
     719: "a kernel failed"}
 #: Reasons for which a launch can be refused, by cudaError_t.
-_REFUSED = {1: "an argument is invalid", 9: "the grid or the blocks are larger than the device allows",
+_REFUSED = {1: "an argument is invalid", 2: "the device has no memory left for the kernel's code",
+            9: "the grid or the blocks are larger than the device allows",
             98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than available"}
 #: Machine code for another device, or for a newer driver.
 _FOREIGN = (209, 218, 222, 223)

@@ -57,6 +57,30 @@ def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
     assert isinstance(found.value, GradcoreError) and isinstance(found.value, RuntimeError)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_code_that_does_not_fit_is_loaded_when_the_pools_have_given_back_what_they_cache(cached, monkeypatch):
+    """The driver loads a kernel's code when it is first launched, and by then tensors may have filled the card."""
+    device = gpu.CudaDevice(0, cuda=Runtime())
+    if cached:
+        gradcore.empty(1 << 20, device=device)
+    held, started = gradcore.empty(4, device=device), []
+
+    def function(*what):
+        if device.ledger.reserved > 2 << 20 or not cached:
+            raise CUDARuntimeError(2)
+        return lambda *launch, stream: started.append(launch)
+
+    monkeypatch.setattr(gpu_launch, "_function", function)
+    monkeypatch.setattr(gpu_launch, "runtime", SimpleNamespace(getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError))
+    if cached:
+        gpu_launch.start("elementwise", "relu<float>", 3, 256, ("x",))
+        assert started == [((3,), (256,), ("x",))] and device.ledger.reserved == 2 << 20
+    else:
+        with pytest.raises(KernelError, match="of 256 threads: the device has no memory left for the kernel's code"):
+            gpu_launch.start("elementwise", "relu<float>", 3, 256, ("x",))
+    del held
+
+
 class Failing(Runtime):
     """A runtime on which the kernel of one op fails: every synchronizing call reports it from then on."""
 
