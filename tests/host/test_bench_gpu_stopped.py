@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.gpu import correct, part
+from bench.gpu import __main__, correct, part
 from bench.gpu.part import Part, Setting, run_limited, run_part
 
 
@@ -20,6 +21,19 @@ def test_what_a_part_starts_ends_with_it():
                                 "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"], 2)
     assert code is None
     assert output == "begun\n"
+
+
+@pytest.mark.parametrize("home", ["folder", "file"])
+def test_machine_code_has_a_folder(home, tmp_path, monkeypatch):
+    if home == "file":
+        (tmp_path / home).write_text("in which even root can make no folder")
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
+    monkeypatch.setattr(__main__.tempfile, "tempdir", str(tmp_path))
+    __main__.place_for_code()
+    # It is the environment of all parts.
+    assert ("CUPY_CACHE_DIR" in os.environ) == (home == "file")
+    monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
 
 
 def test_a_process_that_the_driver_does_not_let_go_of_holds_nothing_up(monkeypatch):
