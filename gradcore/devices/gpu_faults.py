@@ -129,8 +129,8 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
     kernel's, a :class:`DeviceFault` if it is an earlier kernel's, a :class:`DeviceError` for a missing library."""
     name = f"kernel {instance} of {family}.cu"
     if isinstance(error, ImportError):
-        return DeviceError(f"{name} cannot be compiled: {error}. NVRTC comes with pip install 'gradcore[cuda13]', or "
-                           "'gradcore[cuda12]' for a driver of CUDA 12")
+        return DeviceError(f"{name} cannot be compiled: {error}. NVRTC and CUDA's headers come with pip install "
+                           "'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA 12")
     if isinstance(error, OSError):
         return KernelError(f"{name} cannot be compiled: {error}. CuPy keeps machine code in ~/.cupy/kernel_cache: set "
                            "CUPY_CACHE_DIR to a folder that can be written to, or CUPY_CACHE_IN_MEMORY=1 for none")

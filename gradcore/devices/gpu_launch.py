@@ -55,7 +55,14 @@ LAYOUT = np.dtype([("rows", "i8"), ("width", "i8"), ("kept", AXES), ("folded", A
 def _function(family: str, instance: str, device: int) -> Any:
     names = (instance,) if "<" in instance else None
     with loading("gradcore's kernels", device):
-        return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
+        module = cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names)
+        try:
+            return module.get_function(instance)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise
+            # CuPy compiles nothing without CUDA's headers, though these kernels include none.
+            raise ImportError(str(error)) from error
 
 
 #: Placeholder for the address of the memory that the blocks of a launch share, which depends on the stream.

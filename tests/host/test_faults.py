@@ -42,7 +42,8 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
     (PermissionError(13, "Permission denied", "/root/.cupy"), KernelError,
      "kernel relu<float> of elementwise.cu cannot be compiled: [Errno 13] Permission denied: '/root/.cupy'. CuPy keeps machine "
      "code in ~/.cupy/kernel_cache: set CUPY_CACHE_DIR"),
-    (ImportError("libnvrtc is missing"), DeviceError, "libnvrtc is missing. NVRTC comes with pip install 'gradcore[cuda13]'"),
+    (ImportError("libnvrtc is missing"), DeviceError,
+     "libnvrtc is missing. NVRTC and CUDA's headers come with pip install 'gradcore[cuda13]'"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
 def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
     def function(*what):
@@ -55,6 +56,17 @@ def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
     assert words in str(found.value)
     assert found.value.__cause__ is error
     assert isinstance(found.value, GradcoreError) and isinstance(found.value, RuntimeError)
+
+
+def test_cupy_compiles_nothing_without_cudas_headers(monkeypatch):
+    monkeypatch.setattr(gpu_launch, "runtime", SimpleNamespace(getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError))
+
+    def get_function(name):
+        raise RuntimeError("Failed to find CUDA headers.")
+
+    monkeypatch.setattr(gpu_launch.cupy, "RawModule", lambda **how: SimpleNamespace(get_function=get_function))
+    with pytest.raises(DeviceError, match=r"kernel eye<nothing> .*: Failed to find CUDA headers.*. NVRTC and CUDA's headers"):
+        gpu_launch.start("index", "eye<nothing>", 1, 256, ())
 
 
 @pytest.mark.parametrize("cached", [True, False])
