@@ -111,6 +111,35 @@ def _replaceable() -> dict[str, Any]:
             if (module := sys.modules.get(f"gradcore.devices.{file}")) for name in names[file]}
 
 
+def _registered() -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
+    """What a GPU registers under its number, with the content; nothing without a GPU. A simulated one takes its place."""
+    if not cuda_status().available:
+        return []
+    from gradcore.devices import gpu_loaded, gpu_workspaces
+
+    return [(held, held.copy()) for held in (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
+                                             gpu_loaded.HELD)]
+
+
+def _register_again(registered: list[tuple[dict[Any, Any], dict[Any, Any]]]) -> None:
+    for held, content in registered:
+        held.clear()
+        held.update(content)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def a_gpu_keeps_its_place() -> Iterator[None]:
+    """Else kernels on the GPU would find the memory of a simulated one that a fixture of the module before made."""
+    _devices()
+    if cuda_status().available:
+        from gradcore.devices.gpu_workspaces import shared
+
+        shared()
+    registered = _registered()
+    yield
+    _register_again(registered)
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """Turn the collector off during the test, and check that afterwards no block is live that was not live before.
@@ -129,7 +158,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
         gradcore.empty_cache(device)
     _step._ends.clear()
     before = [set(device.ledger.live) for device in watched]
-    replaced = _replaceable()
+    replaced, registered = _replaceable(), _registered()
     gc.disable()
     # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.
     gc.freeze()
@@ -145,6 +174,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
         left_over = [name for name, function in replaced.items() if _replaceable()[name] is not function]
         assert not left_over, f"still replaced after the test: {left_over}"
     finally:
+        _register_again(registered)
         gc.collect()
         gc.enable()
 

@@ -11,7 +11,9 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,16 @@ def finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def place_for_code() -> None:
+    """Let CuPy keep machine code in a temporary folder if it cannot in the home, since it cannot even be imported then."""
+    usual = Path("~/.cupy/kernel_cache").expanduser()
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=usual).close()
+    except OSError:
+        os.environ.setdefault("CUPY_CACHE_DIR", tempfile.mkdtemp(prefix="cupy-"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder for gpu.json and gpu.md")
@@ -63,6 +75,8 @@ def main() -> None:
                         help=f"only these: {', '.join(part.name for part in PARTS)}")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    if not options.cpu_rehearsal:
+        place_for_code()
     setting = Setting("cpu" if options.cpu_rehearsal else "cuda", options.cpu_rehearsal, options.out.resolve())
     found = []
     chosen = [part for part in PARTS if not options.parts or part.name in options.parts]

@@ -64,7 +64,17 @@ def device_figures() -> dict[str, Any]:
             "memory": found["totalGlobalMem"], "L2 cache": found.get("l2CacheSize"),
             "free and all bytes": list(runtime.memGetInfo()), "runtime": runtime.runtimeGetVersion(),
             "NVRTC": _library("nvrtc", lambda nvrtc: ".".join(map(str, nvrtc.getVersion()))),
+            "CUDA's headers": _headers(),
             "cuBLAS": _library("cublas", lambda cublas: cublas.getVersion(device.get_cublas_handle()))}
+
+
+def _headers() -> str | None:
+    """The folder that CuPy takes them from, without which it compiles nothing."""
+    try:
+        found: str | None = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
+    except Exception as error:  # of another version of the package
+        return f"cannot be looked for: {repr(error)[:200]}"
+    return found
 
 
 def _library(name: str, version: Callable[[Any], Any]) -> Any:

@@ -85,7 +85,7 @@ def run_part(part: Part, setting: Setting, spare: float = 0.0) -> Outcome:
     command = python("bench.gpu.part", part.function, setting.device, str(int(setting.rehearsal)), str(path),
                      str(part.seconds if setting.rehearsal else limit))
     start = perf_counter()
-    code, output = run_limited(command, limit)
+    code, output = run_limited(command, limit, ending=_ENDING)
     seconds = perf_counter() - start
     found = _so_far(path)
     for left in (path, path.with_suffix(".new")):
@@ -105,20 +105,44 @@ def _so_far(path: Path) -> Outcome:
     return Outcome(**json.loads(path.read_text())) if path.exists() else Outcome()
 
 
-def run_limited(command: list[str], seconds: float, environment: dict[str, str] | None = None) -> tuple[int | None, str]:
-    """A command's exit code, None if it was stopped, and its output."""
+#: The seconds for which a stopped part is waited for, and what a part has stopped. A driver may never let go of a process.
+_ENDING, _ENDING_WITHIN = 15, 2
+#: Those that have not ended.
+_lasting: list[subprocess.Popen[str]] = []
+
+
+def slower() -> int:
+    """By how much limits are longer than on a GPU: the tests' card is slow."""
+    return 40 if "GRADCORE_ON_CARD" in os.environ else 1
+
+
+def run_limited(command: list[str], seconds: float, environment: dict[str, str] | None = None,
+                ending: float = _ENDING_WITHIN) -> tuple[int | None, str]:
+    """A command's exit code, None if it was stopped, and its output. It may take ``seconds``, and ``ending`` more to end."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                                env={**os.environ, **(environment or {})}, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _end(process.pid)
-        return None, process.communicate()[0]
+        return None, _rest(process, ending)
     except BaseException:
         _end(process.pid)
-        process.communicate()
+        _rest(process, ending)
         raise
     return process.returncode, output
+
+
+def _rest(process: subprocess.Popen[str], seconds: float) -> str:
+    """The output of a process that has been killed."""
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired as late:
+        text = late.output or b""
+        _lasting.append(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        return (text.decode(errors="replace") if isinstance(text, bytes) else text) + "\nIt was killed, and has not ended.\n"
 
 
 def _end(pid: int) -> None:

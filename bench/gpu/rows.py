@@ -6,6 +6,7 @@ leaves the device unusable the process ends; the next one starts after that call
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.gpu.part import slower
 from gradcore.devices.host import host_table
 from gradcore.spec import is_floating
 from tests.host.cuda_rows import OWN, Both, calls
@@ -65,6 +67,10 @@ class HostCopy(Copy):
         return self.array
 
 
+#: The seconds that a call may take, its kernel's compilation included. Then the process ends, as after a fault.
+_MOST = 20
+
+
 def usable() -> bool:
     """Whether the device still works; after an illegal access, it does not for the rest of the process."""
     from cupy.cuda import runtime
@@ -105,10 +111,14 @@ def main() -> None:
             name = f"{row} {np.dtype(dtype).name}"
             print(json.dumps({"call": k, "name": name}), file=log, flush=True)
             error = None
+            if on_gpu:
+                faulthandler.dump_traceback_later(_MOST * (20 if exact else slower()), exit=True)
             try:
                 Both(runner, own=own, copy=DeviceCopy if on_gpu else HostCopy).run(row, dtype)
             except Exception as caught:
                 error = f"{type(caught).__name__}: {str(caught).strip()[:1500]}"
+            finally:
+                faulthandler.cancel_dump_traceback_later()
             print(json.dumps({"call": k, "name": name, "error": error}), file=log, flush=True)
             if error and on_gpu and not usable():
                 sys.exit(3)

@@ -130,7 +130,8 @@ def poisoned(name: str) -> Iterator[Any]:
     from gradcore.devices import gpu_loaded, gpu_workspaces
     from gradcore.devices.gpu import CudaDevice
 
-    registered: tuple[dict[int, Any], ...] = (gpu_workspaces.RESERVES, gpu_workspaces.SHARED, gpu_loaded.HELD)
+    registered: tuple[dict[int, Any], ...] = (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
+                                              gpu_loaded.HELD)
     before = [each.copy() for each in registered]
     gpu_workspaces.SHARED.clear()
     device = CudaDevice(0, poison=True)

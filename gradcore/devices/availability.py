@@ -74,6 +74,10 @@ def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, co
     except ImportError as error:
         return CudaStatus(driver, 0, f"{present} CuPy cannot be loaded, or lacks NVRTC, which compiles the kernels "
                                      f"({error}): {install_line(driver)}")
+    except OSError as error:
+        # CuPy makes the folder when it is imported, even if CUPY_CACHE_IN_MEMORY is set.
+        return CudaStatus(driver, 0, f"{present} CuPy cannot be loaded ({error}): it keeps machine code in "
+                                     "~/.cupy/kernel_cache, so set CUPY_CACHE_DIR to a folder that can be written to")
     except Exception as error:  # CUDARuntimeError, of a module that may be the one given
         return CudaStatus(driver, 0, f"{present} {_of_runtime(error, driver, cuda)}")
     return CudaStatus(driver, count, reason)

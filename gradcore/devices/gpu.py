@@ -177,14 +177,14 @@ class CudaDevice(Device):
     """One GPU. Work goes to CUDA's default stream, so that it is ordered with the user's own CuPy code.
 
     With ``strict`` undeclared allocations by CuPy are errors; with ``poison`` blocks are filled with ones when they are
-    allocated and freed.
+    allocated and freed. ``staged``: a copy from pageable memory has read it when the call returns.
     """
 
     type = "cuda"
     index: int
 
     def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False,
-                 poison: bool = False) -> None:
+                 poison: bool = False, staged: bool = True) -> None:
         def owner(address: int, nbytes: int) -> SegmentMemory:
             return SegmentMemory(address, nbytes, index)
 
@@ -194,11 +194,13 @@ class CudaDevice(Device):
         super().__init__(f"cuda:{index}", stack, stream, dict(KERNELS))
         self.index = index
         self._cuda = cuda
+        self.staged = staged
         # Before anything else on the device, since it measures the bytes of the context.
         self._account = DriverAccount(index, cuda)
         scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_workspaces.RESERVES[index] = self._reserve
+        gpu_workspaces.FLUSHES[index] = lambda: self.ledger.flush() + self.bridge.ledger.flush()
         gpu_loaded.HELD[index] = lambda: self.ledger.reserved + self.bridge.ledger.reserved
         self._blocking = gpu_faults.blocking()
         # Waiting after each kernel is impossible if all are one launch.
@@ -274,10 +276,10 @@ class CudaDevice(Device):
     def copy_in(self, array: cupy.ndarray, values: np.ndarray[Any, Any]) -> None:
         values = np.ascontiguousarray(values, array.dtype)
         if values.nbytes:
-            # From pageable memory the call returns once the values are staged, so that they may change afterwards.
+            # From pageable memory the call returns once the values are staged, if so, and they may change afterwards.
             with gpu_faults.Watch("writing a tensor"):
                 self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
-                if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
+                if not self.staged or self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
                     self._cuda.streamSynchronize(self.current.handle)
 
     def copy_across(self, array: cupy.ndarray, pinned: Any, back: bool = False) -> None:
@@ -293,6 +295,8 @@ class CudaDevice(Device):
             ends = (host.ctypes.data, array.data.ptr) if back else (array.data.ptr, host.ctypes.data)
             with gpu_faults.Watch("reading a tensor" if back else "writing a tensor"):
                 self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
+                if not self.staged and host is not pinned.array:
+                    self._cuda.streamSynchronize(self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
         if not array.size:
@@ -328,5 +332,8 @@ def export(value: Any, shown: Any = None) -> cupy.ndarray:
 def make_cuda(index: int) -> CudaDevice:
     """The GPU, with ``GRADCORE_MEMORY_LIMIT``, ``GRADCORE_STRICT=1`` and ``GRADCORE_POISON=1`` from the environment."""
     cuda = OnDevice(runtime, index) if cuda_status().devices > 1 else runtime
+    # A GPU that is coherent with its CPU (Grace) copies from pageable memory by itself, and may come to it late.
+    staged = not runtime.getDeviceProperties(index).get("pageableMemoryAccessUsesHostPageTables")
     return CudaDevice(index, cuda=cuda, limit=limit_from("GRADCORE_MEMORY_LIMIT"),
-                      strict=os.environ.get("GRADCORE_STRICT") == "1", poison=os.environ.get("GRADCORE_POISON") == "1")
+                      strict=os.environ.get("GRADCORE_STRICT") == "1", poison=os.environ.get("GRADCORE_POISON") == "1",
+                      staged=staged)

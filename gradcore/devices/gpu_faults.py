@@ -29,7 +29,8 @@ FAULTS = {
     717: "a kernel used an address of the wrong address space", 718: "a kernel's program counter is invalid",
     719: "a kernel failed"}
 #: Reasons for which a launch can be refused, by cudaError_t.
-_REFUSED = {1: "an argument is invalid", 9: "the grid or the blocks are larger than the device allows",
+_REFUSED = {1: "an argument is invalid", 2: "the device has no memory left for the kernel's code",
+            9: "the grid or the blocks are larger than the device allows",
             98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than available"}
 #: Machine code for another device, or for a newer driver.
 _FOREIGN = (209, 218, 222, 223)
@@ -128,8 +129,8 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
     kernel's, a :class:`DeviceFault` if it is an earlier kernel's, a :class:`DeviceError` for a missing library."""
     name = f"kernel {instance} of {family}.cu"
     if isinstance(error, ImportError):
-        return DeviceError(f"{name} cannot be compiled: {error}. NVRTC comes with pip install 'gradcore[cuda13]', or "
-                           "'gradcore[cuda12]' for a driver of CUDA 12")
+        return DeviceError(f"{name} cannot be compiled: {error}. NVRTC and CUDA's headers come with pip install "
+                           "'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA 12")
     if isinstance(error, OSError):
         return KernelError(f"{name} cannot be compiled: {error}. CuPy keeps machine code in ~/.cupy/kernel_cache: set "
                            "CUPY_CACHE_DIR to a folder that can be written to, or CUPY_CACHE_IN_MEMORY=1 for none")

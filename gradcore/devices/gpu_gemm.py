@@ -38,6 +38,8 @@ from gradcore.units import parse_bytes
 
 _MOST_PLANS = 4096
 _DEVICE_TO_HOST = 2  # cudaMemcpyDeviceToHost
+#: cublasStatus_t of a heuristic that has no algorithm: an invalid combination of arguments, an unsupported one.
+_NO_ALGORITHM = (7, 15)
 #: How the host reads one element: a NumPy type, and the number of bytes that are copied into its upper end.
 _ELEMENT = {"float32": (np.float32, 4), "float64": (np.float64, 8), "float16": (np.float16, 2), "bfloat16": (np.float32, 2)}
 
@@ -108,10 +110,14 @@ class CublasLt:
         with self._lock:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            found = self._planned(problem, compute)
-            if found is None and compute == COMPUTE_32F_FAST_TF32:
-                # TF32 is allowed, not required.
-                found = self._planned(problem, COMPUTE_32F)
+            try:
+                found = self._planned(problem, compute)
+                if found is None and compute == COMPUTE_32F_FAST_TF32:
+                    # TF32 is allowed, not required.
+                    found = self._planned(problem, COMPUTE_32F)
+            except self._lt.cuBLASLtError as error:
+                raise KernelError(f"cuBLASLt could not plan a matrix product: {error}; with GRADCORE_GEMM=cupy products go "
+                                  "through cuBLAS instead") from error
             self._plans[key] = found
         return found
 
@@ -169,8 +175,10 @@ class CublasLt:
         try:
             lt.matmul_algo_get_heuristic(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], preference, 1,
                                          plan.result.ptr, found.ctypes.data)
-        except lt.cuBLASLtError:
-            # The heuristic raises this if nothing is supported.
+        except lt.cuBLASLtError as error:
+            # What fails only now, as a heuristic does during a capture (INTERNAL_ERROR, CUDA 13.3), must not be remembered.
+            if error.status not in _NO_ALGORITHM:
+                raise
             return False
         finally:
             lt.matmul_preference_destroy(preference)
@@ -184,7 +192,9 @@ class CublasLt:
         lt, result = self._lt, self._lt.MatmulHeuristicResult(1)
         try:
             lt.matmul_algo_check(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], plan.algorithm, result.ptr)
-        except lt.cuBLASLtError:
+        except lt.cuBLASLtError as error:
+            if error.status not in _NO_ALGORITHM:
+                raise
             return False
         plan.bytes = int(result.workspace_size)
         return not int(result.state) and plan.bytes <= self.workspace

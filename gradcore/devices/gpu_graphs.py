@@ -143,7 +143,10 @@ class Graphs:
             self.copy(target.data.ptr, source.data.ptr, source.nbytes)
 
     def _send(self, target: int, source: int, nbytes: int) -> None:
-        self._cuda.memcpyAsync(target, source, nbytes, _HOST_TO_DEVICE, self._device.current.handle)
+        stream = self._device.current.handle
+        self._cuda.memcpyAsync(target, source, nbytes, _HOST_TO_DEVICE, stream)
+        if not self._device.staged:
+            self._cuda.streamSynchronize(stream)
 
     def numbers(self, count: int, address: int) -> Numbers:
         """A table for the numbers of up to ``count`` ops, ``count * ROOM`` bytes from ``address`` on."""

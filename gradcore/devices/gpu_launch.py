@@ -19,7 +19,8 @@ from cupy.cuda import compiler, driver, runtime
 from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_sources import source_of
-from gradcore.devices.gpu_workspaces import shared, stream_of
+from gradcore.devices.gpu_workspaces import FLUSHES, shared, stream_of
+from gradcore.memory.driver import OUT_OF_MEMORY
 from gradcore.tiling import BLOCK as BLOCK
 
 #: By op; complete once :mod:`gradcore.devices.gpu_kernels` is imported.
@@ -54,7 +55,14 @@ LAYOUT = np.dtype([("rows", "i8"), ("width", "i8"), ("kept", AXES), ("folded", A
 def _function(family: str, instance: str, device: int) -> Any:
     names = (instance,) if "<" in instance else None
     with loading("gradcore's kernels", device):
-        return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
+        module = cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names)
+        try:
+            return module.get_function(instance)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise
+            # CuPy compiles nothing without CUDA's headers, though these kernels include none.
+            raise ImportError(str(error)) from error
 
 
 #: Placeholder for the address of the memory that the blocks of a launch share, which depends on the stream.
@@ -105,6 +113,9 @@ def multiply(library: Any, plan: Any, *addresses: int) -> None:
     library.run(plan, *addresses)
 
 
+_ERRORS = compiler.CompileException, runtime.CUDARuntimeError, driver.CUDADriverError, ImportError, OSError
+
+
 def launch(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
     """Launch a kernel. All launches come here, and every :func:`zero` to :func:`clear`, so that tests can replace them.
 
@@ -113,8 +124,14 @@ def launch(family: str, instance: str, blocks: int, threads: int, arguments: tup
     device = runtime.getDevice()
     try:
         _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
-    except (compiler.CompileException, runtime.CUDARuntimeError, driver.CUDADriverError, ImportError,
-            OSError) as error:
+        return
+    except _ERRORS as error:
+        if getattr(error, "status", None) != OUT_OF_MEMORY or not FLUSHES.get(device, int)():
+            raise of_launch(error, family, instance, blocks, threads) from error
+    # The kernel's code, which the driver loads now, did not fit beside what the pools had cached.
+    try:
+        _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
+    except _ERRORS as error:
         raise of_launch(error, family, instance, blocks, threads) from error
 
 

@@ -20,6 +20,8 @@ from gradcore.forking import long
 
 #: By index of a device: the function that allocates workspaces, from bytes, library and op, which the CUDA device registers.
 RESERVES: dict[int, Callable[[int, str, str], Any]] = {}
+#: By index of a device: the function that gives what its pools have cached back to the driver and returns the bytes.
+FLUSHES: dict[int, Callable[[], int]] = {}
 
 
 def reserve(index: int, nbytes: int, library: str, op: str) -> Any:

@@ -26,7 +26,8 @@ def test_a_separate_device_leaves_nothing_behind():
     from gradcore.devices import gpu_loaded, gpu_workspaces
 
     def registered():
-        return [dict(each) for each in (gpu_workspaces.RESERVES, gpu_workspaces.SHARED, gpu_loaded.HELD)]
+        return [dict(each) for each in (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
+                                        gpu_loaded.HELD)]
 
     device = gradcore.device("cuda")
     gradcore.ones(1 << 20, device=device).sum().item()

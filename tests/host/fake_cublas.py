@@ -98,7 +98,9 @@ def gemm(data: int, compute: int, ta: int, tb: int, sizes: tuple[int, int, int],
 
 
 class cuBLASLtError(Exception):
-    pass
+    def __init__(self, text: str, status: int = 15) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Result:

@@ -1,7 +1,11 @@
-"""Why a GPU is not usable, and what to install, with mocks of the driver and the runtime. CuPy is not needed."""
+"""Why a GPU is not usable, and what to install, with mocks of the driver and the runtime."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +59,8 @@ NVRTC = SimpleNamespace(getVersion=lambda: (13, 0))
     ((13, 0), True, machine(error=Refused(803)), NVRTC, "restart the machine after an update of the driver"),
     ((13, 0), True, machine(error=Refused(804)), NVRTC, "remove them from LD_LIBRARY_PATH"),
     ((13, 0), True, machine(error=ImportError("broken")), NVRTC, "CuPy cannot be loaded, or lacks NVRTC"),
+    ((13, 0), True, machine(error=PermissionError(13, "Permission denied", "/.cupy")), NVRTC,
+     "CuPy cannot be loaded ([Errno 13] Permission denied: '/.cupy'): it keeps machine code in ~/.cupy/kernel_cache, so set"),
     ((13, 0), True, machine(), SimpleNamespace(getVersion=no_nvrtc),
      "lacks NVRTC, which compiles the kernels (libnvrtc.so.13 is missing): pip install 'gradcore[cuda13]'"),
     ((13, 0), True, machine(capability=(6, 0)), NVRTC,
@@ -75,3 +81,16 @@ def test_what_stands_in_the_way_of_a_gpu(driver, cupy, cuda, compiler, words, mo
 
 def test_nothing_stands_in_the_way():
     assert find_status((13, 0), True, machine(2, (7, 5)), NVRTC) == CudaStatus((13, 0), 2, "")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed: pip install -e '.[nodriver]'")
+def test_a_home_that_cannot_be_written_to_is_named(tmp_path):
+    """CuPy makes the folder for its cache when it is imported."""
+    if importlib.util.find_spec("cupy.cuda._compiler_cache") is None:
+        pytest.skip("this CuPy makes the folder when it compiles")
+    (tmp_path / "home").write_text("a file, in which even root can make no folder")
+    done = subprocess.run([sys.executable, "-c", "from gradcore.devices.availability import find_status\n"
+                           "print(find_status((13, 0), True).reason)"], capture_output=True, text=True,
+                          env={**{key: value for key, value in os.environ.items() if key != "CUPY_CACHE_DIR"},
+                               "HOME": str(tmp_path / "home"), "CUPY_CACHE_IN_MEMORY": "1"})
+    assert "set CUPY_CACHE_DIR to a folder that can be written to" in done.stdout, done.stdout + done.stderr

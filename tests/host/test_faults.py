@@ -42,7 +42,8 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
     (PermissionError(13, "Permission denied", "/root/.cupy"), KernelError,
      "kernel relu<float> of elementwise.cu cannot be compiled: [Errno 13] Permission denied: '/root/.cupy'. CuPy keeps machine "
      "code in ~/.cupy/kernel_cache: set CUPY_CACHE_DIR"),
-    (ImportError("libnvrtc is missing"), DeviceError, "libnvrtc is missing. NVRTC comes with pip install 'gradcore[cuda13]'"),
+    (ImportError("libnvrtc is missing"), DeviceError,
+     "libnvrtc is missing. NVRTC and CUDA's headers come with pip install 'gradcore[cuda13]'"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
 def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
     def function(*what):
@@ -55,6 +56,41 @@ def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
     assert words in str(found.value)
     assert found.value.__cause__ is error
     assert isinstance(found.value, GradcoreError) and isinstance(found.value, RuntimeError)
+
+
+def test_cupy_compiles_nothing_without_cudas_headers(monkeypatch):
+    monkeypatch.setattr(gpu_launch, "runtime", SimpleNamespace(getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError))
+
+    def get_function(name):
+        raise RuntimeError("Failed to find CUDA headers.")
+
+    monkeypatch.setattr(gpu_launch.cupy, "RawModule", lambda **how: SimpleNamespace(get_function=get_function))
+    with pytest.raises(DeviceError, match=r"kernel eye<nothing> .*: Failed to find CUDA headers.*. NVRTC and CUDA's headers"):
+        gpu_launch.start("index", "eye<nothing>", 1, 256, ())
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_code_that_does_not_fit_is_loaded_when_the_pools_have_given_back_what_they_cache(cached, monkeypatch):
+    """The driver loads a kernel's code when it is first launched, and by then tensors may have filled the card."""
+    device = gpu.CudaDevice(0, cuda=Runtime())
+    if cached:
+        gradcore.empty(1 << 20, device=device)
+    held, started = gradcore.empty(4, device=device), []
+
+    def function(*what):
+        if device.ledger.reserved > 2 << 20 or not cached:
+            raise CUDARuntimeError(2)
+        return lambda *launch, stream: started.append(launch)
+
+    monkeypatch.setattr(gpu_launch, "_function", function)
+    monkeypatch.setattr(gpu_launch, "runtime", SimpleNamespace(getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError))
+    if cached:
+        gpu_launch.start("elementwise", "relu<float>", 3, 256, ("x",))
+        assert started == [((3,), (256,), ("x",))] and device.ledger.reserved == 2 << 20
+    else:
+        with pytest.raises(KernelError, match="of 256 threads: the device has no memory left for the kernel's code"):
+            gpu_launch.start("elementwise", "relu<float>", 3, 256, ("x",))
+    del held
 
 
 class Failing(Runtime):

@@ -55,7 +55,7 @@ def test_power_of_two_and_margin(capsys):
 
 
 def test_the_text_says_what_was_done(capsys):
-    status, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4MiB")
+    status, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4MiB", "--device", "cpu")
     assert status == 0
     for words in ("in 3.80 MiB (4.00 MiB minus 5.0%): ", "one more sample adds ", "phase backward, gradcore/models/mlp.py:",
                   "run on cpu: it fits, and its peak is as predicted"):

@@ -15,7 +15,7 @@ from gradcore.devices import gpu_gemm, gpu_launch, gpu_linalg, gpu_workspaces
 from gradcore.devices.gpu_gemm import Cublas, CublasLt
 from gradcore.devices.gpu_linalg import linear, linear_grad, product
 from gradcore.devices.gpu_problems import Matrix, Problem, alignment
-from gradcore.errors import CaptureError, SpecError
+from gradcore.errors import CaptureError, KernelError, SpecError
 from tests.host.emulator import Copy, Emulator, products
 from tests.host.fake_cublas import Epilogue, FakeCublas, FakeLt, narrowed, tf32, widened
 
@@ -259,6 +259,25 @@ def test_a_product_is_planned_once_and_descriptors_go_with_their_plans(plain, mo
         # The handle, and a descriptor with three layouts for each of two plans at most.
         assert len(lt.made) <= 1 + 2 * 4
     plain.library._plans.clear()
+    assert [made["what"] for made in lt.made.values()] == ["handle"]
+
+
+@pytest.mark.parametrize("call", ["matmul_algo_get_heuristic", "matmul_algo_check", "matmul_desc_create"])
+def test_a_plan_that_fails_for_now_is_made_later(call, monkeypatch):
+    """During a capture cuBLASLt of CUDA 13.3 finds no algorithm for anything (INTERNAL_ERROR)."""
+    lt = FakeLt()
+    library = products(lt)
+
+    def fails(*arguments):
+        raise lt.cuBLASLtError("CUBLAS_STATUS_INTERNAL_ERROR (14)", 14)
+
+    problem = Problem("float32", 4, 5, 6, 1, *[Matrix(0, 8, 0, 256)] * 3, "relu_bias")
+    with monkeypatch.context() as during:
+        during.setattr(lt, call, fails)
+        with pytest.raises(KernelError, match=r"could not plan a matrix product: CUBLAS_STATUS_INTERNAL_ERROR \(14\); with GR"):
+            library.plan(problem)
+    assert library.plan(problem) is not None
+    library._plans.clear()
     assert [made["what"] for made in lt.made.values()] == ["handle"]
 
 

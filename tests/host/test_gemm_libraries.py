@@ -216,6 +216,10 @@ def test_nvmath_has_every_function_that_is_called_with_as_many_arguments():
         "light_handle operation_desc adesc bdesc cdesc ddesc preference requested_algo_count heuristic_results_array "
         "return_algo_count").split()
     assert issubclass(lt.cuBLASLtError, Exception)
+    # Its constructor, which asks the library for the text, needs a driver.
+    error = Exception.__new__(lt.cuBLASLtError)
+    error.status = 15
+    assert error.__reduce__() == (lt.cuBLASLtError, (15,)), "the status is kept under this name"
 
 
 @without_nvmath

@@ -270,6 +270,26 @@ def test_an_upload_that_is_waited_for_may_be_overwritten_at_once(card, gpu):
     assert bytes_of(z).tolist() == [1, 1, 1]
 
 
+def test_pageable_memory_that_a_gpu_reads_by_itself_is_waited_for(card):
+    """A GPU that is coherent with its CPU (Grace) may read the host's memory after the call has returned."""
+    module = pytest.importorskip("gradcore.devices.gpu", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+    card.stages = False
+    device = module.CudaDevice(0, cuda=card, staged=False)
+    values = np.arange(100, dtype=np.float32)
+    x = owners.upload(values, device)
+    values.fill(-1)
+    rows = gradcore.arange(200, dtype=np.float32).pin_memory().view(100, 2)
+    y = owners.send(TensorSpec.of((100,), "float32"), device, rows[:, 1])
+    table = device.graphs.numbers(1, x.storage.block.address)
+    table._staged.fill(7)
+    table._send(x.storage.block.address, table._staged.ctypes.data, 4)
+    table._staged.fill(8)
+    card.deviceSynchronize()
+    assert bytes_of(x)[1:].tolist() == list(range(1, 100)) and bytes_of(x)[:1].tobytes() == bytes([7] * 4)
+    assert bytes_of(y).tolist() == list(range(1, 200, 2))
+    del x, y, rows
+
+
 def test_ops_on_streams_of_the_cpu_are_not_waited_for(card):
     before = len(card.events)
     with gradcore.cuda.stream(gradcore.cuda.Stream("cpu")):

@@ -117,8 +117,17 @@ def test_the_driver_says_whether_a_device_has_a_context(monkeypatch):
 def test_only_a_machine_with_several_devices_switches_between_them(devices, monkeypatch):
     monkeypatch.setattr(gpu, "cuda_status", lambda: availability.CudaStatus((13, 0), devices, ""))
     monkeypatch.setattr(gpu, "CudaDevice", lambda index, **how: how["cuda"])
+    monkeypatch.setattr(gpu.runtime, "getDeviceProperties", lambda index: {})
     made = gpu.make_cuda(0)
     assert isinstance(made, OnDevice) if devices > 1 else made is gpu.runtime
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_a_gpu_that_reads_the_hosts_page_tables_stages_no_copies(shared, monkeypatch):
+    monkeypatch.setattr(gpu, "cuda_status", lambda: availability.CudaStatus((13, 0), 1, ""))
+    monkeypatch.setattr(gpu, "CudaDevice", lambda index, **how: how["staged"])
+    monkeypatch.setattr(gpu.runtime, "getDeviceProperties", lambda index: {"pageableMemoryAccessUsesHostPageTables": shared})
+    assert gpu.make_cuda(0) is not bool(shared)
 
 
 def test_a_pinned_blocks_event_is_made_on_the_device_of_the_copy(cuda):

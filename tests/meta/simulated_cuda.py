@@ -179,6 +179,8 @@ class HostCard(Card):
         super().__init__()
         self.held: dict[int, Any] = {}
         self.locked: set[int] = set()
+        #: Does a copy from pageable memory read it before the call returns?
+        self.stages = True
 
     def malloc(self, nbytes: int) -> int:
         self._called("malloc")
@@ -211,8 +213,7 @@ class HostCard(Card):
         self.queues[stream].append((None, lambda: ctypes.memset(address, value, nbytes)))
 
     def memcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
-        # The call stages pageable host memory.
-        staged = None if kind != 1 or self._is_locked(source) else ctypes.string_at(source, nbytes)
+        staged = ctypes.string_at(source, nbytes) if self.stages and kind == 1 and not self._is_locked(source) else None
         self.queues[stream].append((None, lambda: ctypes.memmove(to, staged or source, nbytes)))
 
 
