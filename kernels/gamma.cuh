@@ -35,38 +35,27 @@ __device__ double digamma_of(double x) {
     return x < 0 ? found - 3.141592653589793 / tan(from_whole(x)) : found;
 }
 
+// (-1)^(n+1) n! times the sum of (x + k)^-(n+1). Left of 0 the terms are those that begin at the distance to the integer below,
+// and, with the sign of an odd power, those from the distance to the integer above on, less those from 0 on.
 __device__ double polygamma_of(double x, int n) {
     const double zeta[11] = {1. / 12, -1. / 720, 1. / 30240, -1. / 1209600, 2.0876756987868099e-8, -5.2841901386874932e-10,
                              1.3382536530684679e-11, -3.3896802963225829e-13, 8.5860620562778446e-15, -2.1748686985580619e-16,
                              5.5090028283602295e-18};
-    double a = x <= 0 ? 1 - x : x, total = 0, factorial = 1;
-    for (int k = 0; k < 10; k++) total += pow(a + k, -(n + 1.0));
-    for (int k = 2; k <= n; k++) factorial *= k;
-    double s = a + 10, power = pow(s, -(double)n), term = power * (n + 1) / (s * s);
-    total += power / n + power / s / 2;
-    for (int k = 0; k < 11; k++) {
-        total += zeta[k] * term;
-        term *= (n + 2. * k + 2) * (n + 2. * k + 3) / (s * s);
-    }
-    double found = (n % 2 ? factorial : -factorial) * total;
-    if (x > 0 || x != x) return found;
-    // The n-th derivative of pi cot(pi x) by Horner's rule on the coefficients of a polynomial of the cotangent; orders above
-    // what fits are not computed.
-    if (n > 30) return infinity<double>() - infinity<double>();
-    double slopes[33] = {0, 1}, c = 1 / tan(from_whole(x));
-    int size = 2;
-    for (int step = 0; step < n; step++) {
-        double next[33] = {};
-        for (int k = 1; k < size; k++) {
-            next[k - 1] -= k * slopes[k];
-            next[k + 1] -= k * slopes[k];
+    double low = floor(x), above = ceil(x) - x, total = 0, factorial = 1;
+    int sign = n % 2 ? 1 : -1, parts = x > 0 || x == low ? 1 : 3;
+    for (int part = 0; part < parts; part++) {
+        double a = part ? (part == 1 ? above : above - low) : x > 0 ? x : x - low, found = 0;
+        for (int k = 0; k < 10; k++) found += pow(a + k, -(n + 1.0));
+        double s = a + 10, power = pow(s, -(double)n), term = power * (n + 1) / (s * s);
+        found += power / n + power / s / 2;
+        for (int k = 0; k < 11; k++) {
+            found += zeta[k] * term;
+            term *= (n + 2. * k + 2) * (n + 2. * k + 3) / (s * s);
         }
-        size++;
-        for (int k = 0; k < size; k++) slopes[k] = next[k];
+        total += part == 0 ? found : part == 1 ? sign * found : -sign * found;
     }
-    double turned = slopes[size - 1];
-    for (int k = size - 2; k >= 0; k--) turned = turned * c + slopes[k];
-    return (n % 2 ? -found : found) - pow(3.141592653589793, n + 1.0) * turned;
+    for (int k = 2; k <= n; k++) factorial *= k;
+    return sign * factorial * total;
 }
 
 UNARY(Lgamma, lgamma(x))
