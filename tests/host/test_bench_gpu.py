@@ -167,28 +167,6 @@ def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     assert text in written
 
 
-def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
-    """A process that dies in a call is restarted with the next call."""
-    from bench.gpu import correct
-
-    def run(command, seconds, environment=None):
-        path, start = Path(command[command.index("bench.gpu.rows") + 2]), int(command[command.index("bench.gpu.rows") + 3])
-        with path.open("a") as log:
-            for k in range(start, 5):
-                print(json.dumps({"call": k, "name": f"op-{k}"}), file=log)
-                if k == 2:
-                    log.write('{"call": 2, "na')
-                    return 139, "segmentation fault"
-                print(json.dumps({"call": k, "name": f"op-{k}", "error": "wrong" if k == 3 else None}), file=log)
-        return 0, ""
-
-    monkeypatch.setattr(correct, "run_limited", run)
-    monkeypatch.setattr(correct, "find_spec", lambda name: name)
-    outcome = correct.kernels(Setting("cpu", True, tmp_path, 60))
-    assert outcome.figures == {"calls": 4, "wrong": 1, "crashes": 1, "ops": ["op"]}
-    assert outcome.problems == ["op-2: the process ended with code 139: segmentation fault", "op-3: wrong"]
-
-
 def test_memory_that_no_pool_holds_is_unaccounted():
     from bench.gpu.libraries import differences
 
