@@ -124,11 +124,8 @@ def digamma(x: Array) -> Array:
     return np.where(x < 0, turned, np.where(x == 0, np.copysign(np.inf, -x), found))
 
 
-@_double
-def polygamma(x: Array, *, n: int) -> Array:
-    """(-1)^(n+1) n! times the sum of (x + k)^-(n+1), by Euler's and Maclaurin's formula, for n from 1 on."""
-    sign, factorial = (1 if n % 2 else -1), math.gamma(n + 1) if n < 171 else math.inf
-    a = np.where(x <= 0, 1 - x, x)
+def _zeta(a: Array, n: int) -> Array:
+    """The sum of (a + k)^-(n+1) over k from 0 on, for a > 0, by Euler's and Maclaurin's formula."""
     total = a ** -(n + 1.0)
     for k in range(1, 10):
         total += (a + k) ** -(n + 1.0)
@@ -139,16 +136,23 @@ def polygamma(x: Array, *, n: int) -> Array:
     for k, b in enumerate(_ZETA):
         total += b * term
         term = term * ((n + 2 * k + 2) * (n + 2 * k + 3)) / (s * s)
-    found = sign * factorial * total
-    if not (x <= 0).any():
-        return found
-    # The n-th derivative of pi cot(pi x), a polynomial of the cotangent.
-    slopes = [0.0, 1.0]
-    for _ in range(n):
-        once = [k * c for k, c in enumerate(slopes)][1:]
-        slopes = [-(a + b) for a, b in zip([*once, 0.0, 0.0], [0.0, 0.0, *once], strict=True)]
-    turned = (-1) ** n * found - math.pi ** (n + 1) * _horner(1 / np.tan(_from_whole(x)), tuple(slopes))
-    return np.where(x <= 0, turned, found)
+    return total
+
+
+@_double
+def polygamma(x: Array, *, n: int) -> Array:
+    """(-1)^(n+1) n! times the sum of (x + k)^-(n+1), for n from 1 on."""
+    sign, factorial = (1 if n % 2 else -1), math.gamma(n + 1) if n < 171 else math.inf
+    low = np.floor(x)
+    total = _zeta(np.where(x > 0, x, x - low), n)
+    if (left := x <= 0).any():
+        # The terms below 0: from the distance to the integer above on, less those from 0 on, with the sign of an odd power. In
+        # this order, since the first may cancel what is there.
+        above = np.ceil(x) - x
+        both = left & (x != low)
+        total += np.where(both, sign * _zeta(above, n), 0)
+        total -= np.where(both, sign * _zeta(above - low, n), 0)
+    return sign * factorial * total
 
 
 @_double

@@ -42,6 +42,15 @@ def test_digamma_and_its_derivatives_have_their_known_values() -> None:
     assert double([0.3]).polygamma(0).item() == double([0.3]).digamma().item()
 
 
+@pytest.mark.parametrize("n", [6, 11, 30])
+def test_polygamma_left_of_zero_is_its_sum(n: int) -> None:
+    """At -1.5 the largest terms of an even order cancel."""
+    points = [-1e-3, -0.5, -1.5, -2.75]
+    sums = [math.fsum((x + k) ** -(n + 1) for k in range(200)) for x in points]
+    assert gradcore.polygamma(n, double(points)).tolist() == pytest.approx(
+        [(-1) ** (n + 1) * math.factorial(n) * total for total in sums], rel=1e-11)
+
+
 def test_erfinv_is_the_normal_distributions_inverse() -> None:
     shares = [0.5 + k / 64 for k in range(1, 32)] + [1 - 2.0 ** -k for k in range(5, 50)]
     found = gradcore.erfinv(double([2 * p - 1 for p in shares])).tolist()
