@@ -51,9 +51,10 @@ class Plan:
                  "exact", "loaded", "_at", "_destroy")
 
     def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
+        # First, since the finaliser needs them.
+        self.descriptor, self.layouts = descriptor, layouts
+        self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
         self.kind = problem.kind
-        self.descriptor = descriptor
-        self.layouts = layouts
         self.one, self.zero, self.not_a_number = FACTORS[problem.kind]
         #: The result of the heuristic, whose first field is the algorithm.
         self.result = lt.MatmulHeuristicResult(1)
@@ -67,7 +68,6 @@ class Plan:
         #: Has it run? The first run may load its kernel's code.
         self.loaded = False
         self._at: int = 0 if self.vector is None else self.vector.ctypes.data
-        self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
 
     def point(self, lt: Any, address: int) -> None:
         """Set the address of the vector."""
