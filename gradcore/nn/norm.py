@@ -126,14 +126,15 @@ class _BatchNorm(_NormBase):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        tracks = self.training and self.track_running_stats
-        if tracks:
+        tracks, count = self.training and self.track_running_stats, self.num_batches_tracked
+        if tracks and count is not None:
             with no_grad():
-                self.num_batches_tracked.add_(1)
-        batch = self.training or not self.track_running_stats
-        keep = not batch or tracks
+                count.add_(1)
+        # Whoever does without statistics, or counts, sets them to None; the mode alone does not say what there is.
+        keep = not self.training or self.track_running_stats
         mean, var = (self.running_mean, self.running_var) if keep else (None, None)
-        if tracks and self.momentum is None:
+        batch = self.training or (mean is None and var is None)
+        if tracks and self.momentum is None and mean is not None and var is not None and count is not None:
             with self._averaged(mean, var):
                 return F.batch_norm(input, mean, var, self.weight, self.bias, batch, 1.0, self.eps)
         return F.batch_norm(input, mean, var, self.weight, self.bias, batch, self.momentum or 0.0, self.eps)

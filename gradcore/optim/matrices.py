@@ -140,6 +140,9 @@ class Adafactor(Optimizer):
         if name != "step":
             return super()._loaded(p, name, value)
         with state_of(p):
+            if isinstance(value, Tensor):
+                # Its value is not read: meta has none.
+                return functional.clone(value.detach().to(device=p.device, dtype=_wide(p)).reshape(()))
             return functional.tensor(float(value), dtype=_wide(p), device=p.device)
 
     def _update(self, group: Group) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
-from gradcore.nn import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from gradcore.nn.module import Module
+from gradcore.nn.norm import _BatchNorm
 from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of
 from gradcore.optim.lr_scheduler.cycle import each
 from gradcore.optim.optimizer import Group, Optimizer
@@ -130,7 +130,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
     A batch is a tensor, or a list or tuple whose first element is the input.
     """
-    momenta = {m: m.momentum for m in model.modules() if isinstance(m, (BatchNorm1d, BatchNorm2d, BatchNorm3d))}
+    momenta = {m: m.momentum for m in model.modules() if isinstance(m, _BatchNorm)}
     if not momenta:
         return
     training = model.training

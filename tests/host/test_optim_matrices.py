@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
-from gradcore.events import TAGS
+from gradcore.events import TAGS, Read
 from tests.conftest import raises
 from tests.host.test_optim import oracle
 
@@ -140,6 +140,20 @@ def test_counts_beyond_what_16_bits_hold() -> None:
     b.load_state_dict(a.state_dict())
     b.step()
     assert b.state[p]["step"].item() == 3001 and b.state[p]["variance"].dtype == p.dtype
+
+
+def test_state_is_loaded_without_values() -> None:
+    for device in ("cpu", "meta"):
+        p = gradcore.ones(3, 2, device=device, requires_grad=True)
+        p.grad = gradcore.ones(3, 2, device=device)
+        a, b = optim.Adafactor([p]), optim.Adafactor([p])
+        a.step()
+        with gradcore.step(device=device) as s:
+            b.load_state_dict(a.state_dict())
+        assert not any(isinstance(record, Read) for record in s.log)
+        count = b.state[p]["step"]
+        assert (count.device.type, count.shape, count.dtype) == (device, (), np.float32)
+        assert count.storage is not a.state[p]["step"].storage
 
 
 def test_errors_have_pytorchs_words() -> None:

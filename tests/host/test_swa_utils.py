@@ -97,6 +97,21 @@ def test_the_first_average_is_the_model_and_an_update_keeps_nothing() -> None:
     assert average.module.weight.tolist() == first.weight.tolist() and average.module.weight.requires_grad
 
 
+def test_statistics_of_every_kind_of_batch_norm_are_recomputed() -> None:
+    class Own(nn.modules.batchnorm._BatchNorm):
+        def _check_input_dim(self, input: Any) -> None:
+            pass
+
+    batches = [gradcore.arange(15.0).view(5, 3), gradcore.ones(2, 3)]
+    kinds = nn.BatchNorm1d, nn.SyncBatchNorm, nn.LazyBatchNorm1d, Own
+    for kind in kinds:
+        norm = kind(3) if kind is not nn.LazyBatchNorm1d else kind()
+        norm(batches[0] * 100)
+        swa_utils.update_bn(batches, nn.Sequential(nn.Identity(), norm))
+        assert norm.running_mean.tolist() == [3.5, 4.0, 4.5] and norm.num_batches_tracked.item() == 2, kind
+        assert norm.momentum == 0.1
+
+
 def test_an_average_is_measured_without_values() -> None:
     peaks = []
     for device in ("cpu", "meta"):

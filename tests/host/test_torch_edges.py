@@ -168,3 +168,26 @@ def _flat(x: Any) -> Any:
 def test_bad_input_is_told_in_words(call: Callable[[], Any], message: str) -> None:
     with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
         call()
+
+
+@pytest.mark.parametrize("momentum", [0.3, None])
+@pytest.mark.parametrize("absent", [(), ("running_mean", "running_var"), ("num_batches_tracked",),
+                                    ("running_mean", "running_var", "num_batches_tracked")], ids=str)
+@pytest.mark.parametrize("tracks", [True, False])
+def test_statistics_of_batch_norm_that_are_taken_away(torch: Any, momentum: float | None, absent: tuple[str, ...],
+                                                      tracks: bool) -> None:
+    found: list[list[Any]] = []
+    for library in (torch, gradcore):
+        norm = library.nn.BatchNorm1d(3, momentum=momentum)
+        x = library.arange(12.0).view(4, 3) ** 2
+        norm(x)
+        for name in absent:
+            setattr(norm, name, None)
+        norm.track_running_stats = tracks
+        results = []
+        for mode in (True, False, True):
+            norm.train(mode)
+            results.append(norm(x * 2).detach().numpy())
+        found.append([*results, *(b.numpy() for b in norm.buffers())])
+    for theirs, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
