@@ -25,7 +25,8 @@ WORDS: dict[str, str] = {
     "gradcore.linalg.norm": "frobenius_norm",
     _COMPLEX: """complex complex32 complex64 complex128 cfloat cdouble chalf real imag angle conj conj_physical conj_physical_
         polar resolve_conj resolve_neg is_conj is_neg isreal view_as_complex view_as_real""",
-    _SCIPY: "mvlgamma mvlgamma_ igamma igamma_ igammac igammac_ i0 i0_ special",
+    _SCIPY: "mvlgamma mvlgamma_ igamma igamma_ igammac igammac_ i0 i0_",
+    "gradcore.lgamma, gradcore.digamma, gradcore.erfinv, gradcore.xlogy and others by their own names": "special",
     "numpy.fft on x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
         hann_window kaiser_window signal""",
     "gradcore.sort": "nanquantile",

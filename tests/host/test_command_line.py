@@ -88,7 +88,7 @@ def test_labels_that_the_default_loss_refuses_are_an_error_of_the_model(capsys: 
     (tmp_path / "mine.py").write_text("from gradcore import nn\nimport numpy as np\n\ndef few(n):\n"
                                       "    return nn.Linear(64, 2), (np.zeros((n, 64), np.float32), np.zeros(n, np.int64))\n")
     capsys.readouterr()
-    assert main(["train", "--model", "mine.py:few", "--quiet", "--out", str(tmp_path)]) == 1
+    assert main(["train", "--model", "mine.py:few", "--device", "cpu", "--quiet", "--out", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert err.startswith("gradcore: IndexError in mine.py:few: Target ") and len(err.splitlines()) == 1
 

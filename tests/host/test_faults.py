@@ -227,8 +227,10 @@ def test_a_device_on_which_no_context_can_be_created_says_why(status, words, mon
     def refuse(index):
         raise CUDARuntimeError(status)
 
-    monkeypatch.setattr(gpu.runtime, "setDevice", refuse)
-    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda index: {"major": 9, "minor": 0, "name": b"H200"})
+    # cupy.cuda.runtime is another module once it has been imported by this name.
+    for runtime in (gpu.runtime, cupy.cuda.runtime):
+        monkeypatch.setattr(runtime, "setDevice", refuse)
+        monkeypatch.setattr(runtime, "getDeviceProperties", lambda index: {"major": 9, "minor": 0, "name": b"H200"})
     monkeypatch.setattr(availability, "cuda_status", lambda: availability.CudaStatus((13, 0), 1, ""))
     with pytest.raises(DeviceError, match=rf"cuda:0 cannot be used \(cudaError\w+: .*\): {words}") as found:
         availability._make_cuda(0)
