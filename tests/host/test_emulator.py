@@ -121,7 +121,7 @@ emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
 for off in (4, 1):
     x, out = Copy(np.zeros(64, np.float32), off=off), Copy(np.zeros(64, np.float32))
     emulator.launch("planted", "packed", 1, 16, (x.cupy(), out.cupy()))
-    print("done", off)
+    print("done", off, flush=True)
 """
     done = in_a_process(tmp_path, script)
     assert "done 4" in done.stdout, done.stderr
@@ -156,7 +156,7 @@ emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
 for n in (1000, 1001):
     x, out = Copy(np.zeros(1000, np.int32), exact=True), Copy(np.zeros(1001, np.int32), exact=True)
     emulator.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(n), np.int32(0)))
-    print("done", n)
+    print("done", n, flush=True)
 """
     done = sanitized(tmp_path, script)
     assert "done 1000" in done.stdout, done.stderr
