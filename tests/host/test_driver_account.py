@@ -175,14 +175,17 @@ def test_the_report_shows_the_account():
     assert "Driver (NVML: NVML Shared Library Not Found):\n  N/A bytes used = context N/A + segments" in nothing
 
 
-def test_the_scratch_pool_says_whose_its_bytes_are():
+def test_the_scratch_pool_says_whose_its_bytes_are(monkeypatch):
     pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
     import cupy
     import numpy as np
 
+    from gradcore.devices import gpu_loaded
     from gradcore.devices.gpu import CudaDevice
     from tests.meta.simulated_cuda import Card
 
+    # On a machine with a GPU that of earlier tests is loaded.
+    monkeypatch.setattr(gpu_loaded, "code", lambda index: [])
     device = CudaDevice(0, cuda=Card())
     kept = []
     device.bind(lambda: kept.append(cupy.ndarray((1000,), np.float32)), "sort")()
