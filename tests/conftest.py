@@ -97,6 +97,11 @@ def default_generators() -> None:
     """Create the default generators, which live as long as the process, before any test, so that they count for none."""
     _devices()
     gradcore.manual_seed(0)
+    if cuda_status().available:
+        from gradcore.devices.gpu_workspaces import shared
+
+        shared()
+        _first[:] = _registered()
 
 
 def _devices() -> list[Any]:
@@ -121,6 +126,10 @@ def _registered() -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
                                              gpu_loaded.HELD)]
 
 
+#: What was registered before any test.
+_first: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+
+
 def _register_again(registered: list[tuple[dict[Any, Any], dict[Any, Any]]]) -> None:
     for held, content in registered:
         held.clear()
@@ -130,14 +139,10 @@ def _register_again(registered: list[tuple[dict[Any, Any], dict[Any, Any]]]) -> 
 @pytest.fixture(autouse=True, scope="module")
 def a_gpu_keeps_its_place() -> Iterator[None]:
     """Else kernels on the GPU would find the memory of a simulated one that a fixture of the module before made."""
-    _devices()
-    if cuda_status().available:
-        from gradcore.devices.gpu_workspaces import shared
-
-        shared()
-    registered = _registered()
+    # A fixture of the session may have made a simulated one before.
+    _register_again(_first)
     yield
-    _register_again(registered)
+    _register_again(_first)
 
 
 @pytest.fixture(autouse=True)
