@@ -8,8 +8,8 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import rand
 from gradcore.distributions import constraints
-from gradcore.distributions.discrete import away_from_ends, counted
-from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.distributions.discrete import chances, counted
+from gradcore.distributions.distribution import Distribution, broadcast
 from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits, logsigmoid
@@ -25,15 +25,8 @@ class Geometric(Distribution):
     support = constraints.nonnegative_integer
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if one_of(probs, logits):
-            self.probs, = broadcast(probs)
-            inside = away_from_ends(self.probs)
-            self.logits = inside.log() - functional.log1p(-inside)
-            self._shown = ("probs",)  # type: ignore[misc]
-        else:
-            self.logits, = broadcast(logits)
-            self.probs = self.logits.sigmoid()
-            self._shown = ("logits",)  # type: ignore[misc]
+        self.probs, self.logits, given = chances(probs, logits)
+        self._shown = (given,)  # type: ignore[misc]
         super().__init__(self.probs.shape, validate_args=validate_args)
         if self._validate_args and probs is not None and not (self.probs > 0).all().item():
             raise ValueError(f"Expected parameter probs ({type(self.probs).__name__} of shape {tuple(self.probs.shape)}) of "
@@ -114,15 +107,8 @@ class Binomial(Distribution):
     has_enumerate_support = True
 
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if one_of(probs, logits):
-            count, self.probs = broadcast(total_count, probs)
-            inside = away_from_ends(self.probs)
-            self.logits = inside.log() - functional.log1p(-inside)
-            self._shown = ("total_count", "probs")  # type: ignore[misc]
-        else:
-            count, self.logits = broadcast(total_count, logits)
-            self.probs = self.logits.sigmoid()
-            self._shown = ("total_count", "logits")  # type: ignore[misc]
+        self.probs, self.logits, given, count = chances(probs, logits, total_count)
+        self._shown = ("total_count", given)  # type: ignore[misc]
         self.total_count = count.to(self.probs.dtype)
         super().__init__(self.probs.shape, validate_args=validate_args)
 

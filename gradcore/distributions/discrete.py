@@ -23,6 +23,19 @@ def away_from_ends(probs: Any) -> Any:
     return probs.clamp(room, 1 - room)
 
 
+def chances(probs: Any, logits: Any, *others: Any) -> tuple[Any, ...]:
+    """A probability, its logit, the name of the one that is given, and ``others``, which are broadcast with it.
+
+    Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
+    """
+    of_probs = one_of(probs, logits)
+    *rest, value = broadcast(*others, probs if of_probs else logits)
+    if not of_probs:
+        return value.sigmoid(), value, "logits", *rest
+    inside = away_from_ends(value)
+    return value, inside.log() - functional.log1p(-inside), "probs", *rest
+
+
 def counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
     """0, 1, ..., count - 1 along the first dimension of [count, batch], or with sizes of 1 for the batch unless ``expand``."""
     values = functional.arange(count, dtype=dtype, device=device).reshape(count, *(1,) * len(batch))
@@ -37,15 +50,8 @@ class Bernoulli(Distribution):
     support = constraints.boolean
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if one_of(probs, logits):
-            self.probs, = broadcast(probs)
-            inside = away_from_ends(self.probs)
-            self.logits = inside.log() - functional.log1p(-inside)
-            self._shown = ("probs",)  # type: ignore[misc]
-        else:
-            self.logits, = broadcast(logits)
-            self.probs = self.logits.sigmoid()
-            self._shown = ("logits",)  # type: ignore[misc]
+        self.probs, self.logits, given = chances(probs, logits)
+        self._shown = (given,)  # type: ignore[misc]
         super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property

@@ -9,8 +9,8 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import rand
 from gradcore.distributions import constraints
-from gradcore.distributions.discrete import Categorical, away_from_ends
-from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.distributions.discrete import Categorical, away_from_ends, chances
+from gradcore.distributions.distribution import Distribution
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import ExpTransform, SigmoidTransform
 from gradcore.nn.functional import one_hot
@@ -100,15 +100,8 @@ class LogitRelaxedBernoulli(Distribution):
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.temperature = temperature
-        if one_of(probs, logits):
-            self.probs, = broadcast(probs)
-            inside = away_from_ends(self.probs)
-            self.logits = inside.log() - functional.log1p(-inside)
-            self._shown = ("probs",)  # type: ignore[misc]
-        else:
-            self.logits, = broadcast(logits)
-            self.probs = self.logits.sigmoid()
-            self._shown = ("logits",)  # type: ignore[misc]
+        self.probs, self.logits, given = chances(probs, logits)
+        self._shown = (given,)  # type: ignore[misc]
         super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property
