@@ -1,13 +1,14 @@
 // Losses: cross-entropy of rows of logits against class indices, a team of threads per row, forward and backward; mean squared
 // error.
 //
-// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, and writes a loss and a weight per row. One block
-// sums them in a fixed order: the same block if it computed all of them, else the block of a second launch. Backward reads N C s
-// and N labels, and writes N C s; each block, or a launch before it, reads all labels for the sum of weights; a row that fits is
-// in cache for its second read. The fused forward and backward reads each row once. mse_loss reads 2 n s for n elements and
-// writes up to 256 partial sums. An invalid label gives NaN: the host could not check it without waiting.
+// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, and writes a loss and a weight per row, which the
+// last block to arrive sums in a fixed order. Backward reads N C s and N labels, and writes N C s; each block, or a launch before
+// it, reads all labels for the sum of weights; a row that fits is in cache for its second read. The fused forward and backward
+// reads each row once. mse_loss reads 2 n s for n elements and writes up to 256 partial sums, which the last block adds up. An
+// invalid label gives NaN: the host could not check it without waiting.
 
 #include "common.cuh"
+#include "arrivals.cuh"
 #include "softmax.cuh"
 
 template <typename A, typename T>
@@ -78,13 +79,12 @@ __device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T
     if (!threadIdx.x) *out = (T)(mean ? loss / weight : loss);
 }
 
-// Each row's loss and weight and, with `Slopes`, its gradient for a cotangent of 1, which is stored in `one`. A single block
-// processes all rows and stores their sum or mean in `out`; with several blocks, `out` is null. The gradient of a mean is divided
-// by `whole`, or if that is null, by the total that each block computes.
+// Each row's loss and weight and, with `out`, their sum or mean; with `Slopes` also its gradient for a cotangent of 1, which is
+// stored in `one`. The gradient of a mean is divided by `whole`, or if that is null, by the total that each block computes.
 template <typename T, typename I, int N, bool Slopes>
 __global__ void __launch_bounds__(256, 2)
 cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* weights, T* out, const WIDE(T)* whole, T* one,
-              T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes) {
+              T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes, Shared* shared) {
     typedef WIDE(T) A;
     __shared__ A room[16];
     Team team(lanes);
@@ -105,12 +105,8 @@ cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* w
         if (Slopes) slopes_of(x, part, peak, label, ignored, mean ? w / over : w, slopes + row * classes, classes, team);
     }
     if (!out) return;
-    __syncthreads();
-    fold_losses(losses, weights, out, rows, mean);
-}
-
-template <typename T>
-__global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, i64 rows, int mean) {
+    if (gridDim.x == 1) __syncthreads();
+    else if (!last_of(shared->arrivals, 0, (int)gridDim.x)) return;
     fold_losses(losses, weights, out, rows, mean);
 }
 
@@ -142,23 +138,19 @@ cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weigh
     slopes_of(x, part, peak, label, ignored, scale, out + team.row * classes, classes, team);
 }
 
-// A block's part of the sum; a single block computes all of it, and `divisor` is 1 for a sum.
+// At most 256 blocks, each with a part of the sum; `divisor` is 1 for a sum.
 template <typename T>
-__global__ void mse_loss(const T* x, const T* target, double* parts, T* out, i64 n, double divisor) {
+__global__ void mse_loss(const T* x, const T* target, double* parts, T* out, i64 n, double divisor, Shared* shared) {
     double total = 0;
     EACH(i, n) {
         WIDE(T) d = (WIDE(T))x[i] - (WIDE(T))target[i];
         total += (double)(d * d);
     }
     total = block_sum(total);
-    if (threadIdx.x) return;
-    if (gridDim.x == 1) *out = (T)(total / divisor);
-    else parts[blockIdx.x] = total;
-}
-
-// One block adds up to 256 partial sums.
-template <typename T>
-__global__ void mse_total(const double* parts, T* out, int count, double divisor) {
-    double total = block_sum(threadIdx.x < count ? parts[threadIdx.x] : 0.0);
+    if (gridDim.x > 1) {
+        if (!threadIdx.x) parts[blockIdx.x] = total;
+        if (!last_of(shared->arrivals, 0, (int)gridDim.x)) return;
+        total = block_sum(threadIdx.x < gridDim.x ? parts[threadIdx.x] : 0.0);
+    }
     if (!threadIdx.x) *out = (T)(total / divisor);
 }

@@ -6,6 +6,7 @@
 // arrive reduces the parts in their order. No result depends on the order in which blocks run.
 
 #include "common.cuh"
+#include "arrivals.cuh"
 
 // How a reduction loads an element, and what it does to the result. Both are left unchanged, except for norms and variances.
 // `how` is a norm's power, or a row's mean.
@@ -101,23 +102,6 @@ __global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, dou
     A v = folded<Op, A>(x + place[0], l.folded, 0, l.width, team.rank, lanes, how);
     v = team_fold<Op>(v, team, room);
     if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
-}
-
-// Shared by the launches of a stream, one at a time: the parts that blocks have stored, and how many blocks have arrived.
-struct Shared {
-    i64 parts[32768];
-    u32 arrivals[1024];
-};
-
-// True for the last of the `parts` blocks that store something for `row`; it can then read what the others stored.
-__device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
-    __shared__ u32 before;
-    __threadfence();
-    __syncthreads();
-    if (!threadIdx.x) before = atomicInc(arrivals + row, (u32)parts - 1);
-    __syncthreads();
-    __threadfence();
-    return before == (u32)parts - 1;
 }
 
 // The elements of one of `parts` blocks of a row: whole accesses.

@@ -12,9 +12,9 @@ from gradcore.devices.kernels import split_workspace
 
 #: The widest row that one thread handles: a warp would spend more on exchanges than on exponentials.
 _NARROW = 32
-#: The work of one block that takes as long as a second launch, in elements that a thread handles in sequence: some 50 cycles
-#: each, about 2 microseconds in all. And the cost to a thread of a reduction over its team, in such elements.
-_SERIAL, _FOLD = 64, 16
+#: The work of one block that takes as long as the meeting of several, in elements that a thread handles in sequence: some 50
+#: cycles each, about 1 microsecond in all. And the cost to a thread of a reduction over its team, in such elements.
+_SERIAL, _FOLD = 32, 16
 #: The most labels that all blocks together may read, if each computes the whole weight itself: 16 MB from the L2 cache, which
 #: takes as long as a launch. Beyond that a launch of its own computes it once.
 _COUNTED = 1 << 21
@@ -31,10 +31,15 @@ def _blocks(rows: int, classes: int) -> int:
 
 
 def _folding_blocks(rows: int, classes: int) -> int:
-    """The number of blocks for the losses: one, which then also adds them up, if it handles all rows in the time of a launch
-    (up to 16,384 logits, fewer with reductions over teams)."""
+    """The number of blocks for the losses: one if it handles all rows in the time that several take to meet for their sum
+    (up to 8,192 logits, fewer with reductions over teams)."""
     lanes, blocks = _lanes(classes), _blocks(rows, classes)
     return 1 if blocks * (-(-classes // lanes) + (_FOLD if lanes > 1 else 0)) <= _SERIAL else blocks
+
+
+def _shared(blocks: int) -> Any:
+    """The argument for the memory in which the blocks of a launch meet, if there are several."""
+    return gl.SHARED if blocks > 1 else None
 
 
 def _whole(blocks: int, logits: Any, target: Any, weight: Any, workspace: Any, reduction: str, ignore_index: int) -> Any:
@@ -54,11 +59,9 @@ def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weigh
     rows, classes = logits.shape
     mean = np.int32(reduction == "mean")
     types = logits.dtype, target.dtype, gl.length_of(classes, logits, slopes), "false" if slopes is None else "true"
-    gl.run_blocks("loss", "cross_entropy", types, blocks, logits, target, weight, losses, weights, out if blocks == 1 else None,
-                  whole, one, slopes, np.int64(rows), np.int32(classes), np.int64(ignore_index), mean,
-                  np.int32(_lanes(classes)))
-    if out is not None and blocks > 1:
-        gl.run_blocks("loss", "cross_entropy_reduce", (logits.dtype,), 1, losses, weights, out, np.int64(rows), mean)
+    gl.run_blocks("loss", "cross_entropy", types, blocks, logits, target, weight, losses, weights, out, whole, one, slopes,
+                  np.int64(rows), np.int32(classes), np.int64(ignore_index), mean, np.int32(_lanes(classes)),
+                  _shared(blocks if out is not None else 1))
 
 
 @gl.kernel
@@ -86,8 +89,7 @@ def cross_entropy_grad(dy: Any, logits: Any, target: Any, weight: Any, out: Any,
 def cross_entropy_with_slopes(one: Any, logits: Any, target: Any, weight: Any, slopes: Any, workspace: Any, out: Any, *,
                               reduction: str, ignore_index: int) -> None:
     """Write the sum or mean to ``out``, its cotangent 1 to ``one``, and the gradient to ``slopes``, with the same bits as the
-    separate kernels. It takes one launch, a second if one block would take too long, another for the weight of very many
-    rows."""
+    separate kernels. It takes one launch, and another for the weight of very many rows."""
     rows = logits.shape[0]
     compute = wide(logits.dtype)
     _, losses, weights = split_workspace(workspace, (1, compute), (rows, logits.dtype), (rows, logits.dtype))
@@ -101,6 +103,4 @@ def mse_loss(x: Any, target: Any, out: Any, workspace: Any, *, reduction: str = 
     divisor = np.float64(x.size if reduction == "mean" else 1)
     # One block for up to 4096 elements; the workspace, as large as a piece of x, has room for the sums of 256 blocks.
     blocks = min(-(-x.size // gl.BLOCK), gl.BLOCK) if x.size > 4096 else 1
-    gl.run_blocks("loss", "mse_loss", (x.dtype,), blocks, x, target, workspace, out, np.int64(x.size), divisor)
-    if blocks > 1:
-        gl.run_blocks("loss", "mse_total", (x.dtype,), 1, workspace, out, np.int32(blocks), divisor)
+    gl.run_blocks("loss", "mse_loss", (x.dtype,), blocks, x, target, workspace, out, np.int64(x.size), divisor, _shared(blocks))
