@@ -9,6 +9,7 @@
 // Ba, Kiros and Hinton, arXiv:1607.06450; Wu and He, arXiv:1803.08494; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
+#include "arrivals.cuh"
 #include "norm.cuh"
 #include "rows.cuh"
 
@@ -123,11 +124,13 @@ __global__ void affine(const T* x, const void* weight, const void* bias, const W
 }
 
 // rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row, whose weights lie as `affine` says;
-// without mean(g) in RMS norm; with `added`, added to dx. A row has at most C parts of the type P, or any number if C is 0. `seen` is
-// called with each part of dy and of hat, which are 0 beyond the row, and its number.
+// without mean(g) in RMS norm; with `added`, added to dx. With `again`, the norm's output, recomputed with `bias`, is stored there,
+// but not in double precision. A row has at most C parts of the type P, or any number if C is 0. `seen` is called with each part of dy
+// and of hat, which are 0 beyond the row, and its number.
 template <typename P, int C, typename T, typename F>
-__device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 row,
-                                       i64 width, const Affine& affine, int added, const Team& team, WIDE(T)* room, F seen) {
+__device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd,
+                                       T* dx, T* again, i64 row, i64 width, const Affine& affine, int added, const Team& team,
+                                       WIDE(T)* room, F seen) {
     typedef WIDE(T) A;
     dy += row * width;
     x += row * width;
@@ -169,6 +172,13 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
                 if (added) made.of[j] = (T)plus((A)old.of[j], (A)made.of[j]);
             }
             *(Pack<T, N>*)(dx + from + at) = made;
+            // There are not enough registers for it in double precision, and for weights in the precision of the computation.
+            if (sizeof(A) > 4 || !again) return;
+            if (weight) old = *(const Pack<T, N>*)(weight + from + at);
+            if (bias) made = *(const Pack<T, N>*)(bias + from + at);
+#pragma unroll
+            for (int j = 0; j < N; ++j) made.of[j] = (T)affine_of(hat.v[k + j], weight, (A)old.of[j], bias, (A)made.of[j]);
+            *(Pack<T, N>*)(again + row * width + from + at) = made;
         });
         if (C == 1) break;
     }
@@ -176,13 +186,13 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
 
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-layer_norm_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 rows, i64 width, i64 inner,
-              i64 groups, int added, int lanes) {
+layer_norm_dx(const T* dy, const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, T* again,
+              i64 rows, i64 width, i64 inner, i64 groups, int added, int lanes) {
     __shared__ WIDE(T) room[8];
     Team team(lanes);
     if (team.row >= rows) return;
-    row_dx<Part<T, N>, 0>(dy, x, weight, mean, rstd, dx, team.row, width, Affine(inner, groups, team.row, width), added, team,
-                          room, [](const auto&, const auto&, int) {});
+    row_dx<Part<T, N>, 0>(dy, x, weight, bias, mean, rstd, dx, again, team.row, width, Affine(inner, groups, team.row, width), added,
+                          team, room, [](const auto&, const auto&, int) {});
 }
 
 // The contribution of one row to the gradients of weight and bias at a column.
@@ -195,8 +205,7 @@ __device__ __forceinline__ void add_slopes(const T* dy, const T* x, const WIDE(T
     b += g;
 }
 
-// Stores one of `parts` sums of a column in made[2, parts, width], or [parts, width] without a bias, which affine_total adds up;
-// a single one is the result.
+// Stores one of `parts` sums of a column in made[2, parts, width], or [parts, width] without a bias; a single one is the result.
 template <typename T>
 __device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias, i64 part, int parts, i64 width, i64 column,
                                             WIDE(T) w, WIDE(T) b) {
@@ -207,6 +216,35 @@ __device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias,
         made[part * width + column] = w;
         if (dbias) made[(parts + part) * width + column] = b;
     }
+}
+
+// Adds the sums of a column from `from` on, `step` apart, to w and b.
+template <typename A>
+__device__ __forceinline__ void take_slopes(const A* made, bool biased, int from, int end, int step, int parts, i64 width, i64 column,
+                                            A& w, A& b) {
+#pragma unroll 8
+    for (int k = from; k < end; k += step) {
+        w += made[k * width + column];
+        if (biased) b += made[(parts + k) * width + column];
+    }
+}
+
+// Adds up what the `parts` blocks of a launch have stored. The last to arrive of `each` neighbours adds up theirs, and the last of
+// these what they have, since one block alone would take long for many.
+template <typename T>
+__device__ __forceinline__ void meet(WIDE(T)* made, T* dweight, T* dbias, i64 width, int parts, int each, Shared* shared) {
+    int group = blockIdx.x / each, groups = (parts + each - 1) / each, from = group * each;
+    int count = parts - from < each ? parts - from : each;
+    if (!last_of(shared->arrivals + 1, group, count)) return;
+    auto add = [&](int from, int end, int step, int parts_of_result) {
+        for (i64 column = threadIdx.x; column < width; column += 256) {
+            WIDE(T) w = 0, b = 0;
+            take_slopes(made, dbias, from, end, step, parts, width, column, w, b);
+            keep_slopes(made, dweight, dbias, from, parts_of_result, width, column, w, b);
+        }
+    };
+    add(from, from + count, 1, groups > 1 ? parts : 1);
+    if (groups > 1 && last_of(shared->arrivals, 0, groups)) add(0, parts, each, 1);
 }
 
 // The sums of each lane's values over a block's warps, for the first warp.
@@ -224,28 +262,29 @@ __device__ __forceinline__ void fold_warps(A& w, A& b) {
 // Sums over rows of dy hat and of dy: 32 columns per tile; eight warps share the rows of one of `parts`.
 template <typename T>
 __global__ void affine_parts(const T* dy, const T* x, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, T* dweight, T* dbias,
-                             i64 rows, i64 width, int parts) {
-    i64 part = blockIdx.x % parts, column = blockIdx.x / parts * 32 + (threadIdx.x & 31);
+                             i64 rows, i64 width, int parts, Shared* shared) {
+    i64 tile = blockIdx.x / parts, part = blockIdx.x % parts, column = tile * 32 + (threadIdx.x & 31);
     i64 each = (rows + parts - 1) / parts, end = each * (part + 1) < rows ? each * (part + 1) : rows;
+    bool first = threadIdx.x < 32 && column < width;
     WIDE(T) w = 0, b = 0;
     if (column < width)
         for (i64 row = each * part + (threadIdx.x >> 5); row < end; row += 8)
             add_slopes(dy, x, mean, rstd, row, width, column, w, b);
     fold_warps(w, b);
-    if (threadIdx.x < 32 && column < width) keep_slopes(made, dweight, dbias, part, parts, width, column, w, b);
+    if (first) keep_slopes(made, dweight, dbias, part, parts, width, column, w, b);
+    if (parts == 1 || !last_of(shared->arrivals, tile, parts)) return;
+    w = b = 0;
+    if (column < width) take_slopes(made, dbias, threadIdx.x >> 5, parts, 8, parts, width, column, w, b);
+    fold_warps(w, b);
+    if (first) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
+// Sums of what group_slopes stores for `parts` samples.
 template <typename T>
 __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 width, int parts) {
     i64 column = (i64)blockIdx.x * 32 + (threadIdx.x & 31);
     WIDE(T) w = 0, b = 0;
-    if (column < width) {
-#pragma unroll 8
-        for (int k = threadIdx.x >> 5; k < parts; k += 8) {
-            w += made[k * width + column];
-            if (dbias) b += made[(parts + k) * width + column];
-        }
-    }
+    if (column < width) take_slopes(made, dbias, threadIdx.x >> 5, parts, 8, parts, width, column, w, b);
     fold_warps(w, b);
     if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
@@ -274,11 +313,13 @@ __global__ void group_slopes(const T* dy, const T* x, const WIDE(T)* mean, const
 }
 
 // dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. Each thread of a team, a warp or a block, makes K
-// accesses to each of a row's C parts, and adds up the same columns of all rows that the team takes.
+// accesses to each of a row's C parts, and adds up the same columns of all rows that the team takes. Of the blocks, `neighbours` meet
+// first.
 template <typename T, int N, int K, int C>
 __global__ void __launch_bounds__(256, 2)
-layer_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, WIDE(T)* made, T* dweight,
-                 T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
+layer_norm_grads(const T* dy, const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, T* again,
+                 WIDE(T)* made, T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes, int neighbours,
+                 Shared* shared) {
     typedef WIDE(T) A;
     typedef Part<T, N, K> P;
     P w[C], b[C];
@@ -289,7 +330,7 @@ layer_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
 #pragma unroll
     for (int k = 0; k < C * P::count; ++k) w[k / P::count].v[k % P::count] = b[k / P::count].v[k % P::count] = 0;
     for (i64 row = first + team.row % teams; row < end; row += teams)
-        row_dx<P, C>(dy, x, weight, mean, rstd, dx, row, width, Affine(0, 0, 0, 0), added, team, room,
+        row_dx<P, C>(dy, x, weight, bias, mean, rstd, dx, again, row, width, Affine(0, 0, 0, 0), added, team, room,
                      [&](const P& g, const P& hat, int part) {
 #pragma unroll
                          for (int k = 0; k < P::count; ++k) w[part].v[k] += g.v[k] * hat.v[k], b[part].v[k] += g.v[k];
@@ -316,4 +357,5 @@ layer_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
                     keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, from + at + j, w[part].v[k + j], b[part].v[k + j]);
             });
     }
+    if (parts > 1) meet(made, dweight, dbias, width, parts, neighbours, shared);
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,16 +49,21 @@ def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """
     ((gelu, (x, out, _)),), ((_, (dy, _, weight, *made)),), ((_, (slopes, _, result, _)),) = steps
     arrays = x, out, slopes, result
-    if dy is None or any(a is None or not a.flags.c_contiguous for a in arrays):
+    if dy is None or weight is None or any(a is None or not a.flags.c_contiguous for a in arrays):
         return None
     if slopes.data.ptr != result.data.ptr or any(cupy.may_share_memory(slopes, a) for a in (dy, x, out)):
         return None
+    both = bind(partial(gelu_with_grad, tanh=keywords(gelu).get("tanh", False)), "gelu")
+    return [[], _around((both, [x, out, slopes]), dy, out, weight, made, bind), []]
+
+
+def _around(call: KernelCall, dy: Any, x: Any, weight: Any, made: Sequence[Any], bind: Callable[..., Any]) -> list[KernelCall]:
+    """A linear layer's gradients: the one of its input before a call, and after it those of its parameters."""
     first, *rest = made
     # A weight has two dimensions and its bias one.
     needs = False, any(a.ndim == 2 for a in rest), any(a.ndim == 1 for a in rest)
     before, after = (bind(partial(linear_grad, needs=n), "linear_grad") for n in ((True, False, False), needs))
-    both = bind(partial(gelu_with_grad, tanh=keywords(gelu).get("tanh", False)), "gelu")
-    return [[], [(before, [dy, None, weight, first]), (both, [x, out, slopes]), (after, [dy, out, None, *rest])], []]
+    return [(before, [dy, None, weight, first]), call, (after, [dy, x, None, *rest])]
 
 
 def loss_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -147,6 +152,27 @@ def norm_slopes_added(steps: Steps, bind: Callable[..., Any], first: int = _RESU
     return _with_next(steps, slopes, given, total, True, first=first)
 
 
+def norm_again_with_slopes(steps: Steps, bind: Callable[..., Any], first: int = _RESULT) -> Steps | None:
+    """The gradient of layer or RMS norm, which may be added to another one, also recomputes the norm, for the gradient of the
+    linear layer's weight; or else only the addition is fused. ``first`` is as in :func:`norm_slopes_added`."""
+    ((_, again),), ((_, (dy, _, weight, *made)),), ((slopes, given),), *added = steps
+    # RMS norm has no bias, and computes its rstd again, which is not needed.
+    bias, out = ((again[2],), again[5]) if first == _RESULT else ((), again[2])
+    total = added[0][0][1][0] if added else given[first]
+    read, written = given[:first], (total, *given[first + 1:])
+    # In double precision the kernel has no registers for it.
+    possible = dy is not None and weight is not None and out.dtype.itemsize < 8 and all(
+        a is None or a.flags.c_contiguous for a in (out, *read))
+    if possible and _disjoint(out, *read, *bias) and all(_disjoint(a, dy, out, *made[1:]) for a in written if a is not None):
+        calls = _with_next(steps, slopes, given, total, True, first=first) if added else [[(slopes, given)]]
+        if calls is not None:
+            given += [] if added else [False]
+            given += out, *bias
+            return [[], _around((slopes, given), dy, out, weight, made, bind), *[[] for _ in steps[2:]]]
+    before = added and norm_slopes_added(steps[2:], bind, first)
+    return [*steps[:2], *before] if before else None
+
+
 def sum_with_norm(steps: Steps, bind: Callable[..., Any], results: slice = slice(3, 6)) -> Steps | None:
     """Layer or RMS norm computes the sum that it normalises. Operands may be in its place: one thread handles an element."""
     ((_, (a, b, total)),), ((norm, given),) = steps
@@ -178,6 +204,8 @@ KINDS: dict[str, Callable[[Steps, Callable[..., Any]], Steps | None]] = {
     "batch norm with relu gradient": norm_with_relu_slopes, "relu gradient with batch norm's": slopes_through_norm,
     "batch norm again with relu and gradients": slopes_through_norm_again,
     "layer norm gradient added": norm_slopes_added, "sum with layer norm": sum_with_norm,
+    "layer norm again with gradients": norm_again_with_slopes, "layer norm again with gradients, added": norm_again_with_slopes,
     # RMS norm has no bias and no mean.
     "RMS norm gradient added": partial(norm_slopes_added, first=4), "sum with RMS norm": partial(
-        sum_with_norm, results=slice(2, 4))}
+        sum_with_norm, results=slice(2, 4)),
+    **{f"RMS norm again with gradients{added}": partial(norm_again_with_slopes, first=4) for added in ("", ", added")}}

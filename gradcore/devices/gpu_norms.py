@@ -16,6 +16,8 @@ from gradcore.tiling import BUSY
 
 #: A number of blocks that keeps most devices busy, and the most rows that a team handles in sequence with fewer blocks.
 _FILLED, _TURNS = 128, 8
+#: The most blocks whose sums one of them adds up alone.
+_MEETING = 16
 #: The most elements of a channel for one block, and the most shares of a channel that blocks combine without a launch of its
 #: own (the room in kernels/channels.cuh and batch_norm*.cu).
 _CHANNEL, _SHARES = 4096, 32
@@ -69,22 +71,28 @@ def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inne
 
 @gl.kernel
 def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
-                    added: bool = False, *, dims: int, needs: Any) -> None:
-    """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``."""
-    _rows_grad(dy, x, weight, mean, rstd, dx, dweight, dbias, workspace, dims, added)
+                    added: bool = False, again: Any = None, bias: Any = None, *, dims: int, needs: Any) -> None:
+    """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``. If ``again`` is given, layer norm with
+    ``bias`` is recomputed there."""
+    _rows_grad(dy, x, weight, mean, rstd, dx, dweight, dbias, workspace, dims, added, again, bias)
 
 
 @gl.kernel
-def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any, workspace: Any, added: bool = False, *,
-                  dims: int, needs: Any) -> None:
-    """The gradients of RMS norm; with ``added``, dx is added to the content of ``dx``."""
-    _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims, added)
+def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any, workspace: Any, added: bool = False,
+                  again: Any = None, *, dims: int, needs: Any) -> None:
+    """The gradients of RMS norm; with ``added``, dx is added to the content of ``dx``; RMS norm is recomputed in ``again``."""
+    _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims, added, again)
+
+
+def neighbours(parts: int) -> int:
+    """Of so many blocks with sums, the number that meet first; those that add up their sums then meet."""
+    return parts if parts <= _MEETING else math.isqrt(parts - 1) + 1
 
 
 def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
-               dims: int, added: bool = False) -> None:
+               dims: int, added: bool = False, again: Any = None, bias: Any = None) -> None:
     rows, width = rstd.size, math.prod(x.shape[x.ndim - dims:])
-    sizes, length = (np.int64(rows), np.int64(width)), gl.length_of(width, dy, x, weight, dx)
+    sizes, length = (np.int64(rows), np.int64(width)), gl.length_of(width, dy, x, weight, dx, again, bias)
     compute, columns = wide(x.dtype), gl.columns_of(width, length)
     # A sum for each column, and one more for the bias.
     each = (1 if dbias is None else 2) * width * compute.itemsize
@@ -98,16 +106,16 @@ def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dwei
     tiles = -(-width // 32)
     parts = blocks if together else max(min(room, rows // 64, BUSY // max(tiles, 1)), 1)
     made = workspace[:parts * each] if parts > 1 else None
+    shared = gl.SHARED if parts > 1 else None
     if together:
-        gl.run_blocks("norm", "layer_norm_grads", (x.dtype, length, *accesses), parts, dy, x, weight, mean, rstd, dx, made,
-                      dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes))
+        gl.run_blocks("norm", "layer_norm_grads", (x.dtype, length, *accesses), parts, dy, x, weight, bias, mean, rstd, dx,
+                      again, made, dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes),
+                      np.int32(neighbours(parts)), shared)
     else:
-        gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight, mean,
-                    rstd, dx, *sizes, np.int64(0), np.int64(0), np.int32(added))
+        gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight, bias,
+                    mean, rstd, dx, again, *sizes, np.int64(0), np.int64(0), np.int32(added))
         gl.run_blocks("norm", "affine_parts", (x.dtype,), tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
-                      np.int32(parts))
-    if parts > 1:
-        gl.run_blocks("norm", "affine_total", (x.dtype,), tiles, made, dweight, dbias, sizes[1], np.int32(parts))
+                      np.int32(parts), shared)
 
 
 # -- groups of channels ------------------------------------------------------------------------------------------------
@@ -129,7 +137,8 @@ def group_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
     if needs[0] and x.size:
         width = each * inner
         gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), mean.size, gl.lanes_of_parts(width, length), dy, x, weight,
-                    mean, rstd, dx, np.int64(mean.size), np.int64(width), np.int64(inner), np.int64(groups), np.int32(0))
+                    None, mean, rstd, dx, None, np.int64(mean.size), np.int64(width), np.int64(inner), np.int64(groups),
+                    np.int32(0))
     if needs[1] or needs[2]:
         rows = samples * channels
         made = workspace[:2 * rows * wide(x.dtype).itemsize]

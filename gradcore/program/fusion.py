@@ -64,6 +64,18 @@ def _is_gelu_with_slopes(again: Instruction, products: Instruction, slopes: Inst
             and slopes.operands == (products.outputs[0], again.operands[0]) and slopes.attrs == again.attrs)
 
 
+def _is_norm_again_with_slopes(op: str, again: Instruction, products: Instruction, slopes: Instruction,
+                               *added: Instruction) -> bool:
+    """A norm of rows recomputed for the gradient of a linear layer, that gradient, and the norm's, perhaps added to another."""
+    # Layer norm is recomputed from its statistics, and RMS norm computes its own again.
+    same = again.operands if op == "rms_norm" else (*again.operands[:2], *again.operands[3:])
+    return ((again.op, products.op, slopes.op) == (AGAIN[op], "linear_grad", f"{op}_grad")
+            and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
+            and slopes.operands[:len(same) + 1] == (products.outputs[0], *same)
+            and dict(slopes.attrs).get("dims") == dict(again.attrs).get("dims")
+            and (not added or _is_norm_slopes_added(f"{op}_grad", slopes, *added)))
+
+
 def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
     """A linear layer with a bias, and relu of its output."""
     return ((linear.op, relu.op) == ("linear", "relu") and linear.operands[2] is not None
@@ -140,7 +152,29 @@ def _passing(count: int) -> Callable[[Program, int, int], bool]:
     return lambda program, first, last: all(_last(program, first + k) <= last for k in range(count))
 
 
+def _lives_again(op: str, program: Program, first: int, last: int) -> bool:
+    """May the recomputed norm be made with the gradients, and dx only be added to others?"""
+    again, _, slopes, *added = program.instructions[first:last + 1]
+    if op == "rms_norm":
+        rstd = slopes.operands[-1]
+        maker = next((i for i in program.instructions if rstd in i.outputs), None)
+        if maker is None or (maker.op, maker.operands, maker.attrs) != (again.op, again.operands, again.attrs):
+            return False
+    elif not _known(program, first, 2):
+        return False
+    return (all(program.buffers[x.buffer].last <= last for x in again.outputs)
+            and (not added or _lives_added(program, first + 2, last)))
+
+
+def _lives_added(program: Program, first: int, last: int) -> bool:
+    """dx is not read elsewhere, and is added to a buffer whose address is the same in every run."""
+    total = program.instructions[last].operands[0]
+    return _last(program, first) <= last and program.buffers[total.buffer].kind == "made"
+
+
 ROW_NORMS = {"layer norm": "layer_norm", "RMS norm": "rms_norm"}
+#: By norm: the op that recomputes it.
+AGAIN = {"layer_norm": "layer_norm_apply", "rms_norm": "rms_norm"}
 
 KINDS = {
     # The loss is written by the last of the three, and has bytes of its own if it still lives then.
@@ -159,9 +193,12 @@ KINDS = {
         _last(program, first + 1) <= last)),
     "counted batch norm": Kind(2, lambda counted, norm: norm.op == "batch_norm" and _counts(counted), _passing(0)),
     "batch norm with relu": Kind(2, _is_norm_with_relu, _passing(1)),
-    # dx is never written, and it is added to a buffer whose address is the same in every run.
-    **{f"{name} gradient added": Kind(2, partial(_is_norm_slopes_added, f"{op}_grad"), lambda program, first, last: (
-        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made"))
+    # The norm is written with its gradient, after the gradient of the linear layer's input and before those of its parameters.
+    **{f"{name} again with gradients{', added' * (length > 3)}": Kind(
+        length, partial(_is_norm_again_with_slopes, op), partial(_lives_again, op))
+       for name, op in ROW_NORMS.items() for length in (4, 3)},
+    # dx is never written.
+    **{f"{name} gradient added": Kind(2, partial(_is_norm_slopes_added, f"{op}_grad"), _lives_added)
        for name, op in ROW_NORMS.items()},
     # The sum is written as it is without fusion.
     **{f"sum with {name}": Kind(2, partial(_is_sum_with_norm, op), _passing(0)) for name, op in ROW_NORMS.items()}}

@@ -12,7 +12,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 from bench.launches import noting
 from gradcore.devices import gpu_kernels
-from gradcore.devices.gpu_launch import columns_of
+from gradcore.devices.gpu_launch import SHARED, columns_of
+from gradcore.devices.gpu_norms import neighbours
 from gradcore.ops.op import get_op
 from gradcore.spec import TensorSpec, bfloat16
 from tests.host.emulator import Copy, Emulator
@@ -155,15 +156,43 @@ def layer_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list
     return apart[:8], together[:8]
 
 
+def layer_norm_again(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """Layer norm and its gradients."""
+    dy, x, weight, bias = (normal(k, dtype, *(shape if k < 3 else shape[1:])) for k in range(1, 5))
+    how: dict[str, Any] = {"dims": 1}
+    given = [x, weight, *statistics(dtype, shape[0], 1)]
+    results = [np.zeros_like(x), weight, weight, room("layer_norm_grad", dy, *given, needs=(True, True, True), **how)]
+    again = made("layer_norm_apply", *given[:2], bias, *given[2:], results[0], **how)[5]
+    how["needs"] = True, True, True
+    apart = made("layer_norm_grad", dy, *given, *results, **how)
+    together = made("layer_norm_grad", dy, *given, *results, more=(False, np.zeros_like(x), bias), **how)
+    return [*apart[:8], again], [*together[:8], together[-2]]
+
+
+def rms_norm_again(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """RMS norm and its gradients, of which the first is added to another one."""
+    dy, x, other, weight = (normal(k, dtype, *(shape if k < 4 else shape[1:])) for k in range(1, 5))
+    how: dict[str, Any] = {"dims": 1}
+    given = made("rms_norm", x, weight, np.zeros_like(x), statistics(dtype, shape[0], 1)[1], eps=1e-5, **how)
+    again = given.pop(2)
+    results = [other, weight, room("rms_norm_grad", dy, *given, needs=(True, True), **how)]
+    apart = made("rms_norm_grad", dy, *given, *results, more=(True,), needs=(True, True), **how)
+    together = made("rms_norm_grad", dy, *given, *results, more=(True, np.zeros_like(x)), needs=(True, True), **how)
+    return [*apart[:6], again], [*together[:6], together[-1]]
+
+
 BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_apply, IMAGES[:4]),
                                                (batch_norm_grad, IMAGES), (layer_norm, ROWS), (layer_norm_grad, ROWS),
                                             (rms_norm, ROWS), (rms_norm_grad, ROWS))
         for shape in shapes for dtype in DTYPES]
+BOTH += [(f, shape, dtype) for f in (layer_norm_again, rms_norm_again) for shape in ROWS for dtype in DTYPES
+         if dtype.itemsize < 8]
 
 
-#: Rows, their width, blocks, and the threads that hold a row of this width.
-SUMS = ((150, 40, 1, 32), (150, 40, 3, 32), (33, 300, 2, 32), (70, 256, 2, 32), (5, 1000, 2, 32), (7, 1100, 3, 256),
-        (1, 3, 1, 32), (0, 5, 1, 32), (2, 33, 5, 32), (9, 131, 2, 256), (9, 1023, 2, 256), (3, 8188, 2, 256))
+#: Rows, their width, blocks, which meet in groups if there are more than 16, and the threads that hold a row of this width.
+SUMS = ((45, 40, 45, 32), (20, 300, 17, 32), (150, 40, 1, 32), (150, 40, 3, 32), (33, 300, 2, 32), (70, 256, 2, 32),
+        (5, 1000, 2, 32), (7, 1100, 3, 256), (1, 3, 1, 32), (0, 5, 1, 32), (2, 33, 5, 32),
+        (9, 131, 2, 256), (9, 1023, 2, 256), (3, 8188, 2, 256))
 
 
 def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) -> tuple[list[Any], Any]:
@@ -175,10 +204,10 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     sizes, length = (np.int64(rows), np.int64(width), np.int32(parts)), 1 if width % 4 else 4
     found = columns_of(width, length)
     assert found is not None and lanes == found[0]
+    before, (dx, *sums) = [c.cupy() for c in given], [c.cupy() for c in results]
     emulator.launch("norm", f"layer_norm_grads<float, {length}, {found[1]}, {found[2]}>", parts, 256, (
-        *[c.cupy() for c in (*given, *results)], *sizes, np.int32(0), np.int32(lanes)))
-    if parts > 1:
-        emulator.launch("norm", "affine_total<float>", -(-width // 32), 256, (*[c.cupy() for c in results[1:]], *sizes[1:]))
+        *before[:3], None, *before[3:], dx, None, *sums, *sizes, np.int32(0), np.int32(lanes), np.int32(neighbours(parts)),
+        SHARED))
     for copy in (*given, *results):
         copy.check("layer_norm_grads")
     return [results[k].array for k in (0, 2, 3)], (dy, x, weight, mean, rstd)
@@ -277,8 +306,8 @@ def test_launches_of_batch_norm(shape: tuple[int, ...], forward: list[str], back
 
 
 @pytest.mark.parametrize("shape, launched", [
-    ((8, 192), ["layer_norm_grads"]), ((0, 192), ["layer_norm_grads"]), ((1024, 192), ["layer_norm_grads", "affine_total"]),
-    ((40_000, 192), ["layer_norm_grads", "affine_total"]), ((1024, 1024), ["layer_norm_grads", "affine_total"]),
-    ((8192, 1024), ["layer_norm_grads", "affine_total"]), ((2000, 4096), ["layer_norm_dx", "affine_parts", "affine_total"])])
+    ((8, 192), ["layer_norm_grads"]), ((0, 192), ["layer_norm_grads"]), ((1024, 192), ["layer_norm_grads"]),
+    ((40_000, 192), ["layer_norm_grads"]), ((1024, 1024), ["layer_norm_grads"]),
+    ((8192, 1024), ["layer_norm_grads"]), ((2000, 4096), ["layer_norm_dx", "affine_parts"])])
 def test_launches_of_layer_norms_gradients(shape: tuple[int, ...], launched: list[str]) -> None:
     assert names("layer_norm_grad", shape, dims=1, needs=(True, True, True)) == launched

@@ -62,13 +62,14 @@ def test_a_gradient_that_lies_elsewhere_is_made_by_a_launch_of_its_own() -> None
     x, out, dy, dx, elsewhere = (room[k:k + 8].reshape(2, 4) for k in (0, 8, 16, 24, 32))
     weight, dweight, dbias = room[40:56].reshape(4, 4), room[56:72].reshape(4, 4), room[72:76]
 
-    def steps(x: Any, out: Any, dy: Any, result: Any) -> list[Any]:
+    def steps(x: Any, out: Any, dy: Any, result: Any, weight: Any = weight) -> list[Any]:
         return [[(None, [x, out, None])], [(None, [dy, out, weight, dx, dweight, dbias])], [(None, [dx, x, result, None])]]
 
     def bind(kernel: Any, op: str) -> tuple[Any, str]:
         return kernel, op
 
-    for given in ((x, out, dy, elsewhere), (None, out, dy, dx), (x, out, None, dx), (x, dx, dy, dx), (x[:, ::2], out, dy, dx)):
+    for given in ((x, out, dy, elsewhere), (None, out, dy, dx), (x, out, None, dx), (x, dx, dy, dx), (x[:, ::2], out, dy, dx),
+                  (x, out, dy, dx, None)):
         assert gpu_fused.fused("gelu with slopes", steps(*given), bind) is None
     nothing, calls, rest = gpu_fused.fused("gelu with slopes", steps(x, out, dy, dx), bind)
     assert nothing == rest == [] and [op for (_, op), _ in calls] == ["linear_grad", "gelu", "linear_grad"]

@@ -52,6 +52,8 @@ def rows(norm: Any = nn.LayerNorm) -> Any:
 # The second block's relu is followed by a pool, which keeps positions: it is recomputed only for its own gradient.
 IMAGES = [*["counted batch norm with relu"] * 2, "batch norm with relu", "batch norm again with relu and gradients",
           "relu gradient with batch norm's"]
+ROWS = {norm: [f"{norm} again with gradients", *[f"{norm} again with gradients, added", f"sum with {norm}"] * 2]
+        for norm in ("layer norm", "RMS norm")}
 #: What makes a model, the shape of its input, the groups of a step that have a norm, and how many calls are left out: two of
 #: them are the loss's, if it is computed with its gradient.
 MODELS: dict[str, tuple[Any, tuple[int, ...], list[str], int]] = {
@@ -59,8 +61,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], list[str], int]] = {
     "small images": (images, (5, 2, 6, 6), IMAGES, 10), "images": (images, (9, 2, 12, 12), IMAGES, 11),
     "columns": (columns, (5, 6), ["counted batch norm with relu", "counted batch norm", "batch norm with relu",
                                   "relu gradient with batch norm's"], 5),
-    "rows": (rows, (5, 6), ["layer norm gradient added"] * 2 + ["sum with layer norm"] * 2, 6),
-    "RMS norm": (lambda: rows(nn.RMSNorm), (5, 6), ["RMS norm gradient added"] * 2 + ["sum with RMS norm"] * 2, 6)}
+    "rows": (rows, (5, 6), ROWS["layer norm"], 6), "RMS norm": (lambda: rows(nn.RMSNorm), (5, 6), ROWS["RMS norm"], 6)}
 
 
 def data(seed: int, shape: tuple[int, ...]) -> tuple[Any, Any]:

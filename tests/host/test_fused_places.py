@@ -132,3 +132,41 @@ def test_dx_is_added_to_nothing_that_is_read() -> None:
                 assert given[first] is total and given[count:] == [True]
             else:
                 assert found is None and given[first] is room.out and len(given) == count
+
+
+@pytest.mark.parametrize("added", [False, True], ids=["alone", "added"])
+def test_a_norm_is_recomputed_with_its_gradient_apart_from_what_is_read_later(added: bool) -> None:
+    room = Room()
+    weight, dparameter = room.whole[80:96].reshape(4, 4), room.whole[96:112].reshape(4, 4)
+    dlinear, rstd = room.whole[64:68], room.whole[68:72]
+
+    def given(dy: Any = room.dy, out: Any = room.out, result: Any = room.result, dweight: Any = room.dweight,
+              workspace: Any = room.workspace, weight: Any = weight) -> list[list[Any]]:
+        """The arguments of layer norm recomputed, of the linear layer's gradients, of the norm's and of the addition."""
+        between = room.matrix(112)
+        return [[room.x, room.weight, room.bias, room.mean, rstd, out],
+                [dy, out, weight, between, dparameter, dlinear],
+                [between, room.x, room.weight, room.mean, rstd, room.matrix(120) if added else result, dweight, room.dbias,
+                 workspace],
+                *[[result, room.matrix(120)]] * added]
+
+    steps = given()
+    kind = "layer norm again with gradients" + ", added" * added
+    nothing, calls, *rest = fused(kind, *steps)
+    assert nothing == [] and rest == [[] for _ in steps[2:]]
+    (before, first), (kernel, slopes), (after, last) = calls
+    assert (kernel, slopes) == ("kernel", steps[2]), "a run puts what it brings into the same list"
+    assert slopes[5] is room.result and slopes[9] is added and slopes[10] is room.out and slopes[11] is room.bias
+    assert [c.keywords["needs"] for c in (before, after)] == [(True, False, False), (False, True, True)]
+    assert first[:2] == [room.dy, None] and last[:3] == [room.dy, room.out, None] and len(last) == 5
+    # What the gradient of the norm writes is not what the linear layer's read after it, or what others read in the meantime.
+    for changes in ({"result": room.out}, {"result": room.dy}, {"result": dparameter[:2]}, {"dweight": room.out[0]},
+                    {"workspace": room.dy.reshape(-1)[4:]}, {"workspace": dlinear}, {"out": room.x}, {"dy": None},
+                    {"weight": None}):
+        steps = given(**changes)
+        found = fused(kind, *steps)
+        if added:
+            # The addition is fused alone.
+            assert [len(step) for step in found] == [1, 1, 1, 0] and steps[2][9:] == [True]
+        else:
+            assert found is None and len(steps[2]) == 9

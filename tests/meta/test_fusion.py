@@ -120,6 +120,17 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
 
+class Bent(nn.Module):
+    """A norm without a linear layer behind it."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.norm = norm(8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.norm(x).tanh()
+
+
 def convolutions(training: bool) -> nn.Module:
     layers = [nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU()] * 2
     return nn.Sequential(*layers[:2], nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).train(training)
@@ -140,6 +151,9 @@ def training_of(module: nn.Module, *shape: int) -> Program:
 
 
 NORMS: dict[str, Any] = {"layer norm": nn.LayerNorm, "RMS norm": nn.RMSNorm}
+#: By norm: the operands of it, as recomputed, of the linear layer's gradient and of the norm's that must be others' results.
+AGAIN = {"layer norm": {*((0, k) for k in (0, 1, 3, 4)), (1, 1), *((2, k) for k in range(5))},
+         "RMS norm": {(0, 0), (0, 1), (1, 1), *((2, k) for k in range(4))}}
 
 #: By kind: a program with it; the operands that must be others' results (instruction, operand); the instructions with
 #: attributes that must agree; and those whose first result must not outlive the group.
@@ -148,8 +162,13 @@ PATTERNS: dict[str, tuple[Callable[[], Program], set[tuple[int, int]], set[int],
     "linear with relu": (lambda: training_of(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), 2, 8), {(1, 0)}, set(), {0}),
     "gelu with slopes": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 1), (2, 0), (2, 1), (0, 0)}, {0, 2},
                          {1}),
-    **{f"{name} gradient added": (lambda norm=norm: training_of(nn.Sequential(Block(norm), Block(norm)), 2, 8), {(1, 1)}, set(),
-                                  {0}) for name, norm in NORMS.items()},
+    **{f"{name} gradient added": (lambda norm=norm: training_of(nn.Sequential(*(nn.Linear(8, 8), Bent(norm)) * 2), 2, 8),
+                                  {(1, 1)}, set(), {0}) for name, norm in NORMS.items()},
+    **{f"{name} again with gradients": (lambda norm=norm: training_of(
+        nn.Sequential(nn.Linear(8, 8), norm(8), nn.Linear(8, 8), nn.Tanh()), 2, 8), AGAIN[name], {0, 2}, {0})
+       for name, norm in NORMS.items()},
+    **{f"{name} again with gradients, added": (lambda norm=norm: training_of(nn.Sequential(Block(norm), Block(norm)), 2, 8), {
+        *AGAIN[name], (3, 1)}, {0, 2}, {0, 2}) for name, norm in NORMS.items()},
     **{f"sum with {name}": (lambda norm=norm: training_of(nn.Sequential(Block(norm), Block(norm)), 2, 8), {(1, 0)}, set(),
                             set()) for name, norm in NORMS.items()},
     "counted batch norm with relu": (lambda: training_of(convolutions(True), 2, 3, 4, 4), {(2, 0)}, set(), {1}),
