@@ -4,7 +4,7 @@
 // Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759).
 // Traffic in bytes, a product of (m, k) by (k, n) with elements of s, by tiles of M x N: reads m k s for each N columns and n k s
 // for each M rows, overlapping windows from cache, and writes m n s; the weight's gradient writes a partial result for each share
-// of k.
+// of k, with that of the bias, and reads them again for their sums.
 
 #include "common.cuh"
 #include "windows.cuh"
@@ -181,10 +181,11 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
     else compute(Between<T>{dy, (u32)w.rows, (u32)w.columns, Divisor(w.stride[0]), Divisor(w.stride[1])});
 }
 
-// `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group.
+// `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group. With
+// `sums`, [parts, outputs], the tiles of the first columns add up dy.
 template <typename T, int M, bool Cores>
 __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made,
-                                                             const __grid_constant__ Windows w, int parts) {
+                                                             WIDE(T)* sums, const __grid_constant__ Windows w, int parts) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, all = w.images * w.rows * w.columns;
     i64 part = blockIdx.x % parts, each = (all + parts - 1) / parts, block = blockIdx.x / parts;
     i64 blocks = M == 1 ? w.outputs * ((deep + 3) / 4) : blocks_of<M, WIDE(T)>(w.outputs, deep), group = block / blocks;
@@ -210,7 +211,28 @@ __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const 
     dy += group * w.outputs * windows.area;
     made += (part * w.groups + group) * w.outputs * deep;
     block %= blocks;
+    sums = sums && block * M < w.outputs ? sums + (part * w.groups + group) * w.outputs : 0;
     if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right, made);
     else tile<M, Cores && HAS_CORES, true, Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right,
-                                                (const T*)0, made, deep, [](i64 n) { return n; });
+                                                (const T*)0, made, deep, [](i64 n) { return n; }, sums);
+}
+
+// The sums of what the shares have for the weight, [parts, size], and for the bias, [parts, biases]; eight warps take 32 of them.
+template <typename T>
+__global__ void conv2d_weight_total(const WIDE(T)* slopes, const WIDE(T)* levels, T* out, T* bias, i64 size, i64 biases, int parts) {
+    typedef WIDE(T) A;
+    __shared__ A room[8][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 column = (i64)blockIdx.x * 32 + lane, width = column < size ? size : biases;
+    const A* made = column < size ? slopes + column : levels + (column - size);
+    A total = 0;
+    if (column < size + biases)
+#pragma unroll 8
+        for (int k = warp; k < parts; k += 8) total += made[k * width];
+    room[warp][lane] = total;
+    __syncthreads();
+    if (warp || column >= size + biases) return;
+    for (int k = 1; k < 8; ++k) total += room[k][lane];
+    if (column < size) out[column] = (T)total;
+    else bias[column - size] = (T)total;
 }

@@ -22,6 +22,16 @@ __device__ __forceinline__ u32 cores_word<float>(const float* x) {
     return (bits + 0x1000) & 0xffffe000;
 }
 
+// The sum of a word's numbers.
+template <typename T>
+__device__ __forceinline__ float cores_total(u32 word) {
+    T low, high;
+    low.bits = (u16)word, high.bits = (u16)(word >> 16);
+    return (float)low + (float)high;
+}
+template <>
+__device__ __forceinline__ float cores_total<float>(u32 word) { return __uint_as_float(word); }
+
 #ifdef __CUDACC_RTC__
 #define CORES_MMA(shape)                                                                                                      \
     asm volatile("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                    \

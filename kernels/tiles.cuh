@@ -29,6 +29,7 @@ struct Part<T, M, false> {
         across = warp / high * 8 + lane % 8;
     }
     static __device__ __forceinline__ Word word(const T* x) { return (A)x[0]; }
+    static __device__ __forceinline__ A total(Word x) { return x; }
     static __device__ __forceinline__ u32 swizzle(u32) { return 0; }
     __device__ __forceinline__ int row(int i) const { return down * ROWS + i; }
     __device__ __forceinline__ int column(int) const { return across * 4; }
@@ -64,6 +65,7 @@ struct Part<T, M, true> {
         rank = lane % 4;
     }
     static __device__ __forceinline__ Word word(const T* x) { return cores_word(x); }
+    static __device__ __forceinline__ float total(Word x) { return cores_total<T>(x); }
     static __device__ __forceinline__ u32 swizzle(u32 d) { return d / 4 * (32 / DEEP); }
     __device__ __forceinline__ int row(int i) const { return down + i * 8 + group; }
     __device__ __forceinline__ int column(int g) const { return across + g * 8 + rank * 2; }
@@ -96,12 +98,13 @@ struct Part<T, M, true> {
 // One tile of a product whose k goes from `from` to `to`: left is [rows, k] with `stride` elements between rows,
 // steps(k, offset) gives the place of a step of k and the offset of its column of left, right(column(n), step) the element of the
 // other operand, whose neighbours in memory are steps if Along, else columns: threads of a warp read neighbours. Row m of the
-// result, n = 0, is at out + m * step + where(n). While the block works on one slab of DEEP words, the next one is on its way.
+// result, n = 0, is at out + m * step + where(n). With `sums`, these get the sums of left's rows. While the block works on one slab of
+// DEEP words, the next one is on its way.
 template <int M, bool Cores, bool Along, typename Step, typename T, typename R, typename Steps, typename Column, typename Right,
           typename Where>
 __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
                                      const Steps& steps, const Column& column, const Right& right, const T* bias, R* out,
-                                     i64 step, const Where& where) {
+                                     i64 step, const Where& where, WIDE(T)* sums = 0) {
     typedef Part<T, M, Cores> Mine;
     typedef typename Mine::Word Word;
     const int N = Mine::N, DEEP = Mine::DEEP, STEPS = Mine::STEPS, OWN = 128 / DEEP, LEFTS = M / OWN, RIGHTS = DEEP * N / 128;
@@ -167,6 +170,7 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     };
 
     Mine mine;
+    WIDE(T) sum = 0;
     plan(0, from);
     __syncthreads();
     fetch(0);
@@ -181,10 +185,14 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
             plan(side, k + 2 * DEEP * STEPS);
         }
         mine.add(a[side], b[side]);
+        if (sums && t < M)
+#pragma unroll 4
+            for (int d = 0; d < DEEP; ++d) sum += Mine::total(a[side][d][t ^ Mine::swizzle(d)]);
         if (more) leave(side ^ 1);
         __syncthreads();
     }
 
+    if (sums && t < M && t <= last) sums[first_row + t] = sum;
     typedef Pack<R, Mine::SIDE> Some;
     const int SIDE = Mine::SIDE;
 #pragma unroll

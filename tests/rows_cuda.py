@@ -108,7 +108,8 @@ for shape, weight in (((0, 4, 5, 5), (4, 2, 1, 1)), ((0, 4, 5, 5), (4, 2, 3, 3))
     how = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 2}
     add("conv2d", floats(*shape), floats(*weight), floats(4), **how)
     add("conv2d_input_grad", floats(*out), floats(*weight), shape=shape, **how)
-    add("conv2d_weight_grad", floats(*out), floats(*shape), shape=weight, **how)
+    for with_bias in (False, True):
+        add("conv2d_weight_grad", floats(*out), floats(*shape), shape=weight, bias=with_bias, **how)
 for case in ({"kernel": (2, 3), "stride": (1, 2), "padding": (1, 1)}, {"kernel": (3, 2), "stride": (1, 1), "padding": (0, 0)}):
     add("max_pool2d", floats(2, 2, 4, 5, given=(1, math.nan, 0, -1, 2, math.nan, math.nan, 3, -math.inf, 1) * 8), **case,
         dilation=(1, 1), ceil_mode=False)
@@ -253,6 +254,7 @@ for x, w, stride, padding, dilation, groups in (
     add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
     add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
     add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
+    add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, bias=True, **how)
 # Channels of one block and of several; more partial results than a block combines, and elements that are far apart.
 for shape in ((2, 3, 5, 7), (4, 70, 33, 2), (5, 3, 31, 37), (9001, 2), (2, 3, 33800), (9001, 30)):
     channel = [floats(shape[1]), floats(shape[1], low=0.5)]

@@ -39,6 +39,10 @@ for _name, _x, _w, _b, _how in (
                     torch=lambda t, dy, w, shape=_x, run=_run: pulled(run, 0)(t, dy, t.zeros(shape, dtype=dy.dtype), w)))
     ROWS.append(Row("conv2d_weight_grad", _name, (_dy, floats(*_x)), {**_attrs, "shape": _w},
                     torch=lambda t, dy, x, shape=_w, run=_run: pulled(run, 1)(t, dy, x, t.zeros(shape, dtype=dy.dtype))))
+    if _b:
+        ROWS.append(Row("conv2d_weight_grad", f"{_name}, and the bias", (_dy, floats(*_x)),
+                        {**_attrs, "shape": _w, "bias": True}, torch=lambda t, dy, x, shape=_w, run=_run: (
+                            pulled(run, 1)(t, dy, x, t.zeros(shape, dtype=dy.dtype)), dy.sum((0, 2, 3)))))
 ROWS.append(Row("conv2d", "layouts", (floats(4, 3, 2, 1, layout="transposed"), floats(2, 3, 1, 3, layout="sliced"), None),
                 {"stride": (1, 1), "padding": (0, 1), "dilation": (1, 1), "groups": 1},
                 torch=conv_of((1, 1), (0, 1), (1, 1), 1)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import apply, copy, wide
+from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.precision import rounded
 from gradcore.tiling import BUSY
@@ -54,10 +54,15 @@ def _blocks(dtype: Any, groups: int, rows: int, columns: int, deep: int) -> tupl
     return (1, groups * -(-columns // _FEW)) if rows <= 4 and deep <= 64 else _tiles(dtype, groups, rows, columns)
 
 
+def _cores(dtype: Any, height: int) -> bool:
+    """Do tensor cores multiply tiles of so many rows?"""
+    return height > 1 and (dtype.itemsize == 2 or (dtype == np.float32 and rounded()[1]))
+
+
 def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
-    cores = height > 1 and (dtype.itemsize == 2 or (dtype == np.float32 and rounded()[1]))
     if blocks:
-        gl.start("convolution", gl.instance(name, dtype, height, int(cores), *types), blocks, _THREADS, arguments)
+        instance = gl.instance(name, dtype, height, int(_cores(dtype, height)), *types)
+        gl.start("convolution", instance, blocks, _THREADS, arguments)
 
 
 @gl.kernel
@@ -79,26 +84,33 @@ def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: 
 
 
 @gl.kernel
-def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair,
-                       groups: int) -> None:
+def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shape: Any, stride: Pair, padding: Pair,
+                       dilation: Pair, groups: int, bias: bool = False) -> None:
+    *sums, workspace = sums_and_workspace
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
     rows, columns = shape[0] // groups, math.prod(shape[1:])
     # Few elements, as of a depthwise convolution, are summed up four by four.
     height, tiles = (1, groups * rows * -(-columns // 4)) if rows * columns <= 256 else _tiles(x.dtype, groups, rows, columns)
     compute = wide(x.dtype)
     length = dy.shape[0] * math.prod(dy.shape[2:])
+    # A tile adds up dy as it is multiplied: in TF32 that is rounded.
+    rounding = x.dtype == np.float32 and _cores(x.dtype, height)
+    total = sums[0] if sums and tiles and height > 1 and not rounding else None
+    if sums and total is None:
+        fold("Sum", dy, sums[0], (0, 2, 3))
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
-    room = workspace.nbytes // max(out.size * compute.itemsize, 1)
-    parts = max(min(room, length // 256, BUSY // max(tiles, 1)), 1)
+    biases = 0 if total is None else total.size
+    each = (out.size + biases) * compute.itemsize
+    parts = max(min(workspace.nbytes // max(each, 1), length // 256, BUSY // max(tiles, 1)), 1)
     if parts == 1 and compute == out.dtype:
-        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, how, np.int32(1))
+        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, total, how, np.int32(1))
         return
-    made = workspace[:parts * out.size * compute.itemsize].view(compute).reshape(parts, out.size)
-    _multiply("conv2d_weight_grad", x.dtype, height, tiles * parts, dy, x, made, how, np.int32(parts))
-    if parts == 1:
-        copy(made.reshape(out.shape), out)
-    else:
-        fold("Sum", made, out.reshape(-1), (0,))
+    made = workspace[:parts * each].view(compute)
+    slopes, levels = made[:parts * out.size], made[parts * out.size:]
+    _multiply("conv2d_weight_grad", x.dtype, height, tiles * parts, dy, x, slopes, levels if biases else None, how,
+              np.int32(parts))
+    gl.run_blocks("convolution", "conv2d_weight_total", (x.dtype,), -(-(out.size + biases) // 32), slopes, levels, out, total,
+                  np.int64(out.size), np.int64(biases), np.int32(parts))
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------

@@ -98,8 +98,11 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
 
 
 @kernel
-def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, *, shape: tuple[int, ...], stride: Pair,
-                       padding: Pair, dilation: Pair, groups: int) -> None:
+def conv2d_weight_grad(dy: Array, x: Array, out: Array, *sums_and_workspace: Array, shape: tuple[int, ...], stride: Pair,
+                       padding: Pair, dilation: Pair, groups: int, bias: bool = False) -> None:
+    *sums, workspace = sums_and_workspace
+    for total in sums:
+        np.add.reduce(dy, axis=(0, 2, 3), out=total)
     o, c, *size = shape
     if not x.size:
         out.fill(0)

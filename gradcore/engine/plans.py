@@ -130,11 +130,12 @@ class Call:
         if inferred is None:
             raise TypeError(f"{op.name}(): expected tensors, but got operands "
                             + ", ".join(getattr(s, "__name__", str(s)) for s in inputs))
-        #: Does the op return a tuple?
-        self.several = isinstance(inferred, tuple) or len(op.outputs) > 1
+        listed = isinstance(inferred, tuple)
         if not isinstance(inferred, Inferred):
-            inferred = Inferred(inferred if isinstance(inferred, tuple) else (inferred,))
+            inferred = Inferred(inferred if listed else (inferred,))
         self.specs: tuple[TensorSpec, ...] = inferred.outputs
+        #: Does the op return a tuple?
+        self.several = listed or max(len(op.outputs), len(self.specs)) > 1
         self.aux = inferred.aux
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
         #: Bytes that a library may allocate for itself while the kernel runs on the CPU.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.errors import SpecError
+from gradcore.ops.movement import expand, reshape
 from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
@@ -88,7 +89,7 @@ def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ..
 
 
 def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
-                      dilation: Pair, groups: int) -> Inferred:
+                      dilation: Pair, groups: int, bias: bool = False) -> Inferred:
     _check(x.shape, shape, stride, padding, dilation, groups)
     rows, width = dy.shape[2:]
     if stride == (1, 1):
@@ -99,15 +100,33 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
         elements = images * some * width * (depth + dy.shape[1])
     # The pieces, then a product and the sum of products.
     elements += 2 * shape[0] * shape[1] * shape[2] * shape[3]
-    return Inferred((TensorSpec.of(shape, dy.dtype),), (), elements * dy.dtype.itemsize + 80)
+    shapes = (shape, shape[:1]) if bias else (shape,)
+    return Inferred(tuple(TensorSpec.of(s, dy.dtype) for s in shapes), (), elements * dy.dtype.itemsize + 80)
 
 
 def _conv_rule(g: Any, x: Any, weight: Any, x_spec: TensorSpec, weight_spec: TensorSpec, needs: tuple[bool, ...],
                stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
     how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return (conv2d_input_grad(g, weight, shape=x_spec.shape, **how) if needs[0] else None,
-            conv2d_weight_grad(g, x, shape=weight_spec.shape, **how) if needs[1] else None,
+    dx = conv2d_input_grad(g, weight, shape=x_spec.shape, **how) if needs[0] else None
+    if needs[1] and needs[2]:
+        return dx, *conv2d_weight_grad(g, x, shape=weight_spec.shape, bias=True, **how)
+    return (dx, conv2d_weight_grad(g, x, shape=weight_spec.shape, **how) if needs[1] else None,
             sum(g, dims=(0, 2, 3), keepdim=False) if needs[2] else None)
+
+
+def _weight_grad_rule(gs: Any, dy: Any, x: Any, dy_spec: TensorSpec, x_spec: TensorSpec, needs: tuple[bool, ...],
+                      shape: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    """The gradient of the weight is linear in dy and in x, and that of the bias in dy."""
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    g, g_bias = gs if len(gs) > 1 else (*gs, None)
+    to_dy = to_x = None
+    if needs[0] and g is not None:
+        to_dy = conv2d(x, g, g_bias, **how)
+    elif needs[0]:
+        to_dy = expand(reshape(g_bias, (shape[0], 1, 1)), shape=dy_spec.shape)
+    if needs[1] and g is not None:
+        to_x = conv2d_input_grad(dy, g, shape=x_spec.shape, **how)
+    return to_dy, to_x
 
 
 conv2d = op("conv2d", _conv_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_conv_rule), contiguous=True,
@@ -120,8 +139,5 @@ conv2d_input_grad = op(
         dy, g, shape=weight_spec.shape, stride=stride, padding=padding, dilation=dilation, groups=groups),
     doc="The transpose of conv2d: what each window was given is added up where the window lay.")
 conv2d_weight_grad = op(
-    "conv2d_weight_grad", _weight_grad_spec, contiguous=True,
-    dy=lambda g, x, stride, padding, dilation, groups: conv2d(
-        x, g, None, stride=stride, padding=padding, dilation=dilation, groups=groups),
-    x=lambda g, dy, x_spec, stride, padding, dilation, groups: conv2d_input_grad(
-        dy, g, shape=x_spec.shape, stride=stride, padding=padding, dilation=dilation, groups=groups))
+    "conv2d_weight_grad", _weight_grad_spec, joint("dy", "x", dy=("x",), x=("dy",))(_weight_grad_rule), contiguous=True,
+    doc="Also the gradient of the bias, dy summed, if ``bias`` is true.")

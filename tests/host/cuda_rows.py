@@ -69,7 +69,7 @@ class Both:
             # Looked up here, not for each of a device's kernels, since most devices of tests run only one.
             names = [] if isinstance(kernel, np.ufunc) else list(inspect.signature(kernel).parameters)
             # Some ops declare one only for large operands.
-            with_workspace = "workspace" in names[:len(values)]
+            with_workspace = any(name.endswith("workspace") for name in names[:len(values)])
             in_single(kernel, values, attrs, with_workspace)
             first = found[0]
             whole = list(zip(first, found[-1], arrays, strict=True))

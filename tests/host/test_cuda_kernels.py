@@ -264,6 +264,12 @@ def test_convolutions_take_tf32_only_when_asked(emulated, monkeypatch, outputs):
             assert gradcore.backends.cudnn.allow_tf32 is allowed
             np.testing.assert_allclose(computed(True, *call), expected, rtol=2e-5, atol=2e-5,
                                        err_msg=f"{call[0]} {chosen} {allowed}")
+            if call[0] == "conv2d_weight_grad":
+                slopes, bias = (Copy(np.zeros(size, np.float32)) for size in (weight.shape, outputs))
+                OWN[call[0]](*(Copy(a).cupy() for a in (dy, x)), slopes.cupy(), bias.cupy(),
+                             Copy(np.zeros(1 << 20, np.uint8)).cupy(), shape=weight.shape, bias=True, **how)
+                np.testing.assert_allclose(slopes.array, expected, rtol=2e-5, atol=2e-5)
+                np.testing.assert_allclose(bias.array, dy.sum((0, 2, 3)), rtol=2e-5, atol=2e-5)
 
 
 def test_a_write_that_reads_what_it_writes_is_refused():

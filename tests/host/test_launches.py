@@ -89,9 +89,8 @@ def test_tensors_of_several_dtypes_are_copied_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("rows, classes, reduction, loss, slopes", [
-    (64, 10, "mean", 1, 1), (512, 10, "mean", 1, 1), (1536, 10, "sum", 1, 1), (1537, 10, "sum", 2, 1),
-    (24, 65, "mean", 1, 1), (32, 65, "mean", 2, 1), (1024, 256, "mean", 2, 1), (4096, 256, "mean", 2, 1),
-    (4097, 256, "mean", 2, 2), (4097, 256, "sum", 2, 1), (64, 10, "none", 1, 1), (0, 10, "mean", 1, 0), (0, 10, "none", 0, 0)])
+    (64, 10, "mean", 1, 1), (512, 10, "mean", 1, 1), (1537, 10, "sum", 1, 1), (4096, 256, "mean", 1, 1),
+    (4097, 256, "mean", 1, 2), (4097, 256, "sum", 1, 1), (64, 10, "none", 1, 1), (0, 10, "mean", 1, 0), (0, 10, "none", 0, 0)])
 def test_losses_and_their_gradients(rows: int, classes: int, reduction: str, loss: int, slopes: int) -> None:
     labels, room = np.zeros(rows, np.int64), np.zeros(8 * rows + 64 + 4 * classes, np.uint8)
     result = (rows,) if reduction == "none" else ()
