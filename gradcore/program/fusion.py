@@ -44,6 +44,13 @@ def groups(program: Program) -> Iterator[Group]:
         k += 1 if kind is None else KINDS[kind].length
 
 
+def touched_together(program: Program) -> dict[int, int]:
+    """By buffer, the last instruction of the last group that reads or writes it. Its place is best left alone until then: in a
+    fused group instructions read and write at other times."""
+    return {buffer: first + length - 1 for _, first, length in groups(program)
+            for i in program.instructions[first:first + length] for buffer in i.reads_and_writes()}
+
+
 def _is(program: Program, kind: Kind, first: int) -> bool:
     end = first + kind.length
     found = program.instructions[first:end]

@@ -12,10 +12,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
 
 from gradcore.memory.freelist import FreeList
+from gradcore.program.fusion import touched_together
 from gradcore.program.lanes import Lane, lanes
 from gradcore.program.program import Operand, Program
 from gradcore.program.sharing import shared_places
@@ -71,14 +73,17 @@ class Plan:
         return x if lane is None else lane.operand(x)
 
 
-def lower_bound(slots: Sequence[Slot]) -> int:
-    """The most bytes that are alive at any one instruction."""
-    if not slots:
-        return 0
-    change = np.zeros(max(s.last for s in slots) + 2, np.int64)
+def alive(slots: Sequence[Slot], instructions: int = 0) -> Any:
+    """The bytes that are alive at each instruction."""
+    change = np.zeros(max([instructions, *[s.last + 1 for s in slots]]) + 1, np.int64)
     np.add.at(change, [s.first for s in slots], [s.size for s in slots])
     np.subtract.at(change, [s.last + 1 for s in slots], [s.size for s in slots])
-    return int(change.cumsum().max())
+    return change.cumsum()
+
+
+def lower_bound(slots: Sequence[Slot]) -> int:
+    """The most bytes that are alive at any one instruction."""
+    return int(alive(slots).max()) if slots else 0
 
 
 def in_time(slots: Sequence[Slot]) -> list[int]:
@@ -204,13 +209,21 @@ def plan(program: Program, renewed: Container[int] = ()) -> Plan:
     if beside:
         inside = planned(program, {b: over for b, over in shared.items() if b not in beside}, renewed, beside)
         found = min(inside, found, key=lambda p: p.nbytes)
-    # Buffers that share a place must be placed together, which can need a larger arena.
-    return found if found.nbytes <= found.apart else min(found, planned(program, {}, renewed), key=lambda p: p.nbytes)
+    if found.nbytes > found.apart:
+        # Buffers that share a place must be placed together, which can need a larger arena.
+        found = min(found, planned(program, {}, renewed), key=lambda p: p.nbytes)
+    held = touched_together(program)
+    if held:
+        # A group whose results lie where it still reads would not be fused.
+        longer = planned(program, found.shared, renewed, found.lanes, held, found.nbytes)
+        found = min(longer, found, key=lambda p: p.nbytes)
+    return found
 
 
-def planned(program: Program, shared: dict[int, int], renewed: Container[int] = (),
-            beside: dict[int, Lane] | None = None) -> Plan:
-    """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes."""
+def planned(program: Program, shared: dict[int, int], renewed: Container[int] = (), beside: dict[int, Lane] | None = None,
+            held: dict[int, int] | None = None, limit: int = 0) -> Plan:
+    """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes. Places of buffers in
+    ``held``, which may die before, go to no other until the given instruction, as far as ``limit`` bytes have room for that."""
     beside = beside or {}
     made = [replace(b, first=0) if b.index in renewed else b for b in program.made()]
     homes: dict[int, int] = {}
@@ -229,8 +242,16 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
         starts[index] = ends.get(lane.whole, 0)
         ends[lane.whole] = starts[index] + program.buffers[index].nbytes
     slots = [Slot(*span) for span in spans.values()]
-    offsets, nbytes, order = lay_out(slots)
+    if held:
+        live = alive(slots, len(program.instructions))
+        for index, home in homes.items():
+            span, until = spans[home], held.get(index, 0)
+            longer = live[span[2] + 1:until + 1]
+            if longer.size and longer.max() + span[0] <= limit:
+                longer += span[0]
+                span[2] = until
+    offsets, nbytes, order = lay_out([Slot(*span) for span in spans.values()])
     at = dict(zip(spans, offsets, strict=True))
     apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
-    return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes, lower_bound(slots), order,
-                dict(shared), apart, beside)
+    return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes,
+                lower_bound(slots), order, dict(shared), apart, beside)

@@ -173,6 +173,15 @@ def test_a_buffer_takes_over_the_bytes_of_one_that_ends_where_it_begins() -> Non
     assert pairs.offsets[2] == pairs.offsets[1] != pairs.offsets[3] == pairs.offsets[4] and pairs.shared == {2: 1, 4: 3}
 
 
+def test_a_place_is_left_alone_for_longer_as_far_as_there_is_room() -> None:
+    program = chain([512, 512, 512, 2048, 512, 512])
+    assert planned(program, {}).offsets[1] in [planned(program, {}).offsets[k] for k in (4, 5)]
+    # Buffer 1 dies at instruction 1, and 2 lives then, 3 from 2 to 3, 4 from 3 to 4.
+    wide, narrow = (planned(program, {}, (), None, {1: 4}, limit) for limit in (3072, 3071))
+    assert wide.offsets[1] not in [wide.offsets[k] for k in (2, 3, 4, 5)]
+    assert (wide.nbytes, wide.bound) == (3072, planned(program, {}).bound) and narrow == planned(program, {})
+
+
 def test_a_shared_place_is_large_enough_for_the_largest_and_taken_for_as_long_as_any() -> None:
     program = chain([512, 512, 2048, 512, 1024])
     found = planned(program, {2: 1, 3: 2})
