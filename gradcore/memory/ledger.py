@@ -187,15 +187,6 @@ class Ledger:
         if self.log is not None and not noted:
             self.log.append((FREE, b.serial) if sign < 0 else opening(b))
 
-    def set_aside(self, block: Block) -> None:
-        """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
-        # Draining first would record a peak.
-        with self.lock:
-            self.arenas.add(block)
-            self.count(block, -1, True)
-            if self.log is not None:
-                self.log.remove(opening(block))
-
     def passed(self, requested: int, allocated: int) -> None:
         """Note in the peaks that so many bytes of an arena's ranges were allocated for a while, beside what is live."""
         if self._requested + requested <= self._peak_requested and self._allocated + allocated <= self._peak_allocated:
