@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.errors import OutOfMemory, StaleBlock
+from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
 from gradcore.forking import brief
 from gradcore.memory.peaks import Measured, Peaks
@@ -117,12 +117,6 @@ class Ledger:
             if self.log is not None:
                 self.log.append((ALLOC, block.serial, OUTSIDE, 0, 0, 0, stream.index, tag, 0))
             return block
-
-    def deallocate(self, block: Block, serial: int) -> None:
-        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
-        if block.serial != serial or not serial or block in self._pending:
-            raise StaleBlock(f"block with serial {serial} was freed already: {block}")
-        self.release(block)
 
     def _release_now(self, block: Block) -> None:
         self._pending.append(block)
