@@ -67,7 +67,7 @@ class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
     If the export is to be accounted for, it holds ``shown`` instead, which holds the storage.
     """
 
-    def __init__(self, storage: Storage, device_id: int, shown: Any = None) -> None:
+    def __init__(self, storage: Storage, device_id: int, shown: Any) -> None:
         self.ptr = storage.block.address
         self.size = storage.block.size
         self.device_id = device_id
