@@ -205,12 +205,10 @@ class Ledger:
         """Live blocks by serial, in order of allocation; instead of arenas, the ranges that are open in them."""
         with self.lock:
             self._recover()
-            live = self.pool.live
-            if self.arenas:
-                for block in self.arenas:
-                    del live[block.serial]
-                live |= {b.serial: b for b in self.ranges}
-            return live
+            return {b.serial: b for b in self._counted()}
+
+    def _counted(self) -> list[Block]:
+        return [*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges]
 
     @property
     def requested(self) -> int:
@@ -260,7 +258,7 @@ class Ledger:
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
-            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
+            for b in self._counted():
                 log += [opening(b), *[(KEEP, b.serial, 0, "kept before the log began")] * b.keeps]
             if self.log is not None:
                 self._outer.append((self.log, len(log)))
