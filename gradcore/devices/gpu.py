@@ -1,7 +1,7 @@
 """The CUDA device: segments from cudaMalloc, with CuPy arrays over blocks of the pool.
 
-The CUDA runtime is an argument, so that a mock can replace it on a machine without a driver; memory/driver.py lists the calls.
-CuPy's arrays over blocks work without a driver.
+The CUDA runtime is an argument, so that a mock can replace it on a machine without a driver; memory/driver.py lists the calls
+but for those that copy. CuPy's arrays over blocks work without a driver.
 """
 
 from __future__ import annotations
