@@ -82,10 +82,6 @@ class SourceExhausted(GradcoreError, MemoryError):
         self.limit = limit
 
 
-class StaleBlock(GradcoreError, RuntimeError):
-    """A block was freed twice, or through an outdated handle."""
-
-
 class AlreadyReleased(GradcoreError, RuntimeError):
     """Backward reached a node whose residuals were released already."""
 

@@ -37,7 +37,7 @@ WORDS: dict[str, str] = {
         resize_ resize_as_ set_ apply_ map_ map2_""",
     "gradcore.nn.functional.normalize": "renorm renorm_ embedding_renorm_",
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
-    "gradcore.pow, and gradcore.log2": "frexp vander",
+    "gradcore.pow, and gradcore.log2": "frexp",
     "gradcore.linspace": "gradient",
     "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_
         geometric_ log_normal_""",
@@ -89,7 +89,7 @@ WORDS: dict[str, str] = {
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
     "one process on one device": "distributed parallel DistributedSampler multiprocessing is_distributed",
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
-    "gradcore.save and gradcore.load": "storage serialization hub",
+    "gradcore.save and gradcore.load": "serialization hub",
     "gradcore.data.load": "datapipes",
     "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": "LinearCrossEntropyLoss linear_cross_entropy",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d

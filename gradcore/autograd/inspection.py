@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
+from gradcore.engine.below import reachable
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.saved import Again, Deferred, Packed, Recipe, Saved
 from gradcore.engine.sites import SITES
@@ -161,20 +162,14 @@ def graph(tensor: Any) -> Graph:
 
 def nodes_behind(tensor: Value) -> list[Node]:
     """The nodes of a tensor's graph, the last built first."""
-    stack = [tensor.edge[0]] if tensor.edge is not None and type(tensor.edge[0]) is Node else []
-    found: dict[int, Node] = {}
-    while stack:
-        node = stack.pop()
-        if node.id not in found:
-            found[node.id] = node
-            stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
+    found = {} if tensor.edge is None else reachable([tensor])
     return [found[number] for number in sorted(found, reverse=True)]
 
 
 def is_held(tensor: Value, ran: Set[int]) -> bool:
     """Does a tensor's graph still keep all residuals that its backward needs? If it needs none: is it none of the nodes that
     have ``ran``, by number?"""
-    nodes = list(nodes_behind(tensor))
+    nodes = nodes_behind(tensor)
     keeping = [node for node in nodes if node.plan.slots]
     return all(node.saved is not None for node in keeping) if keeping else ran.isdisjoint(node.id for node in nodes)
 

@@ -1,7 +1,7 @@
 """The CUDA device: segments from cudaMalloc, with CuPy arrays over blocks of the pool.
 
-The CUDA runtime is an argument, so that a mock can replace it on a machine without a driver; memory/driver.py lists the calls.
-CuPy's arrays over blocks work without a driver.
+The CUDA runtime is an argument, so that a mock can replace it on a machine without a driver; memory/driver.py lists the calls
+but for those that copy. CuPy's arrays over blocks work without a driver.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
     If the export is to be accounted for, it holds ``shown`` instead, which holds the storage.
     """
 
-    def __init__(self, storage: Storage, device_id: int, shown: Any = None) -> None:
+    def __init__(self, storage: Storage, device_id: int, shown: Any) -> None:
         self.ptr = storage.block.address
         self.size = storage.block.size
         self.device_id = device_id

@@ -62,9 +62,6 @@ class Refusing:
         refuse(self._thread, nbytes)
         return self._upstream.allocate(nbytes, stream, tag, node)
 
-    def deallocate(self, block: Block, serial: int) -> None:
-        self._upstream.deallocate(block, serial)
-
     @property
     def release(self) -> Callable[[Block], None]:
         return self._upstream.release

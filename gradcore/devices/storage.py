@@ -53,7 +53,7 @@ class Storage:
         return self.block.requested
 
 
-def new_storage(device: Device, nbytes: int, stream: Stream, tag: int, node: int = 0) -> Storage:
+def new_storage(device: Device, nbytes: int, stream: Stream, tag: int, node: int) -> Storage:
     """A storage of uninitialised bytes. Raises :class:`~gradcore.errors.OutOfMemory`.
 
     The storage is created before its block, so that an interrupt never leaves a block without an owner.

@@ -19,8 +19,8 @@ from gradcore.functional import (
     running,
     searching,
     shape,
+    types,
 )
-from gradcore.functional import types as _types
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.arranging import *  # noqa: F403
 from gradcore.functional.composed import *  # noqa: F403
@@ -40,17 +40,13 @@ from gradcore.functional.running import *  # noqa: F403
 from gradcore.functional.searching import *  # noqa: F403
 from gradcore.functional.shape import *  # noqa: F403
 
+#: The modules that say, in one or both of two tables, what is a method of a tensor.
+_WITH_METHODS = (activation, arranging, composed, counting, diagonals, estimates, folding, gathering, linalg, mathematics,
+                 picking, pointwise, products, reshaped, running, searching, shape, types)
 #: Functions that are also methods of a tensor.
-METHODS = [
-    *mathematics.METHODS, *shape.METHODS, *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *composed.METHODS,
-    *counting.METHODS, *diagonals.METHODS, *estimates.METHODS, *folding.METHODS, *gathering.METHODS, *picking.METHODS,
-    *products.METHODS, *running.METHODS, *searching.METHODS]
+METHODS = [name for part in _WITH_METHODS for name in getattr(part, "METHODS", ())]
 #: Methods of a tensor that are not functions: in-place forms, and those with another order of arguments.
-TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS, **diagonals.TENSOR_METHODS,
-                  **composed.TENSOR_METHODS, **gathering.TENSOR_METHODS, **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS,
-                  **products.TENSOR_METHODS, **reshaped.TENSOR_METHODS,
-                  **{fn.__name__: fn for fn in (_types.is_complex, _types.is_inference, _types.is_nonzero, _types.is_same_size,
-                                                _types.is_signed)}}
+TENSOR_METHODS = {name: method for part in _WITH_METHODS for name, method in getattr(part, "TENSOR_METHODS", {}).items()}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__, *arranging.__all__, *composed.__all__, *counting.__all__, *creation.__all__, *diagonals.__all__,

@@ -1,4 +1,4 @@
-"""Attention and embedding as functions."""
+"""Attention as functions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 
 from gradcore._random import default_generator
-from gradcore.arguments import refusal
-from gradcore.engine.custom import custom_node
-from gradcore.engine.modes import no_grad
-from gradcore.engine.state import local
 from gradcore.errors import SpecError
 from gradcore.functional.creation import ones, zeros
 from gradcore.functional.mathematics import matmul
-from gradcore.ops import attention, elementwise, linalg, movement, placing, random, statistics
+from gradcore.ops import attention, elementwise, linalg, movement, random
 from gradcore.ops import nn as normalisers
-from gradcore.spec import TensorSpec, broadcast_shapes
+from gradcore.spec import broadcast_shapes
 from gradcore.tiling import words_a_row
 
 Tensor = Any
@@ -120,60 +116,3 @@ def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
         generator = default_generator(weights.storage.device)
         weights = random.dropout(weights, generator.snapshot(weights.spec.numel), float(dropout))
     return matmul(weights, value), weights
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------------
-
-
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
-              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
-    """Rows of ``weight`` [rows, columns] at the integer indices ``input``: result [*input.shape, columns].
-
-    The row ``padding_idx`` gets no gradient. With ``max_norm``, rows of a larger ``norm_type``-norm are first scaled down to it
-    in ``weight`` itself. With ``scale_grad_by_freq``, the gradient of a row is divided by how often ``input`` names it. On the
-    CPU, raises IndexError for an index that is negative or too large; on a GPU, it reads NaN. Raises :class:`SpecError` if the
-    indices are not integers, NotImplementedError for ``sparse``.
-    """
-    if sparse:
-        raise refusal("embedding", "sparse")
-    if padding_idx is not None:
-        rows = weight.spec.shape[0]
-        if not -rows <= padding_idx < rows:
-            raise ValueError("Padding_idx must be within num_embeddings")
-        padding_idx %= rows
-    if max_norm is not None:
-        shrink_(weight, input, max_norm, norm_type)
-    if not scale_grad_by_freq or weight.edge is None or not local.state.grad:
-        return movement.embedding(weight, input, padding=padding_idx)
-    spec = weight.spec
-    with no_grad():
-        out = movement.embedding(weight, input, padding=padding_idx)
-
-    def rule(slopes: list[Any], kept: list[Any]) -> list[Any]:
-        index = movement.reshape(kept[0], (-1,))
-        share = 1.0 / movement.take(_counts(index, spec), index, dim=0)
-        slope = slopes[0] * movement.reshape(share, (*input_shape, 1))
-        return [movement.embedding_grad(slope, kept[0], shape=spec.shape, padding=padding_idx)]
-
-    input_shape = input.spec.shape
-    out.edge = (custom_node("EmbeddingByFrequency", [weight.edge], [out], (input,), rule), 0)
-    return out
-
-
-def _counts(index: Tensor, weight: TensorSpec) -> Tensor:
-    """For each row of a table how often it is named."""
-    each = ones(index.spec.numel, dtype=weight.dtype, device=index.storage.device)
-    return movement.take_grad(each, index, shape=weight.shape[:1], dim=0)
-
-
-def shrink_(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale the rows of ``weight`` that ``input`` names down to ``max_norm``."""
-    if not input.spec.numel:
-        return
-    with no_grad():
-        index = movement.reshape(input, (-1,))
-        rows = movement.take(weight, index, dim=0, wrap=False)
-        size = statistics.vector_norm(rows, p=float(norm_type), dims=(1,), keepdim=True)
-        # The same number as PyTorch's against a division by 0.
-        factor = elementwise.where(elementwise.gt(size, float(max_norm)), float(max_norm) / (size + 1e-7), 1.0)
-        placing.put_(weight, index, rows * factor, dim=0, wrap=False)

@@ -1,4 +1,4 @@
-"""Products, cumulative sums, sorting, variance and norms."""
+"""Products, cumulative sums, sorting and elements by rank, variance and norms."""
 
 from __future__ import annotations
 

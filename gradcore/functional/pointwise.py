@@ -276,8 +276,8 @@ TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, 
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
 TENSOR_METHODS |= {fn.__name__[1:]: fn for fn in (_pow_, _round_, _lerp_, _addcmul_, _addcdiv_, _nan_to_num_)}
 TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
-                   "nan_to_num_": _nan_to_num_, "polygamma": _polygamma, "polygamma_": _polygamma_,
-                   "div_": _div_, "divide_": _div_, "true_divide_": _div_, "subtract_": _sub_,
+                   "polygamma": _polygamma, "polygamma_": _polygamma_, "div_": _div_, "divide_": _div_, "true_divide_": _div_,
+                   "subtract_": _sub_,
                    "multiply_": lambda input, other: elementwise.mul_(input, other),
                    "deg2rad_": lambda input: elementwise.mul_(input, math.pi / 180),
                    "rad2deg_": lambda input: elementwise.mul_(input, 180 / math.pi),

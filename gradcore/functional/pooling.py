@@ -1,4 +1,4 @@
-"""Pooling of volumes, power-average (Lp) pooling, and local response normalisation.
+"""Pooling of volumes, adaptive max pooling, power-average (Lp) pooling, and local response normalisation.
 
 Volumes are pooled in two steps, first over height and width as images are, then over depth: the maximum of a window is that of
 its planes' maxima, and its mean that of their means, since all planes of a window have the same size.
@@ -10,20 +10,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import picking
 from gradcore.functional import shape as sh
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair, sizes, sizes_kept, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import avg_pool1d, max_pool1d
-from gradcore.functional.volumes import adaptive_max_pool2d
 from gradcore.ops import activation, elementwise, movement
 
 Tensor = Any
 Size = int | Sequence[int]
 
-__all__ = ["adaptive_avg_pool3d", "adaptive_max_pool3d", "avg_pool3d", "local_response_norm", "lp_pool1d", "lp_pool2d",
-           "lp_pool3d", "max_pool3d"]
+__all__ = ["adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool3d",
+           "local_response_norm", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool3d"]
 
 
 def _volumes(name: str, x: Tensor) -> Tensor:
@@ -79,6 +81,48 @@ def _in_volume(inside: Tensor, found: Tensor, x: Tensor) -> Tensor:
     flat = movement.reshape(found, (n, c, math.prod(found.spec.shape[2:])))
     places = picking.gather(movement.reshape(inside, (n, c, x.spec.shape[2] * size)), 2, flat)
     return movement.reshape(elementwise.floor_divide(flat, size) * (h * w) + places, found.spec.shape)
+
+
+def _parts(size: int, count: int) -> tuple[int, Any]:
+    """The size of the largest of ``count`` parts, and the indices of each part; shorter ones repeat their last index."""
+    ends = [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+    widest = max((b - a for a, b in ends), default=1)
+    return widest, np.array([min(a + j, b - 1) for a, b in ends for j in range(widest)], np.int64)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """Max pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size.
+
+    With ``return_indices`` also the index of each maximum in the flattened plane, int64. If the parts differ in size, they are
+    first copied to windows of one size.
+    """
+    if input.spec.ndim not in (3, 4):
+        raise SpecError(f"adaptive_max_pool2d(): Expected 3D or 4D tensor, but got {list(input.spec.shape)}")
+    shape = input.spec.shape[-2:]
+    size = sizes_kept("adaptive_max_pool2d", output_size, shape)
+    kernel, places = zip(*[_parts(n, m) for n, m in zip(shape, size, strict=True)], strict=True)
+    x = input
+    for d in (0, 1):
+        if len(places[d]) != shape[d]:
+            table = upload(places[d], input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
+            x = movement.take(x, table, dim=input.spec.ndim - 2 + d)
+    if not return_indices:
+        return max_pool2d(x, kernel)
+    out, found = max_pool2d(x, kernel, return_indices=True)
+    # Indices in the copied windows are turned into indices in the input.
+    flat = places[0][:, None] * shape[1] + places[1][None, :]
+    table = upload(flat.reshape(-1), input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
+    return out, movement.take(table, found, dim=0)
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool = False) -> Any:
+    """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
+    if input.spec.ndim not in (2, 3):
+        raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
+    given = sh.plain(output_size)
+    wanted = given if isinstance(given, int) else next(iter(given))
+    found = adaptive_max_pool2d(sh.unsqueeze(input, -2), (1, wanted), return_indices)
+    return tuple(sh.squeeze(t, -2) for t in found) if return_indices else sh.squeeze(found, -2)
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:

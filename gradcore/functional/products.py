@@ -188,6 +188,22 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
 # -- in place ------------------------------------------------------------------------------------------------------------
 
 
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x1^T W_k x2 + b_k: inputs [..., in1] and [..., in2], weight [out, in1, in2], bias [out], result [..., out]."""
+    out, one, two = weight.spec.shape
+    lead = input1.spec.shape[:-1]
+    if input1.spec.shape != (*lead, one) or input2.spec.shape != (*lead, two):
+        raise SpecError(f"bilinear(): input sizes {list(input1.spec.shape)} and {list(input2.spec.shape)} do not fit a weight "
+                        f"of {list(weight.spec.shape)}, [out, in1, in2]")
+    rows = movement.reshape(input1, (-1, one))
+    # [in1, out * in2], so that one matrix product computes all outputs.
+    table = movement.reshape(movement.permute(weight, dims=(1, 0, 2)), (one, out * two))
+    half = movement.reshape(linalg.matmul(rows, table), (-1, out, two))
+    made = linalg.matmul(half, movement.reshape(input2, (-1, two, 1)))
+    found = movement.reshape(made, (*lead, out))
+    return found if bias is None else elementwise.add(found, bias)
+
+
 def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable[..., Tensor]:
     def function(input: Tensor, *tensors: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
         made = product(*tensors)

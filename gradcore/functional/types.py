@@ -102,3 +102,6 @@ def iinfo(dtype: Any) -> Any:
     """NumPy's limits of an integer dtype: ``max``, ``min``, ``bits``."""
     return np.iinfo(np.dtype(dtype))
 
+
+
+TENSOR_METHODS = {fn.__name__: fn for fn in (is_complex, is_inference, is_nonzero, is_same_size, is_signed)}

@@ -10,10 +10,9 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.functional.images import max_pool2d, sizes
 from gradcore.functional.picking import scatter_
-from gradcore.functional.pooling import adaptive_max_pool3d, max_pool3d
+from gradcore.functional.pooling import adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, max_pool3d
 from gradcore.functional.sampling import max_pool1d
 from gradcore.functional.shape import plain
-from gradcore.functional.volumes import adaptive_max_pool1d, adaptive_max_pool2d
 from gradcore.ops import creation, movement
 from gradcore.ops.shapes import need_float
 

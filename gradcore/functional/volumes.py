@@ -1,25 +1,22 @@
-"""Convolution of volumes, and adaptive max pooling, built on the functions of images."""
+"""Convolution of volumes, built on the functions of images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
-from gradcore.functional.images import max_pool2d, sizes_kept, triple
+from gradcore.functional.images import triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import conv_transpose2d
-from gradcore.functional.shape import contiguous, plain, squeeze, unsqueeze
+from gradcore.functional.shape import contiguous, squeeze, unsqueeze
 from gradcore.ops import arrangement, convolution, elementwise, movement
 
 Tensor = Any
 Size = int | Sequence[int]
 Triple = tuple[int, int, int]
 
-__all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "conv3d", "conv_transpose3d"]
+__all__ = ["conv3d", "conv_transpose3d"]
 
 
 def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
@@ -110,48 +107,3 @@ def _padded(x: Tensor, kernel: Triple, padding: Size | str, stride: Triple, dila
         return (pad(x, sides) if any(sides) else x), (0, 0)
     d, h, w = triple("padding", padding)
     return (pad(x, [0, 0, 0, 0, d, d]) if d else x), (h, w)
-
-
-# -- pooling to a number of parts --------------------------------------------------------------------------------------
-
-
-def _parts(size: int, count: int) -> tuple[int, Any]:
-    """The size of the largest of ``count`` parts, and the indices of each part; shorter ones repeat their last index."""
-    ends = [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
-    widest = max((b - a for a, b in ends), default=1)
-    return widest, np.array([min(a + j, b - 1) for a, b in ends for j in range(widest)], np.int64)
-
-
-def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """Max pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size.
-
-    With ``return_indices`` also the index of each maximum in the flattened plane, int64. If the parts differ in size, they are
-    first copied to windows of one size.
-    """
-    if input.spec.ndim not in (3, 4):
-        raise SpecError(f"adaptive_max_pool2d(): Expected 3D or 4D tensor, but got {list(input.spec.shape)}")
-    shape = input.spec.shape[-2:]
-    size = sizes_kept("adaptive_max_pool2d", output_size, shape)
-    kernel, places = zip(*[_parts(n, m) for n, m in zip(shape, size, strict=True)], strict=True)
-    x = input
-    for d in (0, 1):
-        if len(places[d]) != shape[d]:
-            table = upload(places[d], input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
-            x = movement.take(x, table, dim=input.spec.ndim - 2 + d)
-    if not return_indices:
-        return max_pool2d(x, kernel)
-    out, found = max_pool2d(x, kernel, return_indices=True)
-    # Indices in the copied windows are turned into indices in the input.
-    flat = places[0][:, None] * shape[1] + places[1][None, :]
-    table = upload(flat.reshape(-1), input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
-    return out, movement.take(table, found, dim=0)
-
-
-def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool = False) -> Any:
-    """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
-    if input.spec.ndim not in (2, 3):
-        raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
-    given = plain(output_size)
-    wanted = given if isinstance(given, int) else next(iter(given))
-    found = adaptive_max_pool2d(unsqueeze(input, -2), (1, wanted), return_indices)
-    return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)

@@ -42,11 +42,6 @@ class Poison:
         self._fill(block)
         return block
 
-    def deallocate(self, block: Block, serial: int) -> None:
-        if block.serial == serial:
-            self._fill(block)
-        self._upstream.deallocate(block, serial)
-
     def release(self, block: Block) -> None:
         self._fill(block)
         self._upstream.release(block)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gradcore.events import CONSUMED, DIED, DROP
-from gradcore.memory.ledger import Ledger
+from gradcore.memory.ledger import Ledger, opening
 from gradcore.memory.resource import Block
 
 
@@ -100,8 +100,13 @@ def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
 
 
 def set_aside(ledger: Ledger, block: Block) -> None:
-    """Turn a block that was allocated for it into an arena."""
-    ledger.set_aside(block)
+    """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
+    # Draining first would record a peak.
+    with ledger.lock:
+        ledger.arenas.add(block)
+        ledger.count(block, -1, True)
+        if ledger.log is not None:
+            ledger.log.remove(opening(block))
     block.home = _Returning(ledger, block.home)  # type: ignore[assignment]
 
 

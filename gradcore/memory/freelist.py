@@ -53,15 +53,12 @@ class FreeList:
         self.total -= size
         return start
 
-    def remove(self, start: int, size: int) -> bool:
-        """Take exactly the range ``[start, start + size)``; False unless it is one whole free range."""
-        if self._by_start.get(start) != size:
-            return False
-        del self._by_start[start]
+    def remove(self, start: int) -> None:
+        """Take the whole free range that begins at ``start``. Raises KeyError if none does."""
+        size = self._by_start.pop(start)
         del self._by_end[start + size]
         self._forget(size, start)
         self.total -= size
-        return True
 
     def largest(self) -> int:
         """Bytes of the largest free range, 0 if there is none."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.errors import OutOfMemory, StaleBlock
+from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
 from gradcore.forking import brief
 from gradcore.memory.peaks import Measured, Peaks
@@ -118,12 +118,6 @@ class Ledger:
                 self.log.append((ALLOC, block.serial, OUTSIDE, 0, 0, 0, stream.index, tag, 0))
             return block
 
-    def deallocate(self, block: Block, serial: int) -> None:
-        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
-        if block.serial != serial or not serial or block in self._pending:
-            raise StaleBlock(f"block with serial {serial} was freed already: {block}")
-        self.release(block)
-
     def _release_now(self, block: Block) -> None:
         self._pending.append(block)
         if self.lock._is_owned():
@@ -187,15 +181,6 @@ class Ledger:
         if self.log is not None and not noted:
             self.log.append((FREE, b.serial) if sign < 0 else opening(b))
 
-    def set_aside(self, block: Block) -> None:
-        """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
-        # Draining first would record a peak.
-        with self.lock:
-            self.arenas.add(block)
-            self.count(block, -1, True)
-            if self.log is not None:
-                self.log.remove(opening(block))
-
     def passed(self, requested: int, allocated: int) -> None:
         """Note in the peaks that so many bytes of an arena's ranges were allocated for a while, beside what is live."""
         if self._requested + requested <= self._peak_requested and self._allocated + allocated <= self._peak_allocated:
@@ -220,12 +205,10 @@ class Ledger:
         """Live blocks by serial, in order of allocation; instead of arenas, the ranges that are open in them."""
         with self.lock:
             self._recover()
-            live = self.pool.live
-            if self.arenas:
-                for block in self.arenas:
-                    del live[block.serial]
-                live |= {b.serial: b for b in self.ranges}
-            return live
+            return {b.serial: b for b in self._counted()}
+
+    def _counted(self) -> list[Block]:
+        return [*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges]
 
     @property
     def requested(self) -> int:
@@ -275,7 +258,7 @@ class Ledger:
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
-            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
+            for b in self._counted():
                 log += [opening(b), *[(KEEP, b.serial, 0, "kept before the log began")] * b.keeps]
             if self.log is not None:
                 self._outer.append((self.log, len(log)))

@@ -34,16 +34,7 @@ class AfterCopies:
             raise
         return block
 
-    def deallocate(self, block: Block, serial: int) -> None:
-        if block.serial == serial:
-            self._note(block)
-        self._upstream.deallocate(block, serial)
-
     def release(self, block: Block) -> None:
-        self._note(block)
-        self._upstream.release(block)
-
-    def _note(self, block: Block) -> None:
         # Finalisers come here, so this only appends and takes no lock.
         users, block.users = block.users, None
         for stream in users or ():
@@ -52,6 +43,7 @@ class AfterCopies:
                 continue
             event = (stream.driver or self._driver).record(stream)
             self._came.append((block.segment.index, block.offset, block.offset + block.size, event))
+        self._upstream.release(block)
 
     def _wait_for(self, block: Block) -> None:
         with self._lock:

@@ -188,8 +188,8 @@ class Pool:
             self._order.drain()
         for index in whole:
             # Books first: if the source fails, the segment is lost, but never handed out again.
-            for ranges, start, size in free[index]:
-                ranges.remove(start, size)
+            for ranges, start, _ in free[index]:
+                ranges.remove(start)
             segment = self.segments[index]
             del self.segments[index]
             self.reserved -= segment.nbytes
@@ -205,7 +205,7 @@ class Pool:
         for stream in self.streams[1:]:
             for ranges, into in ((stream.small, first.small), (stream.large, first.large)):
                 for start, size in ranges.ranges():
-                    ranges.remove(start, size)
+                    ranges.remove(start)
                     into.add(start, size)
 
     # -- after an interrupt --------------------------------------------------------------------------------------------

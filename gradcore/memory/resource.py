@@ -31,9 +31,9 @@ class Segment:
 class Block:
     """A piece of a segment, with one owner at a time.
 
-    Each allocation gives the block a new ``serial``, which is 0 while it has no owner; an outdated handle ``(block, serial)``
-    is so recognised. ``arrays`` caches the device's array objects over these bytes by spec, because a block is allocated
-    again in every step, and creating an array costs as much as filling a small one.
+    Each allocation gives the block a new ``serial``, which is 0 while it has no owner. ``arrays`` caches the device's array
+    objects over these bytes by spec, because a block is allocated again in every step, and creating an array costs as much as
+    filling a small one.
     """
 
     __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
@@ -111,13 +111,10 @@ class MemoryResource(Protocol):
     """Anything that hands out blocks.
 
     ``allocate`` raises :class:`~gradcore.errors.SourceExhausted` or :class:`~gradcore.errors.OutOfMemory`, and has changed
-    nothing then; ``deallocate`` raises :class:`~gradcore.errors.StaleBlock` for a handle that is not live. ``release`` is
-    for a finaliser that holds the only handle: it checks nothing, never waits and never raises.
+    nothing then. ``release`` gives a block back, once. It is for finalisers: it checks nothing, never waits and never raises.
     """
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block: ...
-
-    def deallocate(self, block: Block, serial: int) -> None: ...
 
     @property
     def release(self) -> Callable[[Block], None]: ...

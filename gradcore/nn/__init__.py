@@ -4,14 +4,14 @@ from gradcore.nn import activations, functional, init, lazy, pooling, unpooling,
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.adaptive import AdaptiveLogSoftmaxWithLoss
-from gradcore.nn.attention import Embedding, MultiheadAttention
-from gradcore.nn.bags import Bilinear, EmbeddingBag
+from gradcore.nn.attention import MultiheadAttention
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
 from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from gradcore.nn.cross_map import CrossMapLRN2d
 from gradcore.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from gradcore.nn.embeddings import Embedding, EmbeddingBag
 from gradcore.nn.lazy import *  # noqa: F403
-from gradcore.nn.linear import Flatten, Identity, Linear
+from gradcore.nn.linear import Bilinear, Flatten, Identity, Linear
 from gradcore.nn.loss import (
     BCELoss,
     BCEWithLogitsLoss,

@@ -1,15 +1,12 @@
-"""Multi-head attention and embedding layers."""
+"""Multi-head attention."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gradcore import functional
-from gradcore._random import normal_
-from gradcore.arguments import refusal
-from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
-from gradcore.functional.attention import additive, embedding, scaled_dot_product_attention, weighted_attention
+from gradcore.functional.attention import additive, scaled_dot_product_attention, weighted_attention
 from gradcore.functional.padding import pad
 from gradcore.nn import init
 from gradcore.nn.linear import Linear
@@ -181,58 +178,3 @@ def _batch_first(x: Tensor, already: bool) -> Tensor:
     if x.spec.ndim == 2:
         return functional.unsqueeze(x, 0)
     return x if already else functional.transpose(x, 0, 1)
-
-
-class Embedding(Module):
-    """Rows of a table [num_embeddings, embedding_dim], by index. The row ``padding_idx`` starts as 0 and gets no gradient."""
-
-    weight: Parameter
-
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
-                 max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-                 sparse: bool = False, _weight: Tensor | None = None, _freeze: bool = False, device: Any = None,
-                 dtype: Any = None) -> None:
-        super().__init__()
-        if sparse:
-            raise refusal("Embedding", "sparse")
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError("Padding_idx must be within num_embeddings")
-        self.num_embeddings = num_embeddings
-        self.embedding_dim = embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.max_norm = max_norm
-        self.norm_type = norm_type
-        self.scale_grad_by_freq = scale_grad_by_freq
-        self.sparse = sparse
-        if _weight is None:
-            self.weight = Parameter(functional.empty(num_embeddings, embedding_dim, device=device, dtype=dtype), not _freeze)
-            self.reset_parameters()
-        else:
-            if tuple(_weight.spec.shape) != (num_embeddings, embedding_dim):
-                raise ValueError("Shape of weight does not match num_embeddings and embedding_dim")
-            self.weight = Parameter(_weight, not _freeze)
-
-    def reset_parameters(self) -> None:
-        """Draw the table from N(0, 1), as in PyTorch, and zero the row ``padding_idx``."""
-        with no_grad():
-            normal_(self.weight)
-            if self.padding_idx is not None:
-                self.weight[self.padding_idx].fill_(0)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
-
-    @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
-                        max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-                        sparse: bool = False) -> Embedding:
-        """A layer with a given table [rows, columns], which is trained only with ``freeze=False``."""
-        if embeddings.spec.ndim != 2:
-            raise ValueError("Embeddings parameter is expected to be 2-dimensional")
-        rows, columns = embeddings.spec.shape
-        return cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze)
-
-    def extra_repr(self) -> str:
-        usual = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False}
-        return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *(
-            f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value)])

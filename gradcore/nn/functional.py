@@ -14,13 +14,13 @@ from gradcore._random import Generator, default_generator
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
-from gradcore.functional import bags, dropouts, grids, norms, pooling, sampling, unpooling, volumes
+from gradcore.functional import dropouts, embeddings, grids, norms, pooling, sampling, unpooling, volumes
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
-from gradcore.functional.attention import embedding, scaled_dot_product_attention
-from gradcore.functional.bags import *  # noqa: F403 - what its __all__ names
+from gradcore.functional.attention import scaled_dot_product_attention
 from gradcore.functional.ctc import ctc_loss
 from gradcore.functional.distances import pdist
 from gradcore.functional.dropouts import *  # noqa: F403
+from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
 from gradcore.functional.losses import (
@@ -48,6 +48,7 @@ from gradcore.functional.overwritten import overwriting, overwritten
 from gradcore.functional.padding import fold, pad, unfold
 from gradcore.functional.picking import scatter_
 from gradcore.functional.pooling import *  # noqa: F403
+from gradcore.functional.products import bilinear
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import (
     cosine_embedding_loss,
@@ -62,7 +63,7 @@ from gradcore.functional.volumes import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
 from gradcore.spec import is_floating, normalize_dim, promote
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "dropout", "embedding", "gelu",
+__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "bilinear", "conv2d", "cross_entropy", "dropout", "gelu",
            "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
 __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
@@ -70,7 +71,7 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
             "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "normalize", "pairwise_distance",
             "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
             "triplet_margin_with_distance_loss"]
-__all__ += bags.__all__ + dropouts.__all__ + grids.__all__ + norms.__all__ + pooling.__all__ + sampling.__all__
+__all__ += dropouts.__all__ + embeddings.__all__ + grids.__all__ + norms.__all__ + pooling.__all__ + sampling.__all__
 __all__ += unpooling.__all__ + volumes.__all__
 __all__ += _activations.__all__
 __all__ += ["fold", "gumbel_softmax", "pad", "unfold"]

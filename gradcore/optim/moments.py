@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.ops.optimizer import adamax_, lion_, nadam_, radam_
 from gradcore.optim.optimizer import Group, Numbers
-from gradcore.optim.stepped import Moments, Stepped, Tensors, check_options
+from gradcore.optim.stepped import Betas, Moments, Tensors, check_options
 
 
 class NAdam(Moments):
@@ -70,17 +70,11 @@ def _rectification(step: int, beta2: float) -> float:
     return float((share * correction) ** 0.5)
 
 
-class Adamax(Stepped):
+class Adamax(Betas):
     """Adam with u, the largest size of the gradient so far, in the place of the second moment: Kingma and Ba, arXiv:1412.6980.
 
     u fades by the second beta. ``foreach`` and ``capturable`` have no effect.
     """
-
-    _free = ("lr", "betas")
-
-    @staticmethod
-    def _decisive(group: Group) -> Any:
-        return group["betas"][1]
 
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
@@ -102,7 +96,7 @@ class Adamax(Stepped):
                      weight_decay=float(group["weight_decay"]), maximize=group["maximize"])
 
 
-class Lion(Stepped):
+class Lion(Betas):
     """p -= lr * sign(beta1 * m + (1 - beta1) * g), with decoupled weight decay: Chen et al., arXiv:2302.06675.
 
     m is a running mean of the gradient by beta2, so the state is half of Adam's. PyTorch has no optimizer of this name.
@@ -112,12 +106,6 @@ class Lion(Stepped):
                  weight_decay: float = 0, *, maximize: bool = False) -> None:
         check_options("Lion", lr, weight_decay, betas=betas)
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize})
-
-    _free = ("lr", "betas")
-
-    @staticmethod
-    def _decisive(group: Group) -> Any:
-        return group["betas"][1]
 
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:

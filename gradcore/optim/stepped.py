@@ -55,15 +55,20 @@ class Stepped(Optimizer):
             self._run(group, numbers, params, grads, [[state[name] for state in states] for name in names])
 
 
-class Moments(Stepped):
-    """Base class of Adam and its relatives, with running means of the gradient and of its square."""
+class Betas(Stepped):
+    """Base class of optimizers whose op takes the first beta as an operand, and the second as an attribute."""
 
-    _op: Any
     _free = ("lr", "betas")
 
     @staticmethod
     def _decisive(group: Group) -> Any:
         return group["betas"][1]
+
+
+class Moments(Betas):
+    """Base class of Adam and its relatives, with running means of the gradient and of its square."""
+
+    _op: Any
 
     def _names(self, group: Group) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")

@@ -1,4 +1,4 @@
-"""The arena of a program as a storage, and the parts of it that tensors show as storages of their own."""
+"""The arena of a program as a storage, its parts as storages of their own, and specs shifted to where a run's bytes begin."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def unread_by(function: Any) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset(k for k, name in enumerate(positional) if name not in read), frozenset(names) - read
 
 
-def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) -> Any:
+def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
     """The part of a program's key that stands for an argument: equal keys, one program.
 
     Tensors are appended to ``tensors``; objects without a value to compare are keyed by identity and appended to ``kept``.

@@ -27,7 +27,7 @@ class Assignment(NamedTuple):
     at: int
 
 
-def assigned(code: CodeType, containers: Container[str], keeping: bool = False) -> Iterator[Assignment]:
+def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Iterator[Assignment]:
     """Attributes, globals and variables of enclosing functions that code assigns to; items of containers too.
 
     With ``keeping``, assignments to attributes of the first argument are left out.

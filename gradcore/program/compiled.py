@@ -209,8 +209,10 @@ class Compiled:
         del result
         views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
         if trace is None:
-            self.traces[-1] += ("; it cannot be replayed: it runs the gradient of an earlier compiled call: compile both as "
-                                "one function" if tracing.replayed() else "; it runs no op, so there is nothing to replay")
+            if tracing.replayed():
+                self._refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
+            else:
+                self.traces[-1] += "; it runs no op, so there is nothing to replay"
             return rebuilt(shape, outputs, tensors)
         trace.obstacles += unlike
         if entered.hooked and tracing.ran_backward():
@@ -221,23 +223,26 @@ class Compiled:
         if before != contents((args, kwargs), self._take_leaves):
             trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:
-            more = len(reasons := [*dict.fromkeys(trace.obstacles)]) - _MOST_REASONS
-            self.traces[-1] += ("; it cannot be replayed: " + "; ".join(reasons[:_MOST_REASONS])
-                                + f"; and {more} more such reasons" * (more > 0))
-            if DISTURBED in trace.obstacles:
-                self._attempts.disturbed()
+            self._refuse(trace.obstacles)
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
             replay = (replay_of if trace.second is None else Differentiable)(
                 trace, plan(trace.program, trace.renewed), self._capture)
             offsets = [t.spec.offset for t in tensors] if local.state.placed else None
-            self._attempts.succeeded()
-            entry = Entry(replay, tracing.guards, shape, kept, views, offsets)
-            self._remember(key, entry)
-            entry.watch(functools.partial(_lose, ref(self), key))
+            self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets))
         return rebuilt(shape, outputs, tensors)
 
+    def _refuse(self, obstacles: list[str]) -> None:
+        """Say why the last trace cannot be replayed."""
+        reasons = [*dict.fromkeys(obstacles)]
+        more = len(reasons) - _MOST_REASONS
+        self.traces[-1] += ("; it cannot be replayed: " + "; ".join(reasons[:_MOST_REASONS])
+                            + f"; and {more} more such reasons" * (more > 0))
+        if DISTURBED in reasons:
+            self._attempts.disturbed()
+
     def _remember(self, key: Any, entry: Entry) -> None:
+        self._attempts.succeeded()
         for other in self._cached():
             # The traced run has replaced the gradients that it left.
             other.replay.let_go()
@@ -249,6 +254,7 @@ class Compiled:
             del self._entries[oldest][-1:]
             if not self._entries[oldest]:
                 del self._entries[oldest]
+        entry.watch(functools.partial(_lose, ref(self), key))
 
     def _forget_lost(self) -> None:
         """Drop the programs that can never be valid again, and with them the memory that only they still hold."""

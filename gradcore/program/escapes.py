@@ -15,7 +15,7 @@ from gradcore.memory.resource import Block
 from gradcore.program.trace_log import TraceLog
 
 
-def slot_of(leaf: Leaf) -> int:
+def gradient_serial(leaf: Leaf) -> int:
     """The serial of a leaf's gradient, or 0 if it has none."""
     return 0 if leaf.grad is None else leaf.grad.storage.serial
 
@@ -48,7 +48,7 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
 def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], made: Iterable[int], kept: set[int],
           results: list[Any]) -> list[int]:
     # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
-    kept = kept | {slot_of(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
+    kept = kept | {gradient_serial(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
     left = {serial: block for serial in made if serial not in kept and (block := live.get(serial)) is not None}
     if any(t.edge is not None for t in results):
         # The graphs of results still keep residuals, as a replay's do not; only what a tensor shows as well outlives them.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dis
-import gc
 import inspect
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
-from operator import countOf
 from types import CodeType, FrameType
 from typing import Any
 
@@ -52,13 +49,6 @@ def id_in(cell: Any) -> int | None:
         return id(cell.cell_contents)
     except ValueError:
         return None
-
-
-def is_new(x: Any) -> bool:
-    """Was it made since the last collection of garbage?"""
-    # A thread that is making a tuple fails if the list of all objects, which refers to the tuple, is there when it goes on
-    # (python/cpython#59313). None goes on within one call of C's, which goes through the list to its end, and so frees it.
-    return countOf(map(id, chain.from_iterable(map(gc.get_objects, (0,)))), id(x)) > 0
 
 
 def line_of(frame: FrameType) -> str:

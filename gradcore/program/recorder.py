@@ -22,7 +22,7 @@ from gradcore.errors import TraceError
 from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
-from gradcore.program.escapes import escaped, slot_of
+from gradcore.program.escapes import escaped, gradient_serial
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 from gradcore.program.trace_log import TraceLog
 
@@ -119,7 +119,7 @@ class Recorder:
         self.device = device
         self.log = TraceLog() if log is None else log
         #: Of each leaf that exists when the run begins: the serial of its gradient, or 0.
-        self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
+        self.before = {leaf: gradient_serial(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
         #: By update: how many launches came before it; the optimizer, its group, and the parameters; and their numbers.
         self.updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
@@ -266,7 +266,7 @@ class Builder:
         left: list[tuple[Leaf, Operand | None]] = []
         presence: dict[Leaf, bool] = {}
         for leaf, before in self._leaves.items():
-            now = slot_of(leaf)
+            now = gradient_serial(leaf)
             if now and now != before:
                 left.append((leaf, Operand(self._buffer(now, leaf.grad.storage), leaf.grad.spec)))
             elif before and not now:

@@ -21,7 +21,7 @@ from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
-from gradcore.program.passed import is_new
+from gradcore.program.newness import is_new
 from gradcore.spec import TensorSpec
 
 #: The name of the node at which a trace ends and the graph of an argument begins.

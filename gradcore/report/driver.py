@@ -23,7 +23,7 @@ from gradcore.report.step import DriverFigures, LibraryBytes
 class Nvml:
     """NVML's figures for one device, each None if NVML does not give it; ``why`` has the last reason."""
 
-    def __init__(self, index: int, cuda: Any, nvml: Any = None) -> None:
+    def __init__(self, index: int, cuda: Any, nvml: Any) -> None:
         self.why = ""
         self._nvml = nvml
         self._handle: Any = None

@@ -265,7 +265,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
                    pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None,
-                   pinned: PinnedFigures | None = None) -> StepReport:
+                   pinned: PinnedFigures | None) -> StepReport:
     """The report of a step at the level ``counts``, without owners.
 
     ``peaks`` are the highest requested, allocated and reserved bytes, ``live`` the requested and allocated bytes at the end.

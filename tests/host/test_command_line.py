@@ -175,7 +175,7 @@ def test_a_module_of_the_present_folder_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1 and "RuntimeError at beside.py:8: my own error" in done.stderr
 
 
-def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
+def test_the_package_runs_as_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "gradcore", "--version"], capture_output=True, text=True, timeout=120,
                           cwd=Path(gradcore.__file__).parents[1])
     assert (done.returncode, done.stdout) == (0, f"gradcore {gradcore.__version__}\n")

@@ -105,14 +105,8 @@ def launched(bed: Bed) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return emulator_of(tmp_path_factory.mktemp("bfloat16"), launched)
-
-
-@pytest.fixture
-def bed(kernels: Any) -> Any:
-    with Bed(kernels).in_place() as found:
-        yield found
 
 
 @pytest.mark.parametrize("cublas", [False, True], ids=["cublasLt", "cuBLAS"])

@@ -182,7 +182,7 @@ def test_another_stream_waits_before_it_takes_memory():
     stack = build(CudaSource(0, runtime), CudaDriver(runtime))
     first, second = Stream(0, 11), Stream(1, 22)
     block = stack.ledger.allocate(2 << 20, first, TAG)
-    stack.ledger.deallocate(block, block.serial)
+    stack.ledger.release(block)
     stack.ledger.allocate(21 << 20, second, TAG)
     assert not runtime.calls, "nothing fits, so nothing is taken over"
     stack.ledger.allocate(1 << 20 | 512, second, TAG)

@@ -126,7 +126,7 @@ def test_arrays_that_pile_up_are_named() -> None:
     assert "20,480 bytes in 5 results of mul" in text and "held by another library's array\n" in text
 
 
-def test_files_and_figures_carry_it(tmp_path: Path) -> None:
+def test_files_and_figures_carry_it() -> None:
     array = (gradcore.ones(1000) * 2).numpy()
     with gradcore.step() as s:
         gradcore.ones(10)

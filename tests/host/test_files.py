@@ -270,7 +270,7 @@ def test_hostile_files_are_refused_without_a_large_allocation(name: str, tmp_pat
     assert set(gradcore.device("cpu").ledger.live) == live
 
 
-def test_a_damaged_file_never_does_more_than_raise(tmp_path: Path) -> None:
+def test_a_damaged_file_never_does_more_than_raise() -> None:
     """Bytes of a good file changed, cut and doubled at random: each time gradcore's error, or tensors of the right sizes."""
     file = io.BytesIO()
     gradcore.save({"model": {"w": gradcore.ones(3, 2), "n": gradcore.tensor([1, 2])}, "epoch": 3}, file)

@@ -152,14 +152,8 @@ def launched(bed: Bed) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return emulator_of(tmp_path_factory.mktemp("loss"), launched)
-
-
-@pytest.fixture
-def bed(kernels: Any) -> Any:
-    with Bed(kernels).in_place() as found:
-        yield found
 
 
 def losses_of(bed: Bed) -> Counter[str]:
@@ -216,10 +210,10 @@ def logged(bed: Bed) -> tuple[list[Any], int, Counter[str]]:
     return list(normalized(step.raw_log)), step.report.peak.allocated, losses_of(bed)
 
 
-def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Bed(kernels).in_place() as bed:
+def test_the_log_is_as_without(captured_kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bed(captured_kernels).in_place() as bed:
         *ours, count = logged(bed)
-    with Bed(kernels).in_place() as bed:
+    with Bed(captured_kernels).in_place() as bed:
         monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
         *theirs, separate = logged(bed)
     assert ours == theirs

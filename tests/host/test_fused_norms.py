@@ -160,14 +160,8 @@ def launched(bed: Bed) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return emulator_of(tmp_path_factory.mktemp("norms"), launched)
-
-
-@pytest.fixture
-def bed(kernels: Any) -> Any:
-    with Bed(kernels).in_place() as found:
-        yield found
 
 
 def found_in(program: Any) -> list[Any]:
@@ -217,10 +211,10 @@ def test_nan_stays_in_a_captured_step(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_log_is_as_without(captured_kernels: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     make, shape, _, left_out = MODELS[name]
-    with Bed(kernels).in_place() as bed:
+    with Bed(captured_kernels).in_place() as bed:
         ours = logged(bed, Stepping(make(), gradcore.compile), data(3, shape), left_out)
-    with Bed(kernels).in_place() as bed:
+    with Bed(captured_kernels).in_place() as bed:
         monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
         assert logged(bed, Stepping(make(), gradcore.compile), data(3, shape), 0) == ours

@@ -102,14 +102,8 @@ def launched(bed: Bed) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return emulator_of(tmp_path_factory.mktemp("relu"), launched)
-
-
-@pytest.fixture
-def bed(kernels: Any) -> Any:
-    with Bed(kernels).in_place() as found:
-        yield found
 
 
 def found_in(program: Any) -> list[Any]:
@@ -173,10 +167,10 @@ def test_nan_stays_in_a_captured_step(bed: Bed, larger: Any) -> None:
     nan_stays(functions()["joined"])
 
 
-def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Bed(kernels).in_place() as bed:
+def test_the_log_is_as_without(captured_kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bed(captured_kernels).in_place() as bed:
         ours = logged(bed, Training(gradcore.compile), data(3), 4)
-    with Bed(kernels).in_place() as bed:
+    with Bed(captured_kernels).in_place() as bed:
         monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
         assert logged(bed, Training(gradcore.compile), data(3), 0) == ours
 

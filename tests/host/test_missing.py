@@ -21,6 +21,7 @@ from gradcore._paths import SOURCES
 from gradcore.errors import NotCovered
 from gradcore.nearest import FORMULAS, NEAREST
 from tests.conftest import raises
+from tests.host.test_arguments import part_of
 
 NAMES = Path(missing.__file__).with_name("torch_names.txt")
 #: torch's internal names: types of its compiler, kernels of other libraries, variants of ops.
@@ -34,12 +35,6 @@ PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.r
          "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
          "distributions.constraints", "func", "nn.Module",
          "optim.Optimizer", "distributions.Distribution", *SOURCES)
-
-
-def part_of(library: Any, path: str) -> Any:
-    for name in path.split(".") if path else ():
-        library = getattr(library, name)
-    return library
 
 
 def found(path: str, torch: Any) -> list[str]:

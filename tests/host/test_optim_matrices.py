@@ -11,7 +11,7 @@ import gradcore
 from gradcore import nn, optim
 from gradcore.events import TAGS, Read
 from tests.conftest import raises
-from tests.host.test_optim import oracle
+from tests.host.test_optim import give_gradients, oracle
 
 __all__ = ["oracle"]
 
@@ -23,12 +23,6 @@ SHAPES = ((7, 5), (4, 4), (3, 7), (64, 32))
 def parameters(library: Any) -> list[Any]:
     return [library.tensor(np.random.default_rng(k).normal(size=s).astype(np.float32), requires_grad=True)
             for k, s in enumerate(SHAPES)]
-
-
-def give_gradients(library: Any, params: list[Any], step: int) -> None:
-    rng = np.random.default_rng(100 + step)
-    for p in params:
-        p.grad = library.tensor(rng.normal(size=tuple(p.shape)).astype(np.float32))
 
 
 @pytest.mark.oracle

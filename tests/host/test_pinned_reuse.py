@@ -5,7 +5,6 @@ import gc
 import pytest
 
 from gradcore.devices.pinned import PinnedDevice
-from gradcore.errors import StaleBlock
 from gradcore.events import FREE
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
@@ -40,21 +39,6 @@ def test_bytes_are_handed_out_when_their_copies_are_done():
         del again
     del others
     assert pinned.ledger.flush() == 2 << 20 and card.held == {} and card.wrong == []
-
-
-def test_bytes_given_back_by_their_handle_are_waited_for_too():
-    card = HostCard()
-    pinned = PinnedDevice(card)
-    stream = busy(card, CudaDriver(card))
-    block = pinned.memory.allocate(5000, pinned.stream)
-    block.use_on(stream)
-    with pytest.raises(StaleBlock):
-        pinned.memory.deallocate(block, block.serial + 1)
-    assert block.users == [stream], "they are still in use"
-    pinned.memory.deallocate(block, block.serial)
-    again = pinned.memory.allocate(5000, pinned.stream)
-    assert again.offset == block.offset and not card.queues[stream.handle]
-    pinned.memory.deallocate(again, again.serial)
 
 
 def test_a_wait_that_fails_gives_the_bytes_back():

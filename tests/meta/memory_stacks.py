@@ -65,9 +65,6 @@ class Fault:
             raise OutOfMemory(f"out of memory: injected failure of allocation {self.count}, {nbytes} bytes", asked=nbytes)
         return self._upstream.allocate(nbytes, stream, tag, node)
 
-    def deallocate(self, block: Block, serial: int) -> None:
-        self._upstream.deallocate(block, serial)
-
     def release(self, block: Block) -> None:
         self._upstream.release(block)
 

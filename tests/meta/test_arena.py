@@ -109,10 +109,10 @@ def test_an_arena_that_goes_is_an_ordinary_block_again(memory: Stack) -> None:
     block = ledger.allocate(MiB, stream, tag("arena"))
     set_aside(ledger, block)
     assert (ledger.requested, ledger.allocated, ledger.live) == (0, 0, {}) and ledger.arenas == {block}
-    ledger.deallocate(block, block.serial)
+    ledger.release(block)
     assert (ledger.requested, ledger.allocated, ledger.live) == (0, 0, {}) and not ledger.arenas
     assert [type(r).__name__ for r in map(typed, log[opening:])] == ["Reserve"], "the log never had it"
     again = ledger.allocate(MiB, stream, tag("a"))
     assert again is block and ledger.requested == MiB
-    ledger.deallocate(again, again.serial)
+    ledger.release(again)
     assert ledger.requested == 0 and typed(log[-1]) == Free(log[-2][1]), "the second time it is no arena"

@@ -56,8 +56,11 @@ def test_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
 def test_only_a_whole_range_is_removed() -> None:
     free = FreeList()
     free.add(0, 10)
-    assert not free.remove(0, 5) and not free.remove(5, 5) and not free.remove(1, 9)
-    assert free.remove(0, 10) and free.ranges() == []
+    with pytest.raises(KeyError):
+        free.remove(5)
+    assert free.ranges() == [(0, 10)] and free.whole()
+    free.remove(0)
+    assert free.ranges() == [] and free.total == 0 and free.whole()
     check(free)
 
 

@@ -85,7 +85,7 @@ def test_a_random_walk_keeps_the_books(seed: int) -> None:
                 assert error.cached == ledger.reserved - ledger.allocated
         elif action < 0.9 and live:
             block = live.pop(rng.randrange(len(live)))
-            ledger.deallocate(block, block.serial)
+            ledger.release(block)
         elif action < 0.95 and live:
             ledger.retag(rng.choice(live), tag("d", role="parameter"))
         else:
@@ -94,7 +94,7 @@ def test_a_random_walk_keeps_the_books(seed: int) -> None:
         check_free_lists(memory)
     assert failures
     for block in live:
-        ledger.deallocate(block, block.serial)
+        ledger.release(block)
     ledger.flush()
     check_books(memory)
     assert ledger.reserved == 0
@@ -105,7 +105,7 @@ def test_a_log_opens_with_what_is_there() -> None:
     ledger, stream = memory.ledger, Stream(0)
     first = ledger.allocate(1000, stream, tag("a"), 3)
     gone = ledger.allocate(2000, stream, tag("b"))
-    ledger.deallocate(gone, gone.serial)
+    ledger.release(gone)
     first.keeps = 2
     records = [typed(r) for r in ledger.begin_log()]
     assert records == [Reserve(0, 2 * MiB), Alloc(first.serial, 0, 0, 1000, 1024, 0, TAGS[tag("a")], 3),
@@ -122,7 +122,7 @@ def test_adopted_memory_goes_with_its_block() -> None:
     block.arrays["a spec"] = "an array over it"
     serial = block.serial
     assert log == [(ALLOC, serial, OUTSIDE, 0, 0, 0, 0, tag("borrow"), 0)] and ledger.live == {serial: block}
-    ledger.deallocate(block, serial)
+    ledger.release(block)
     assert log[1:] == [(FREE, serial)] and ledger.live == {} and ledger.requested == ledger.allocated == 0
     assert segment.memory is None and block.arrays == {}, "though somebody has the block"
     assert not memory.pool.blocks
@@ -152,7 +152,7 @@ def test_a_log_shows_the_moment() -> None:
     serial = a.serial
     ledger.retag(a, tag("a"))
     ledger.retag(a, tag("b"))
-    ledger.deallocate(a, serial)
+    ledger.release(a)
     assert typed(log[-1]) == Free(serial), "before anything else is asked of the ledger"
     b = ledger.allocate(10, stream, tag("a"))
     assert [typed(r) for r in log] == [
@@ -177,7 +177,7 @@ def test_a_log_around_another_has_its_records_too() -> None:
     ledger.end_log()
     assert outer == so_far == ledger.so_far(outer) and ledger.so_far(inner) == inner
     freed = held.serial
-    ledger.deallocate(held, freed)
+    ledger.release(held)
     ledger.end_log()
     ledger.allocate(3, stream, tag("d"))
     assert ledger.log is None
@@ -190,13 +190,13 @@ def test_peaks_start_again() -> None:
     ledger, stream = memory.ledger, Stream(0)
     big = ledger.allocate(5 * MiB, stream)
     small = ledger.allocate(100, stream)
-    ledger.deallocate(big, big.serial)
+    ledger.release(big)
     assert (ledger.peak_requested, ledger.peak_allocated) == (5 * MiB + 100, 5 * MiB + 512)
     assert ledger.peak_reserved == 22 * MiB
     ledger.flush()
     ledger.reset_peaks()
     assert (ledger.peak_requested, ledger.peak_allocated, ledger.peak_reserved) == (100, 512, 2 * MiB)
-    ledger.deallocate(small, small.serial)
+    ledger.release(small)
 
 
 def test_a_stretch_of_peaks_leaves_no_trace_and_may_be_ended_twice() -> None:
@@ -204,7 +204,7 @@ def test_a_stretch_of_peaks_leaves_no_trace_and_may_be_ended_twice() -> None:
     ledger, stream = stack().ledger, Stream(0)
     stretch = Measured(ledger)
     block = ledger.allocate(1000, stream)
-    ledger.deallocate(block, block.serial)
+    ledger.release(block)
     found = stretch.end()
     assert found == (1000, 1024, 2 * MiB) and ledger.measured == []
     assert stretch.end() == found
@@ -216,7 +216,7 @@ def test_what_an_arena_held_for_a_while_is_in_both_peaks() -> None:
     # Before the peak is read, as it is in a replay.
     ledger.passed(0, 0)
     assert (ledger.peak_requested, ledger.peak_allocated) == (200, 1024)
-    ledger.deallocate(blocks[0], blocks[0].serial)
+    ledger.release(blocks[0])
     assert ledger.requested == 100
     ledger.passed(500, 512)
     assert (ledger.peak_requested, ledger.peak_allocated) == (600, 1024), "more was asked for, in as many bytes"
@@ -229,11 +229,11 @@ def test_a_waiting_block_serves_what_rounds_to_its_size() -> None:
     ledger, stream = stack().ledger, Stream(0)
     ready = [ledger.allocate(n, stream) for n in (512, 1024, 1536)]
     for block in ready:
-        ledger.deallocate(block, block.serial)
+        ledger.release(block)
     for nbytes, size in ((0, 512), (1, 512), (512, 512), (513, 1024), (1024, 1024), (1025, 1536), (1536, 1536)):
         block = ledger.allocate(nbytes, stream)
         assert block.size == size and block in ready
-        ledger.deallocate(block, block.serial)
+        ledger.release(block)
 
 
 def test_a_flush_that_fails_says_so_and_leaves_the_books_right() -> None:
@@ -241,7 +241,7 @@ def test_a_flush_that_fails_says_so_and_leaves_the_books_right() -> None:
     ledger, stream = memory.ledger, Stream(0)
     log = ledger.begin_log()
     for block in [ledger.allocate(12 * MiB, stream) for _ in range(2)]:
-        ledger.deallocate(block, block.serial)
+        ledger.release(block)
     with pytest.raises(RuntimeError, match="driver is gone"):
         ledger.flush()
     check_books(memory)

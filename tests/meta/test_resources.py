@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradcore.devices.host import fill_with_ones
-from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
+from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import Alloc, Free, Reserve, typed
 from gradcore.memory.adaptors import Limit
 from gradcore.memory.pinned import AfterCopies
@@ -68,7 +68,7 @@ def test_a_block_is_large_enough_and_aligned(case: Case, nbytes: int) -> None:
     assert block.size - nbytes <= ROUND
     assert block.offset + block.size <= block.segment.nbytes
     assert block.serial > 0
-    case.resource.deallocate(block, block.serial)
+    case.resource.release(block)
 
 
 def test_live_blocks_are_disjoint_and_carry_their_tags(case: Case) -> None:
@@ -78,58 +78,23 @@ def test_live_blocks_are_disjoint_and_carry_their_tags(case: Case) -> None:
     assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(spans, spans[1:], strict=False))
     assert [(b.tag, b.node) for b in blocks] == [(k, k + 7) for k in range(1, 20)]
     for b in blocks:
-        case.resource.deallocate(b, b.serial)
+        case.resource.release(b)
 
 
 def test_a_block_that_went_back_is_used_again(case: Case) -> None:
     first = case.resource.allocate(5000, case.stream)
     where, serial = (first.segment.index, first.offset), first.serial
-    case.resource.deallocate(first, serial)
+    case.resource.release(first)
     second = case.resource.allocate(5000, case.stream)
     assert (second.segment.index, second.offset) == where
-    assert second.serial != serial
-    case.resource.deallocate(second, second.serial)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_block_that_its_finaliser_gave_back_is_used_again(kind: str) -> None:
-    made = stack("host", poison=fill_with_ones if kind == "poison" else None, fail_at=() if kind == "fault" else None)
-    resource = AfterCopies(made.top, made.driver) if kind == "pinned" else made.top
-    stream = Stream(0)
-    first = resource.allocate(5000, stream)
-    where, serial = (first.segment.index, first.offset), first.serial
-    resource.release(first)
-    second = resource.allocate(5000, stream)
-    assert (second.segment.index, second.offset) == where and list(made.ledger.live) == [second.serial] != [serial]
+    assert list(case.stack.ledger.live) == [second.serial] != [serial]
+    case.resource.release(second)
 
 
 def test_segments_without_memory_have_addresses_apart() -> None:
     source = CountingSource()
     first, second = source.allocate(3 * MiB), source.allocate(MiB)
     assert first.address == 0 and second.address == 3 * MiB
-
-
-def test_a_double_free_is_an_error(case: Case) -> None:
-    block = case.resource.allocate(5000, case.stream)
-    serial = block.serial
-    case.resource.deallocate(block, serial)
-    before = case.figures()
-    with pytest.raises(StaleBlock, match="freed already"):
-        case.resource.deallocate(block, serial)
-    assert case.figures() == before and lock_is_free(case)
-
-
-def test_a_handle_of_an_earlier_life_is_an_error(case: Case) -> None:
-    block = case.resource.allocate(5000, case.stream)
-    old = block.serial
-    case.resource.deallocate(block, old)
-    again = case.resource.allocate(5000, case.stream)
-    before = case.figures()
-    for serial in (old, 0, again.serial + 1):
-        with pytest.raises(StaleBlock):
-            case.resource.deallocate(again, serial)
-    assert case.figures() == before and lock_is_free(case)
-    case.resource.deallocate(again, again.serial)
 
 
 def test_a_failure_changes_nothing(case: Case) -> None:
@@ -141,7 +106,7 @@ def test_a_failure_changes_nothing(case: Case) -> None:
         assert case.figures() == before and lock_is_free(case)
     small = case.resource.allocate(1000, case.stream)
     for b in (*kept, small):
-        case.resource.deallocate(b, b.serial)
+        case.resource.release(b)
 
 
 def test_everything_can_be_taken_again_after_everything_went_back(case: Case) -> None:
@@ -156,7 +121,7 @@ def test_everything_can_be_taken_again_after_everything_went_back(case: Case) ->
                 refusals += 1
         assert sum(b.size for b in blocks) > TINY // 2
         for b in blocks:
-            case.resource.deallocate(b, b.serial)
+            case.resource.release(b)
 
 
 # -- adaptors ----------------------------------------------------------------------------------------------------------
@@ -201,22 +166,9 @@ def test_poison_covers_fresh_and_freed_bytes() -> None:
     whole = slice(block.offset, block.offset + block.size)
     assert set(memory[whole]) == {0xFF}
     memory[whole] = bytes(block.size)
-    made.top.deallocate(block, block.serial)
+    made.top.release(block)
     assert set(memory[whole]) == {0xFF}
     assert set(memory[whole.stop:]) == {0}
-
-
-def test_poison_leaves_a_stale_handle_alone() -> None:
-    made = stack("host", poison=fill_with_ones)
-    stream = Stream(0)
-    block = made.top.allocate(600, stream)
-    old = block.serial
-    made.top.deallocate(block, old)
-    again = made.top.allocate(600, stream)
-    memoryview(again.segment.memory)[again.offset:again.offset + 600] = bytes(600)
-    with pytest.raises(StaleBlock):
-        made.top.deallocate(again, old)
-    assert set(memoryview(again.segment.memory)[again.offset:again.offset + 600]) == {0}
 
 
 def test_the_host_refuses_what_does_not_exist() -> None:
@@ -232,19 +184,18 @@ def test_a_finaliser_may_run_inside_allocate(end: bool) -> None:
     class Dropping(CountingSource):
         """A source in which a block is freed, as by a garbage collection that runs there."""
 
-        held: list[tuple[Block, int]]
+        held: list[Block]
 
         def allocate(self, nbytes: int) -> Segment:
             while self.held:
-                made.ledger.deallocate(*self.held.pop())
+                made.ledger.release(self.held.pop())
             return super().allocate(nbytes)
 
     source = Dropping()
     source.held = []
     made = stack(source=source)
     stream = Stream(0)
-    blocks = [made.ledger.allocate(MiB, stream) for _ in range(2)]
-    source.held = [(b, b.serial) for b in blocks]
+    source.held = [made.ledger.allocate(MiB, stream) for _ in range(2)]
     log = made.ledger.begin_log()
     opening = len(log)
     big = made.ledger.allocate(50 * MiB, stream)
@@ -273,14 +224,14 @@ def test_threads_never_share_a_byte(slow: bool) -> None:
                 if len(mine) > 8 or (mine and (k * seed) % 3 == 0):
                     block = mine.pop((k * seed) % len(mine))
                     assert owners.pop((block.segment.index, block.offset)) == seed
-                    made.ledger.deallocate(block, block.serial)
+                    made.ledger.release(block)
                 else:
                     block = made.ledger.allocate(1 + (k * 7919 * seed) % 300_000, stream, tag=seed)
                     assert owners.setdefault((block.segment.index, block.offset), seed) == seed
                     mine.append(block)
             for block in mine:
                 owners.pop((block.segment.index, block.offset))
-                made.ledger.deallocate(block, block.serial)
+                made.ledger.release(block)
         except BaseException as error:
             errors.append(error)
 

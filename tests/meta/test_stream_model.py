@@ -65,7 +65,7 @@ class Walk:
     def give(self) -> None:
         block = self.rng.choice(list(self.live))
         del self.live[block]
-        self.memory.ledger.deallocate(block, block.serial)
+        self.memory.ledger.release(block)
 
     def go(self, rounds: int) -> Walk:
         for k in range(rounds):

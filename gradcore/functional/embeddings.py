@@ -1,4 +1,4 @@
-"""Embedding bags (sums, means or maxima of rows of a table), and the bilinear map of two inputs."""
+"""Embeddings, which are rows of a table, and bags of them: their sums, means or maxima."""
 
 from __future__ import annotations
 
@@ -8,33 +8,74 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import refusal
+from gradcore.engine.custom import custom_node
+from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
-from gradcore.errors import DataDependentShape, SpecError
+from gradcore.engine.state import local
+from gradcore.errors import DataDependentShape
 from gradcore.functional import any as any_of
 from gradcore.functional import max as max_of
-from gradcore.functional import sum, unsqueeze
-from gradcore.functional.attention import embedding, shrink_
-from gradcore.ops import elementwise, linalg, movement
+from gradcore.functional import ones, sum, unsqueeze
+from gradcore.ops import elementwise, movement, placing, statistics
+from gradcore.spec import TensorSpec
 
-__all__ = ["bilinear", "embedding_bag"]
+__all__ = ["embedding", "embedding_bag"]
 
 Tensor = Any
 
 
-def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x1^T W_k x2 + b_k: inputs [..., in1] and [..., in2], weight [out, in1, in2], bias [out], result [..., out]."""
-    out, one, two = weight.spec.shape
-    lead = input1.spec.shape[:-1]
-    if input1.spec.shape != (*lead, one) or input2.spec.shape != (*lead, two):
-        raise SpecError(f"bilinear(): input sizes {list(input1.spec.shape)} and {list(input2.spec.shape)} do not fit a weight "
-                        f"of {list(weight.spec.shape)}, [out, in1, in2]")
-    rows = movement.reshape(input1, (-1, one))
-    # [in1, out * in2], so that one matrix product computes all outputs.
-    table = movement.reshape(movement.permute(weight, dims=(1, 0, 2)), (one, out * two))
-    half = movement.reshape(linalg.matmul(rows, table), (-1, out, two))
-    made = linalg.matmul(half, movement.reshape(input2, (-1, two, 1)))
-    found = movement.reshape(made, (*lead, out))
-    return found if bias is None else elementwise.add(found, bias)
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
+    """Rows of ``weight`` [rows, columns] at the integer indices ``input``: result [*input.shape, columns].
+
+    The row ``padding_idx`` gets no gradient. With ``max_norm``, rows of a larger ``norm_type``-norm are first scaled down to it
+    in ``weight`` itself. With ``scale_grad_by_freq``, the gradient of a row is divided by how often ``input`` names it. On the
+    CPU, raises IndexError for an index that is negative or too large; on a GPU, it reads NaN. Raises :class:`SpecError` if the
+    indices are not integers, NotImplementedError for ``sparse``.
+    """
+    if sparse:
+        raise refusal("embedding", "sparse")
+    if padding_idx is not None:
+        rows = weight.spec.shape[0]
+        if not -rows <= padding_idx < rows:
+            raise ValueError("Padding_idx must be within num_embeddings")
+        padding_idx %= rows
+    if max_norm is not None:
+        _shrink(weight, input, max_norm, norm_type)
+    if not scale_grad_by_freq or weight.edge is None or not local.state.grad:
+        return movement.embedding(weight, input, padding=padding_idx)
+    spec = weight.spec
+    with no_grad():
+        out = movement.embedding(weight, input, padding=padding_idx)
+
+    def rule(slopes: list[Any], kept: list[Any]) -> list[Any]:
+        index = movement.reshape(kept[0], (-1,))
+        share = 1.0 / movement.take(_counts(index, spec), index, dim=0)
+        slope = slopes[0] * movement.reshape(share, (*input_shape, 1))
+        return [movement.embedding_grad(slope, kept[0], shape=spec.shape, padding=padding_idx)]
+
+    input_shape = input.spec.shape
+    out.edge = (custom_node("EmbeddingByFrequency", [weight.edge], [out], (input,), rule), 0)
+    return out
+
+
+def _counts(index: Tensor, weight: TensorSpec) -> Tensor:
+    """For each row of a table how often it is named."""
+    each = ones(index.spec.numel, dtype=weight.dtype, device=index.storage.device)
+    return movement.take_grad(each, index, shape=weight.shape[:1], dim=0)
+
+
+def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows of ``weight`` that ``input`` names down to ``max_norm``."""
+    if not input.spec.numel:
+        return
+    with no_grad():
+        index = movement.reshape(input, (-1,))
+        rows = movement.take(weight, index, dim=0, wrap=False)
+        size = statistics.vector_norm(rows, p=float(norm_type), dims=(1,), keepdim=True)
+        # The same number as PyTorch's against a division by 0.
+        factor = elementwise.where(elementwise.gt(size, float(max_norm)), float(max_norm) / (size + 1e-7), 1.0)
+        placing.put_(weight, index, rows * factor, dim=0, wrap=False)
 
 
 def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
@@ -65,7 +106,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         if scale_grad_by_freq:
             raise ValueError("max mode does not support scaling the gradient by the frequency")
         if max_norm is not None:
-            shrink_(weight, input, max_norm, norm_type)
+            _shrink(weight, input, max_norm, norm_type)
         return _largest(input, weight, offsets, include_last_offset, padding_idx)
     rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     dtype = weight.spec.dtype
