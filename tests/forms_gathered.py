@@ -26,6 +26,8 @@ for _name in ("cummax", "cummin", "logcumsumexp"):
     form(_name, lambda t, x, n=_name: getattr(t, n)(x, 1), _cube)
     form(f"{_name}:last", lambda t, x, n=_name: getattr(x, n)(dim=-1), floats(2, 7, layout="transposed"))
     form(f"{_name}:0d", lambda t, x, n=_name: getattr(t, n)(x, 0), _0d)
+    form(f"{_name}:uint8", lambda t, x, n=_name: getattr(t, n)(t.tensor(x.tolist(), dtype=t.uint8)),
+         ints(4, given=(3, 100, 254, 1)), gradient=False, double=1e-5)
     form(f"{_name}:one", lambda t, x, n=_name: getattr(t, n)(x, 0), floats(1, 2))
     form(f"{_name}:empty", lambda t, x, n=_name: getattr(t, n)(x, 1), floats(2, 0), smooth=False)
 for _name in ("cummax", "cummin"):

@@ -58,8 +58,8 @@ def entr(input: Tensor) -> Tensor:
     x = movement.as_float(input)
     zero = elementwise.eq(x, 0)
     inside = -x * elementwise.log(elementwise.where(zero, 1.0, x))
-    # A square root has the value and the slope that this has at 0.
-    found = elementwise.where(zero, elementwise.sqrt(elementwise.where(zero, x, 1.0)), inside)
+    # A square root has the value and the slope that this has at 0; a sum with 0 makes one of -0.
+    found = elementwise.where(zero, elementwise.sqrt(elementwise.where(zero, x, 1.0) + 0.0), inside)
     return elementwise.where(elementwise.lt(x, 0), -math.inf, found)
 
 
@@ -101,11 +101,12 @@ def erfcx(input: Tensor) -> Tensor:
     """exp(x^2) erfc(x), which does not underflow."""
     given = movement.as_float(input)
     x = movement.cast_to(given, given.spec.widened())
-    near = elementwise.clamp(x, None, _FAR)
+    beyond = elementwise.gt(x, _FAR)
+    near = elementwise.where(beyond, _FAR, x)
     # Rounded, a square of 36 would cost the exponential two digits; that of a sixteenth is exact.
     whole = elementwise.clamp(elementwise.round(near.detach() * 16) / 16, -32.0, None)
     square = elementwise.exp(whole * whole) * elementwise.exp((near - whole) * (near + whole))
-    found = elementwise.where(elementwise.gt(x, _FAR), _scaled_tail(elementwise.clamp(x, _FAR, None)), square * _erfc(near))
+    found = elementwise.where(beyond, _scaled_tail(elementwise.clamp(x, _FAR, None)), square * _erfc(near))
     return movement.cast_to(found, given.spec)
 
 
@@ -122,7 +123,8 @@ def log_ndtr(input: Tensor) -> Tensor:
     z = movement.cast_to(given, given.spec.widened()) * -_ROOT_HALF
     above = elementwise.log1p(_erfc(elementwise.clamp(-z, 0.0, None)) * -0.5)
     below = elementwise.log(_erfc(elementwise.clamp(z, 0.0, _FAR)) * 0.5)
-    far = elementwise.clamp(z, _FAR, None)
+    # Not clamped, so that a NaN stays one, with its gradient.
+    far = elementwise.where(elementwise.le(z, _FAR), _FAR, z)
     beyond = elementwise.log(_scaled_tail(far) * 0.5) - far * far
     found = elementwise.where(elementwise.lt(z, 0), above, elementwise.where(elementwise.le(z, _FAR), below, beyond))
     return movement.cast_to(found, given.spec)
@@ -136,7 +138,8 @@ def ndtri(input: Tensor) -> Tensor:
     share = elementwise.where(upper, 1 - p, p)
     tail = elementwise.logical_and(elementwise.gt(share, 0), elementwise.lt(share, edge))
     # 2p - 1 would have lost small p.
-    middle = _special.erfinv(2 * elementwise.where(tail, 0.5, p) - 1) * _ROOT_TWO
+    inside = elementwise.where(elementwise.lt(share, 0), math.nan, elementwise.where(tail, 0.5, p))
+    middle = _special.erfinv(2 * inside - 1) * _ROOT_TWO
     least = float(np.finfo(p.spec.dtype).smallest_subnormal)
     z = elementwise.sqrt(-2 * elementwise.log(elementwise.clamp(share, least, edge)))
     w = 1 / z

@@ -66,9 +66,16 @@ def test_half_precision_is_rounded_once() -> None:
 
 
 def test_entropy_of_certainty_has_pytorchs_slope() -> None:
-    x = gradcore.tensor([0.0, 1.0, -1.0], requires_grad=True)
+    x = gradcore.tensor([0.0, -0.0, 1.0, -1.0], requires_grad=True)
     slope, = grad(special.entr(x).sum(), x)
-    np.testing.assert_array_equal(slope.numpy(), [math.inf, -1, math.nan])
+    np.testing.assert_array_equal(slope.numpy(), [math.inf, math.inf, -1, math.nan])
+
+
+@pytest.mark.parametrize("name", ["entr", "erfcx", "log_ndtr", "ndtr", "ndtri"])
+def test_nan_has_a_gradient_of_nan(name: str) -> None:
+    x = gradcore.tensor([math.nan, 0.5], requires_grad=True)
+    slope, = grad(getattr(special, name)(x).sum(), x)
+    assert np.isnan(slope.numpy()).tolist() == [True, False]
 
 
 def test_it_is_a_module() -> None:
