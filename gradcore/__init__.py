@@ -60,7 +60,7 @@ from gradcore.errors import (
     NoSecondDerivative, NotCovered, OutOfMemory, ProgramError, SpecError, TraceError)
 from gradcore.report.step import StepReport
 from gradcore.spec import bfloat16 as _bfloat16
-from gradcore.functional import linalg
+from gradcore.functional import linalg, special
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
@@ -112,12 +112,12 @@ for _path, _module in {
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
         "distributions": distributions, "distributions.transforms": distributions.transforms,
-        "distributions.constraints": distributions.constraints, "func": func}.items():
+        "distributions.constraints": distributions.constraints, "func": func, "special": special}.items():
     _missing.watch(_module, _path)
 
 _paths.install()
-# A module in PyTorch, so ``from gradcore.linalg import ...`` must work.
-_sys.modules[f"{__name__}.linalg"] = linalg
+# Modules in PyTorch, so ``from gradcore.linalg import ...`` must work.
+_sys.modules[f"{__name__}.linalg"], _sys.modules[f"{__name__}.special"] = linalg, special
 _sys.meta_path.append(_missing.Finder())
 
 # PyTorch has the tensor methods that work in place as functions too.
@@ -125,7 +125,7 @@ for _name in _missing.torch_names()[""]:
     if (_name.endswith("_") or _name == "detach") and _name not in globals() and hasattr(Tensor, _name):
         globals()[_name] = getattr(Tensor, _name)
 for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.init": vars(nn.init),
-                      "linalg": vars(linalg)}.items():
+                      "linalg": vars(linalg), "special": vars(special)}.items():
     _arguments.accept(_names, _path)
 
 memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,12 @@ import numpy as np
 from gradcore.errors import DataDependentShape
 from gradcore.spec import default_float
 
-#: The options that :func:`set_printoptions` sets, under NumPy's names.
-_OPTIONS: dict[str, Any] = {}
 _PROFILES: dict[str, dict[str, Any]] = {
-    "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "max_line_width": None, "suppress_small": None},
-    "short": {"precision": 2, "threshold": 1000, "edgeitems": 2, "max_line_width": None, "suppress_small": None},
-    "full": {"precision": 4, "threshold": sys.maxsize, "edgeitems": 3, "max_line_width": None, "suppress_small": None}}
-_OPTIONS.update(_PROFILES["default"])
+    "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80},
+    "short": {"precision": 2, "threshold": 1000, "edgeitems": 2, "linewidth": 80},
+    "full": {"precision": 4, "threshold": math.inf, "edgeitems": 3, "linewidth": 80}}
+#: The options that :func:`set_printoptions` sets.
+_OPTIONS: dict[str, Any] = {**_PROFILES["default"], "sci_mode": None}
 
 
 def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
@@ -24,16 +24,69 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
     """Set how tensors are printed, as in PyTorch.
 
     ``precision`` is the number of digits, ``linewidth`` of columns; tensors with more than ``threshold`` elements show only
-    ``edgeitems`` at each end of a dimension. ``profile`` is ``"default"``, ``"short"`` or ``"full"``; ``sci_mode=False`` writes
-    small numbers without an exponent, and True changes nothing. Raises KeyError for another profile.
+    ``edgeitems`` at each end of a dimension. ``profile`` is ``"default"``, ``"short"`` or ``"full"``; ``sci_mode`` says whether
+    numbers have exponents: None, that the numbers decide. Raises KeyError for another profile.
     """
     if profile is not None:
         _OPTIONS.update(_PROFILES[profile])
-    for name, value in (("precision", precision), ("edgeitems", edgeitems), ("max_line_width", linewidth),
-                        ("threshold", None if threshold is None else int(min(threshold, sys.maxsize))),
-                        ("suppress_small", None if sci_mode is None else not sci_mode or None)):
-        if value is not None:
-            _OPTIONS[name] = value
+    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
+    _OPTIONS.update((name, value) for name, value in given.items() if value is not None)
+    _OPTIONS["sci_mode"] = sci_mode
+
+
+def _styled(shown: Any) -> tuple[Callable[[Any], str], int]:
+    """The text of a number among those that are shown, and its width: all have the same."""
+    style, point = "", False
+    if shown.dtype.kind == "f":
+        sizes = np.abs(shown[np.isfinite(shown) & (shown != 0)].astype(np.float64))
+        point, exponents = bool((sizes == np.ceil(sizes)).all()), _OPTIONS["sci_mode"]
+        if not sizes.size:
+            exponents = False
+        elif exponents is None:
+            exponents = sizes.max() > 1000 * sizes.min() or sizes.max() > 1e8 or sizes.min() < 1e-4
+        style = f".{_OPTIONS['precision']}{'e' if exponents else 'f'}" if exponents or not point else ".0f"
+        point = point and not exponents
+
+    def text(value: Any) -> str:
+        return (format(value, style) if style else str(value)) + "." * (point and math.isfinite(value))
+
+    # A zero, an infinity and NaN count only where there is nothing else.
+    counted = shown[np.isfinite(shown) & (shown != 0)] if shown.dtype.kind == "f" else shown
+    width = max((len(text(value)) for value in counted.ravel().tolist()), default=1)
+    return lambda value: text(value).rjust(width), width
+
+
+def _edges(values: Any) -> Any:
+    """The elements at both ends of each dimension that is long."""
+    few = _OPTIONS["edgeitems"]
+    kept = (np.r_[:few, n - few:n] if n > 2 * few else np.arange(n) for n in values.shape)
+    return values[np.ix_(*kept)]
+
+
+def _rows(values: Any, indent: int, cut: bool, text: Callable[[Any], str], width: int) -> str:
+    if not values.ndim:
+        return text(values.item())
+    n, few = len(values), _OPTIONS["edgeitems"]
+    cut_here = cut and n > 2 * few
+    shown = [*values[:few], *values[n - few:]] if cut_here else list(values)
+    parts = [_rows(row, indent + 1, cut, text, width) for row in shown]
+    if cut_here:
+        parts.insert(few, "..." if values.ndim > 1 or not few else " ...")
+    if values.ndim == 1:
+        fit = max(1, (_OPTIONS["linewidth"] - indent) // (width + 2))
+        parts, between = [", ".join(parts[k:k + fit]) for k in range(0, len(parts), fit)], 1
+    else:
+        between = values.ndim - 1
+    return "[" + ("," + "\n" * between + " " * (indent + 1)).join(parts) + "]"
+
+
+def _values(values: Any, indent: int) -> str:
+    """The text of an array behind ``indent`` characters, with PyTorch's digits and lines."""
+    if not values.size:
+        return "[]"
+    cut = values.size > _OPTIONS["threshold"]
+    text, width = _styled(_edges(values) if cut else values)
+    return _rows(values, indent, cut, text, width)
 
 
 def format_tensor(tensor: Any) -> str:
@@ -43,7 +96,7 @@ def format_tensor(tensor: Any) -> str:
         values = tensor.storage.device.read(tensor.storage, tensor.spec)
         if tensor.spec.narrow:
             values = values.astype(np.float32)
-        text = np.array2string(values, separator=", ", prefix="tensor(", **_OPTIONS)
+        text = _values(values, len("tensor("))
         empty = not tensor.spec.numel
     except DataDependentShape:
         text, empty = "...", False
@@ -60,4 +113,8 @@ def format_tensor(tensor: Any) -> str:
         parts.append(f"grad_fn={tensor.grad_fn!r}")
     elif tensor.requires_grad:
         parts.append("requires_grad=True")
-    return f"tensor({', '.join([text, *parts])})"
+    made = f"tensor({text}"
+    for part in parts:
+        last = len(made) - made.rfind("\n") - 1
+        made += f",\n{' ' * len('tensor(')}{part}" if last + len(part) + 2 > _OPTIONS["linewidth"] else f", {part}"
+    return made + ")"

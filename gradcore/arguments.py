@@ -8,6 +8,7 @@ say something. A call with keywords that the function names, or with none, is ha
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,14 @@ INSTEAD = {
     "out_dtype": "convert the operands with x.to(dtype)",
     "pin_memory": "call x.pin_memory() on the result",
     "dtype": "convert with x.to(dtype)"}
+
+
+def warn(text: str) -> None:
+    """Warn about the first line outside of the package that is being run: the default filter shows each line's warning once."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradcore."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def by_reduction(named: dict[str, Any], depth: int) -> dict[str, Any]:

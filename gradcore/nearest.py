@@ -25,8 +25,14 @@ WORDS: dict[str, str] = {
     "gradcore.linalg.norm": "frobenius_norm",
     _COMPLEX: """complex complex32 complex64 complex128 cfloat cdouble chalf real imag angle conj conj_physical conj_physical_
         polar resolve_conj resolve_neg is_conj is_neg isreal view_as_complex view_as_real""",
-    _SCIPY: "mvlgamma mvlgamma_ igamma igamma_ igammac igammac_ i0 i0_",
-    "gradcore.lgamma, gradcore.digamma, gradcore.erfinv, gradcore.xlogy and others by their own names": "special",
+    _SCIPY: """igamma igamma_ igammac igammac_ i0 i0_ airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 gammainc gammaincc i0e
+        i1 i1e modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0
+        scaled_modified_bessel_k1 spherical_bessel_j0 zeta""",
+    "numpy.polynomial on x.detach().numpy(), without a gradient": """chebyshev_polynomial_t chebyshev_polynomial_u
+        chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l
+        legendre_polynomial_p shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+        shifted_chebyshev_polynomial_w""",
+    "gradcore.special.multigammaln": "mvlgamma mvlgamma_",
     "numpy.fft on x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
         hann_window kaiser_window signal""",
     "gradcore.sort": "nanquantile",

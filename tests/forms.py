@@ -60,10 +60,11 @@ def all_forms() -> list[Form]:
         forms_pointwise,
         forms_products,
         forms_shapes,
+        forms_special,
     )
 
     modules = (forms_pointwise, forms_composed, forms_shapes, forms_folds, forms_products, forms_gathered, forms_networks,
-               forms_layers)
+               forms_layers, forms_special)
     return [form for module in modules for form in module.FORMS]
 
 

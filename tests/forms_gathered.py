@@ -52,6 +52,7 @@ for _name in ("trapezoid", "trapz", "cumulative_trapezoid"):
     form(f"{_name}:places", lambda t, x, y, n=_name: getattr(t, n)(x, y, dim=0), _f, floats(3))
     form(f"{_name}:all places", lambda t, x, y, n=_name: getattr(t, n)(x, y), _cube, floats(3, 4))
     form(f"{_name}:ints", lambda t, x, n=_name: getattr(t, n)(x), ints(4), gradient=False)
+    form(f"{_name}:uint8", lambda t, x, n=_name: getattr(t, n)(x.byte()), ints(4, given=(3, 100, 254, 1)), gradient=False)
     form(f"{_name}:one", lambda t, x, n=_name: getattr(t, n)(x), floats(2, 1), smooth=False, gradient=_name != "trapezoid")
 _often = ints(2, 6, given=(1, 2, 2, 1, 0, 3, 5, 4, 4, 4, 5, 5))
 form("mode", lambda t, x: t.mode(x), _often, gradient=False)

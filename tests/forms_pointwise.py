@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.forms import Form
+from tests.forms import Form, quiet
 from tests.rows import Operand, bools, floats, ints
 
 FORMS: list[Form] = []
@@ -202,6 +202,7 @@ form("nn.functional.prelu:1d", activation("prelu"), floats(4), floats(1))
 form("nn.functional.glu", activation("glu"), floats(3, 4))
 form("nn.functional.glu:dim", activation("glu", 0), floats(4, 3))
 form("nn.functional.softmin", activation("softmin", dim=1), _wide)
+form("nn.functional.softmin:no dim", quiet(lambda t, x: [t.nn.functional.softmin(x), t.nn.functional.softmin(x[0])]), _wide)
 for _name in ("prelu",):
     form(_name, lambda t, x, w: t.prelu(x, w), _wide, floats(4))
 form("selu", lambda t, x: t.selu(x), _wide)

@@ -76,10 +76,16 @@ class Independent(Distribution):
         return f"Independent({self.base_dist}, {self.reinterpreted_batch_ndims})"
 
 
-class MultivariateNormal(Distribution):
-    """The normal distribution of vectors with mean ``loc`` [..., n] and covariance [..., n, n], or its Cholesky factor.
+def _factor_of_inverse(matrix: Any) -> Any:
+    """The Cholesky factor of the inverse: that of the matrix read backwards, inverted, without the inverse of the whole."""
+    return linalg.inv(linalg.cholesky(matrix.flip(-2, -1)).flip(-2, -1).mT)
 
-    Raises ValueError unless exactly one of ``covariance_matrix`` and ``scale_tril`` is given.
+
+class MultivariateNormal(Distribution):
+    """The normal distribution of vectors with mean ``loc`` [..., n] and covariance [..., n, n], its inverse or Cholesky factor.
+
+    Raises ValueError unless exactly one of ``covariance_matrix``, ``precision_matrix`` and ``scale_tril`` is given, and for
+    too few dimensions.
     """
 
     has_rsample = True
@@ -90,21 +96,31 @@ class MultivariateNormal(Distribution):
 
     def __init__(self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
                  validate_args: bool | None = None) -> None:
-        if precision_matrix is not None:
-            raise NotImplementedError("MultivariateNormal(precision_matrix=...) is not supported: pass its inverse as "
-                                      "covariance_matrix")
-        if (covariance_matrix is None) == (scale_tril is None):
+        if loc.dim() < 1:
+            raise ValueError("loc must be at least one-dimensional.")
+        matrices = {"covariance_matrix": covariance_matrix, "precision_matrix": precision_matrix, "scale_tril": scale_tril}
+        given = [name for name, matrix in matrices.items() if matrix is not None]
+        if len(given) != 1:
             raise ValueError("Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified.")
-        factor = linalg.cholesky(covariance_matrix) if scale_tril is None else scale_tril
+        matrix = matrices[given[0]]
+        if matrix.dim() < 2:
+            raise ValueError(f"{given[0]} must be at least two-dimensional, with optional leading batch dimensions")
+        factor = matrix if matrix is scale_tril else _factor_of_inverse(matrix) if matrix is precision_matrix else (
+            linalg.cholesky(matrix))
         n = loc.shape[-1]
         batch = functional.broadcast_tensors(loc[..., 0], factor[..., 0, 0])[0].shape
         self.loc, self.scale_tril = loc.expand(*batch, n), factor.expand(*batch, n, n)
-        self._shown = ("loc", "covariance_matrix" if scale_tril is None else "scale_tril")  # type: ignore[misc]
+        self._shown = ("loc", given[0])  # type: ignore[misc]
         super().__init__(batch, (n,), validate_args)
 
     @property
     def covariance_matrix(self) -> Any:
         return self.scale_tril @ self.scale_tril.mT
+
+    @property
+    def precision_matrix(self) -> Any:
+        inverse = linalg.inv(self.scale_tril)
+        return inverse.mT @ inverse
 
     @property
     def mean(self) -> Any:

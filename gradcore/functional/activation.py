@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import warn
 from gradcore.errors import SpecError
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
@@ -173,9 +174,17 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * activation.sigmoid(b)
 
 
-def softmin(input: Tensor, dim: int, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+def implied_dim(name: str, input: Tensor, dim: int | None) -> int:
+    """``dim`` counted from 0; for None, with a warning about the caller's line, that which PyTorch chooses."""
+    if dim is None:
+        warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.")
+        dim = 0 if input.spec.ndim in (0, 1, 3) else 1
+    return dim_of(dim, input)
+
+
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along ``dim``. ``_stacklevel`` has no effect."""
-    return nn.softmax(-(input if dtype is None else input.to(dtype)), dim=dim_of(dim, input))
+    return nn.softmax(-(input if dtype is None else input.to(dtype)), dim=implied_dim("softmin", input, dim))
 
 
 #: Functions of this module that are also functions of the package and methods of a tensor.

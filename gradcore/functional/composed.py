@@ -20,7 +20,7 @@ Tensor = Any
 _LN2 = 0.6931471805599453
 
 
-def _floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
+def promoted_floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
     """Two operands, at most one of them a number, as tensors of the floating dtype that they promote to."""
     if not isinstance(input, Value) and not isinstance(other, Value):
         raise TypeError(f"expected a tensor and a number, or two tensors, but got {input!r} and {other!r}")
@@ -37,7 +37,7 @@ def xlogy(input: Any, other: Any) -> Tensor:
 
     The gradient with respect to ``other`` is 0 where both are 0.
     """
-    x, y = _floats(input, other)
+    x, y = promoted_floats(input, other)
     # 0 times an infinite or NaN logarithm would be NaN.
     apart = elementwise.logical_or(elementwise.le(y, 0), elementwise.isinf(y))
     dead = elementwise.logical_and(elementwise.eq(x, 0), apart)
@@ -61,7 +61,7 @@ def signbit(input: Tensor) -> Tensor:
 
 def copysign(input: Tensor, other: Any) -> Tensor:
     """|input| with the sign of ``other``, a tensor or a number; -0.0 counts as negative. Integers are converted to floats."""
-    x, y = _floats(input, other)
+    x, y = promoted_floats(input, other)
     return elementwise.abs(x) * elementwise.where(signbit(y), -1.0, creation.full(1, shape=(), dtype=x.spec.dtype,
                                                                                   device=x.storage.device))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import warn
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import arranging, diagonals, folding
 from gradcore.functional import mathematics as m
@@ -54,8 +54,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
 def _plain_cov(x: Tensor, correction: int) -> Tensor:
     freedom = x.spec.shape[1] - correction
     if freedom <= 0:
-        warnings.warn("cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations.",
-                      stacklevel=3)
+        warn("cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations.")
     x = x - m.mean(x, 1, True)
     return sh.squeeze(linalg.matmul(x, sh.transpose(x, 0, 1)) / float(max(freedom, 0)))
 
@@ -100,6 +99,9 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, di
 
     ``x`` is a vector along ``dim``, or broadcasts with ``y``.
     """
+    if x is None and not y.spec.floating:
+        # Small integers are added up as int64, in which the sum of two neighbours does not wrap around either.
+        y = movement.cast(y, dtype=np.dtype(np.int64))
     areas, d = _areas("trapezoid", y, x, dx, dim)
     return m.sum(areas, d) / 2
 

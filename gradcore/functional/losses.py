@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
+from gradcore.arguments import warn
 from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
@@ -42,9 +42,8 @@ def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
     """Whether input and target have the same size, with a warning if not."""
     same = bool(input.spec.shape == target.spec.shape)
     if not same:
-        warnings.warn(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
-                      f"({list(input.spec.shape)}). This will likely lead to incorrect results due to broadcasting. "
-                      "Please ensure they have the same size.", stacklevel=3)
+        warn(f"Using a target size ({list(target.spec.shape)}) that is different to the input size ({list(input.spec.shape)}). "
+             "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.")
     return same
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
 from gradcore.functional import dropouts, embeddings, grids, norms, pooling, sampling, unpooling, volumes
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
+from gradcore.functional.activation import implied_dim
 from gradcore.functional.attention import scaled_dot_product_attention
 from gradcore.functional.ctc import ctc_loss
 from gradcore.functional.distances import pdist
@@ -61,7 +61,7 @@ from gradcore.functional.similarity import (
 from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.functional.volumes import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
-from gradcore.spec import is_floating, normalize_dim, promote
+from gradcore.spec import is_floating, promote
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "bilinear", "conv2d", "cross_entropy", "dropout", "gelu",
            "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
@@ -121,22 +121,14 @@ def sigmoid(input: Tensor) -> Tensor:
     return functional.sigmoid(input)
 
 
-def _dim(name: str, input: Tensor, dim: int | None) -> int:
-    if dim is None:
-        warnings.warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as "
-                      "an argument.", stacklevel=3)
-        dim = 0 if input.spec.ndim in (0, 1, 3) else 1
-    return normalize_dim(dim, input.spec.ndim)
-
-
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along ``dim``. ``_stacklevel`` has no effect."""
-    return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("softmax", input, dim))
+    return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=implied_dim("softmax", input, dim))
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax over ``dim``, in ``dtype`` if given; without ``dim``, as PyTorch chooses it."""
-    return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("log_softmax", input, dim))
+    return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=implied_dim("log_softmax", input, dim))
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import _random
+from gradcore.arguments import warn
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
 from gradcore.ops import creation
@@ -92,7 +93,7 @@ def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
 
 def _empty(tensor: Tensor) -> bool:
     if 0 in tensor.spec.shape:
-        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
+        warn("Initializing zero-element tensors is a no-op")
         return True
     return False
 

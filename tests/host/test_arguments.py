@@ -17,7 +17,7 @@ from gradcore.arguments import form_of
 from tests.conftest import raises
 
 NAMES = Path(arguments.__file__).with_name("torch_arguments.txt")
-PATHS = ("", "Tensor", "nn.functional", "nn.init", "linalg")
+PATHS = ("", "Tensor", "nn.functional", "nn.init", "linalg", "special")
 #: Names for other purposes: named dimensions, TorchScript, different things with the same name.
 OTHER_THINGS = {"compile", "load", "save", "trace", "initial_seed", "seed", "manual_seed", "set_default_dtype", "result_type"}
 
@@ -34,7 +34,7 @@ def parameters(function: Any) -> list[str]:
 
 def schemas(torch: Any, path: str, name: str) -> Iterator[list[str]]:
     """The arguments of each overload of an op of PyTorch's, as Python writes them."""
-    found = torch._C._jit_get_schemas_for_operator(f"aten::{'linalg_' if path == 'linalg' else ''}{name}")
+    found = torch._C._jit_get_schemas_for_operator(f"aten::{f'{path}_' if path in ('linalg', 'special') else ''}{name}")
     # Overloads without a tensor are for numbers and lists in TorchScript.
     own = [s for s in found if any(a.name in ("self", "tensors", "condition") for a in s.arguments)] or found
     for schema in own:

@@ -136,7 +136,7 @@ def test_conversions_and_numbers_are_as_on_the_cpu(bed: Bed) -> None:
     assert whole.tolist() == [0, 1, -3, 256, 1 << 40] and back.tolist() == [0, 1, -3, 256, 1 << 40]
     assert same.tolist() == [True] + [False] * 7 and other.tolist() == [False] + [True] * 7, "as what the dtype makes of 0.1"
     assert true.tolist() == [True] * 3 + [False] + [True] * 4
-    assert str(sums) == "tensor([1.1016, 3.    ], device='cuda:0', dtype=gradcore.bfloat16)"
+    assert str(sums) == "tensor([1.1016, 3.0000], device='cuda:0', dtype=gradcore.bfloat16)"
     assert full.tolist() == [float(np.float32(0.1).astype(bfloat16))] * 3
     assert numbers.tolist()[4] == gradcore.finfo(bfloat16).max
 

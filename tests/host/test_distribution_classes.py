@@ -136,6 +136,21 @@ def test_a_policys_step_is_replayed() -> None:
     assert found[0] == found[1] and len(run.programs) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.oracle
+def test_a_precision_is_as_good_as_a_covariance(torch: Any) -> None:
+    root, loc = np.random.default_rng(0).normal(size=(2, 3, 3)), np.array([0.5, -1.0, 2.0])
+    found = []
+    for library in (gradcore, torch):
+        given = library.tensor(root @ root.transpose(0, 2, 1) + np.eye(3), requires_grad=True)
+        p = library.distributions.MultivariateNormal(library.tensor(loc), precision_matrix=given)
+        density = p.log_prob(library.tensor(2 * loc))
+        slope, = library.autograd.grad(density.sum(), given)
+        assert "precision_matrix: " in repr(p)
+        found.append([x.detach().numpy() for x in (density, slope, p.precision_matrix, p.covariance_matrix, p.entropy())])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-9)
+
+
 def test_what_there_is_not_says_so() -> None:
     two = gradcore.ones(2)
     for call, kind, text in (
@@ -144,7 +159,9 @@ def test_what_there_is_not_says_so() -> None:
             (lambda: distributions.Bernoulli(two, two), ValueError, "Either `probs` or `logits`"),
             (lambda: distributions.Bernoulli(two).rsample(), NotImplementedError, "Bernoulli has no rsample()"),
             (lambda: distributions.MultivariateNormal(two), ValueError, "Exactly one of covariance_matrix or"),
-            (lambda: distributions.MultivariateNormal(two, precision_matrix=two), NotImplementedError, "pass its inverse"),
+            (lambda: distributions.MultivariateNormal(two, precision_matrix=two), ValueError,
+             "precision_matrix must be at least two-dimensional, with optional leading batch dimensions"),
+            (lambda: distributions.MultivariateNormal(two[0], scale_tril=two), ValueError, "loc must be at least one-d"),
             (lambda: distributions.Independent(distributions.Normal(two, two), 2), ValueError, "actual 2 vs 1"),
             (lambda: distributions.kl_divergence(distributions.Cauchy(two, two), distributions.Laplace(two, two)),
              NotImplementedError, "No KL(p || q) is implemented for p type Cauchy and q type Laplace"),

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore.errors import DimError, SpecError
-from tests import forms_composed, forms_gathered, forms_layers, forms_networks
+from tests import forms_composed, forms_gathered, forms_layers, forms_networks, forms_special
 from tests.conftest import raises
 from tests.forms import Form
 from tests.host.test_form_errors import Case, f, i, refused_by_both
@@ -21,8 +21,8 @@ ELSEWHERE = ("unique_consecutive", "Tensor.unique_consecutive", "is_nonzero", "i
 #: Functions that return their argument unchanged, without an op.
 UNCHANGED = ("alpha_dropout", "feature_alpha_dropout", "cartesian_prod:one")
 #: Calls with operands, which determine the device of their results.
-FORMS = [form for part in (forms_composed, forms_gathered, forms_layers, forms_networks) for form in part.FORMS
-         if form.operands and form.function not in ELSEWHERE]
+FORMS = [form for part in (forms_composed, forms_gathered, forms_layers, forms_networks, forms_special)
+         for form in part.FORMS if form.operands and form.function not in ELSEWHERE]
 
 
 def run(form: Form, device: str) -> tuple[list[Any], list[Any]]:

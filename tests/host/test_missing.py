@@ -33,7 +33,7 @@ INTERNAL = re.compile(
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
          "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
-         "distributions.constraints", "func", "nn.Module",
+         "distributions.constraints", "func", "special", "nn.Module",
          "optim.Optimizer", "distributions.Distribution", *SOURCES)
 
 

@@ -159,7 +159,7 @@ def test_conversions() -> None:
     y.numpy()[0] = 3
     assert y[0].item() == 3.0, "the array shares memory with the tensor"
     assert gradcore.from_numpy(y.numpy()).dtype == bfloat16 and gradcore.tensor([0.5], dtype=bfloat16).item() == 0.5
-    assert str(gradcore.tensor([0.1, 2.0], dtype=bfloat16)) == "tensor([0.1001, 2.    ], dtype=gradcore.bfloat16)"
+    assert str(gradcore.tensor([0.1, 2.0], dtype=bfloat16)) == "tensor([0.1001, 2.0000], dtype=gradcore.bfloat16)"
     assert y.is_floating_point() and gradcore.finfo(bfloat16).eps == 2.0**-7
     assert (gradcore.tensor([0.1], dtype=bfloat16) == 0.1).item(), "a number is compared as the dtype has it"
 

@@ -316,8 +316,12 @@ def test_argument_errors() -> None:
         nn.Dropout(-1)
     with pytest.warns(UserWarning, match="Implicit dimension choice for softmax"):
         F.softmax(x)
-    with pytest.warns(UserWarning, match="Using a target size"):
-        F.mse_loss(x, gradcore.ones(3))
+    y, v = gradcore.ones(3), gradcore.ones(2, 1)
+    for call in (lambda: F.mse_loss(x, y), lambda: nn.MSELoss()(x, y), lambda: F.l1_loss(x, y), lambda: F.softmin(x),
+                 lambda: nn.Softmax()(x), lambda: nn.init.kaiming_normal_(x[:0]), lambda: gradcore.corrcoef(v)):
+        with pytest.warns(UserWarning) as seen:
+            call()
+        assert [w.filename for w in seen] == [__file__], "the line is the user's: a filter shows one warning for each"
     assert F.one_hot(t).tolist() == F.one_hot(t, 3).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
 
 

@@ -99,17 +99,34 @@ def test_seeds_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [g.initial_seed() for g in made.values()] == [3, 5, 5]
 
 
+#: Numbers that decide how they are printed, and options.
+PRINTED: tuple[Any, ...] = (
+    1.5, 1e-7, -0.0, True, 7, [], [1.5], [1.0, 2.0], [1e-5, 1.0], [1e8, 1.0], [0.1, 0.25, 3.0], [math.nan, 1.0],
+    [0.0, math.nan], [math.inf, -1.5], [123456.789], [1001.0, 1.0], [0.00009, 0.05], [[1.0, 2.0], [3.0, -4.5]], [True, False],
+    [[1, 20], [300, -4]], [[[0.5] * 3] * 2] * 2, list(range(40)), [[k * 0.37 for k in range(30)]] * 2, list(range(1200)),
+    [[k * 0.37 for k in range(40)]] * 40, [[[1]] * 1100])
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {}, {"precision": 2, "sci_mode": False}, {"sci_mode": True}, {"threshold": 3, "edgeitems": 1}, {"linewidth": 20},
+    {"profile": "short"}, {"profile": "full", "threshold": 1500}, {"precision": 0})
+
+
 @pytest.mark.usefixtures("printing")
-def test_printing(torch: Any) -> None:
-    x = gradcore.tensor([1.23456, 0.00001])
-    gradcore.set_printoptions(precision=2, sci_mode=False)
-    torch.set_printoptions(precision=2, sci_mode=False)
-    try:
-        assert repr(x).replace("0.  ", "0.00") == repr(torch.tensor([1.23456, 0.00001]))
-    finally:
-        torch.set_printoptions(profile="default")
-    gradcore.set_printoptions(profile="default", threshold=3, edgeitems=1)
-    assert repr(gradcore.arange(9)) == "tensor([0, ..., 8])"
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_printing(options: dict[str, Any], torch: Any) -> None:
+    texts = []
+    for library in (gradcore, torch):
+        library.set_printoptions(**options)
+        try:
+            texts.append([repr(library.tensor(value)) for value in PRINTED] + [
+                repr(library.ones(n).mul(1.5).requires_grad_()) for n in range(6, 11)])
+        finally:
+            library.set_printoptions(profile="default")
+    for ours, theirs in zip(*texts, strict=True):
+        assert ours == theirs
+
+
+@pytest.mark.usefixtures("printing")
+def test_printing_beyond_pytorchs() -> None:
     gradcore.set_printoptions(profile="full")
     assert "..." not in repr(gradcore.arange(2000))
     gradcore.set_printoptions(linewidth=20)
