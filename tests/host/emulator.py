@@ -21,7 +21,7 @@ from cupy.cuda import memory
 
 from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.devices.gpu_sources import source_of
-from tests.host.compiled import library_of
+from tests.host.compiled import libraries, library_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
@@ -119,10 +119,7 @@ class Emulator:
                 self.libraries[family] = found
 
     def _compile(self, family: str, source: str | None = None) -> tuple[Any, dict[str, int]]:
-        # In an anonymous namespace, so that kernels' shared arrays can be collected in one section.
-        code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
-        options = [*COMPILER, *(SANITIZED if self.sanitize else []), *(WATCHED if self.watch else [])]
-        watch = [HEADER.with_name(name).read_text() for name in (f"{self.watch}.cpp", "watch.h")] if self.watch else []
+        options, code, watch = self._made_of(family, source)
 
         def make(library: Path, instances: list[str]) -> None:
             path = library.with_suffix(".cpp")
@@ -138,6 +135,18 @@ class Emulator:
         library, instances = library_of(self.folder, family, [*options, *code, *watch], self.wanted[family], make)
         self.paths[family] = library
         return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
+
+    def _made_of(self, family: str, source: str | None = None) -> tuple[list[str], list[str], list[str]]:
+        """What a library is made of: the compiler's options, the code of the kernels, and that of what looks at accesses."""
+        # In an anonymous namespace, so that kernels' shared arrays can be collected in one section.
+        code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
+        options = [*COMPILER, *(SANITIZED if self.sanitize else []), *(WATCHED if self.watch else [])]
+        watch = [HEADER.with_name(name).read_text() for name in (f"{self.watch}.cpp", "watch.h")] if self.watch else []
+        return options, code, watch
+
+    def compiled(self, family: str) -> list[tuple[Path, list[str]]]:
+        """The libraries of a family that there are, with their instances."""
+        return libraries(self.folder, family, [text for part in self._made_of(family) for text in part])
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
         self.wanted.setdefault(family, set()).add(instance)
