@@ -33,6 +33,7 @@ SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", 
 #: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Accesses are neither joined nor split.
 WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-sra", "-fno-ipa-sra", "-g1",
            "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
+WATCHING = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c"]
 #: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 
@@ -122,17 +123,24 @@ class Emulator:
         options, code, watch = self._made_of(family, source)
 
         def make(library: Path, instances: list[str]) -> None:
-            path = library.with_suffix(".cpp")
+            path = library.with_name(f"{family}.cpp")
             path.write_text("\n".join(code + [_entries(k, name) for k, name in enumerate(instances)]))
-            inputs = [str(path)]
-            if self.watch:
-                inputs = [str(library.with_suffix(".o")), str(library.with_name(f"{family}_watch.o"))]
-                _run([*options, "-c", str(path), "-o", inputs[0]], family)
-                _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c",
-                      str(HEADER.with_name(f"{self.watch}.cpp")), "-o", inputs[1]], family)
-            _run([*(COMPILER if self.watch else options), *inputs, "-o", str(library)], family)
+            _run([*options, *(["-c"] if self.watch else []), str(path), "-o", str(library)], family)
 
-        library, instances = library_of(self.folder, family, [*options, *code, *watch], self.wanted[family], make)
+        def watching(made: Path, _: list[str]) -> None:
+            _run([*WATCHING, str(HEADER.with_name(f"{self.watch}.cpp")), "-o", str(made)], family)
+
+        def link(library: Path, _: list[str]) -> None:
+            _run([*COMPILER, str(kernels), str(looking), "-o", str(library)], family)
+
+        wanted = self.wanted[family]
+        if self.watch:
+            # What looks at accesses is the same for all kernels, and the code of the kernels whatever looks at it.
+            looking, _ = library_of(self.folder, self.watch, [*WATCHING, *watch], set(), watching)
+            kernels, found = library_of(self.folder, f"{family}_watched", [*options, *code], wanted, make)
+            library, instances = library_of(self.folder, family, [*options, *code, *watch], set(found), link)
+        else:
+            library, instances = library_of(self.folder, family, [*options, *code], wanted, make)
         self.paths[family] = library
         return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
 
