@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,41 @@ INSTALL_TORCH = "torch is not installed: pip install -e '.[oracle]'"
 _failed = pytest.StashKey[bool]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--passed-to", metavar="FILE", help="write the names of the tests that pass to FILE")
+    parser.addoption("--not-again", metavar="FILE", help="leave out the tests whose names are in FILE, but those that are "
+                     "marked extras")
+
+
+class _Passed:
+    """Writes the names of the tests that pass, once all have run and none has failed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.names.append(report.nodeid)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus == pytest.ExitCode.OK:
+            self.path.write_text("".join(f"{name}\n" for name in self.names), encoding="utf-8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (path := config.getoption("--not-again")) is None:
+        return
+    passed = set(Path(path).read_text(encoding="utf-8").splitlines())
+    again = [item.nodeid not in passed or item.get_closest_marker("extras") is not None for item in items]
+    config.hook.pytest_deselected(items=[item for item, more in zip(items, again, strict=True) if not more])
+    items[:] = [item for item, more in zip(items, again, strict=True) if more]
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    # The workers of pytest-xdist report to the process that started them.
+    if (path := config.getoption("--passed-to")) is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Passed(Path(path)))
     if os.environ.get("GRADCORE_REQUIRE_ORACLE") == "1" and importlib.util.find_spec("torch") is None:
         raise pytest.UsageError(f"GRADCORE_REQUIRE_ORACLE=1, but {INSTALL_TORCH}")
     sharing = shared_folder()

@@ -32,6 +32,14 @@ def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Itera
 
     With ``keeping``, assignments to attributes of the first argument are left out.
     """
+    return (found for found, container in _found(code, keeping) if container is None or container in containers)
+
+
+# Each trace asks about all functions that ran, and to disassemble them takes longer than all else that it does.
+@functools.lru_cache(maxsize=4096)
+def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]:
+    """Every assignment, and for one to an item of which variable."""
+    made: list[tuple[Assignment, str | None]] = []
     line, outside, start = code.co_firstlineno, "", None
     before: Any = None
     # What is loaded first where an expression begins: an item's target is loaded after the value, which may load more.
@@ -48,16 +56,18 @@ def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Itera
         before = i.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
-            yield Assignment(str(name), line, start, i.offset)
+            made.append((Assignment(str(name), line, start, i.offset), None))
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
             outside = begins[at] = str(name)
         elif i.opname.startswith("LOAD_FAST"):
             begins[at] = ""
         elif i.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
             outside = ""
-        elif i.opname in _ITEMS and begins.get(at, outside) in containers:
-            yield Assignment(f"an item of {begins.get(at, outside)}", line, start, i.offset)
+        elif i.opname in _ITEMS:
+            container = begins.get(at, outside)
+            made.append((Assignment(f"an item of {container}", line, start, i.offset), container))
         start = None
+    return made
 
 
 @functools.lru_cache(maxsize=4096)

@@ -140,8 +140,15 @@ def state_of(generator: Any) -> Any:
     """A generator's state, as a value that can be compared."""
     if isinstance(generator, random.Random):
         return hash(generator.getstate())
-    return repr(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
-                else generator.bit_generator.state)
+    return _comparable(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
+                       else generator.bit_generator.state)
+
+
+def _comparable(state: Any) -> Any:
+    # To print the 624 numbers of a Mersenne twister takes longer than the rest of a short trace.
+    if isinstance(state, dict):
+        return tuple((key, _comparable(value)) for key, value in state.items())
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def is_plain(x: Any, depth: int = 4) -> bool:

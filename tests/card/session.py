@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import os
 import sys
 import threading
@@ -35,6 +34,8 @@ class Session:
         #: The emulator runs one block at a time.
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
+        #: By family: the instances that were launched and are not compiled yet.
+        self._wanted: dict[str, set[str]] = {}
 
     def start(self) -> None:
         """Install the simulated GPU; call before anything looks for a driver."""
@@ -43,15 +44,11 @@ class Session:
         atexit.register(self.close)
         install(self.card, self.folder)
         from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
-        from gradcore.devices.gpu_sources import source_folder
         from gradcore.program import libraries
         from tests.host import emulator, graph_bed
 
         #: The argument that the launch itself fills in.
         self._shared = gpu_launch.SHARED
-        # The instances that were launched before, for this version of the kernels.
-        sources = b"".join(path.read_bytes() for path in sorted(source_folder().iterdir()))
-        self._known = self.folder / f"instances-{hashlib.sha256(sources).hexdigest()[:16]}.txt"
         self._as_bytes = emulator._as_bytes
         self.emulator = emulator.Emulator(self.folder)
         # Code of the simulated GPU must not be watched by a trace.
@@ -97,12 +94,14 @@ class Session:
                 # At least the first element of a CuPy array must be in device memory.
                 self.card.fault(f"{instance}: {place:#x} lies outside any allocation")
             held.append(ctypes.create_string_buffer(found, len(found)))
-        with self._lock:
-            call = self._calls.get((family, instance)) or self._compiled(family, instance)
+        if (family, instance) not in self._calls:
+            with self._lock:
+                self._wanted.setdefault(family, set()).add(instance)
         pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(h) for h in held])
 
         def run(held: Any = held) -> None:
             with self._lock:
+                call = self._calls.get((family, instance)) or self._compiled(family, instance)
                 done = call(blocks, threads, False, pointers)
             if not done:
                 self.card.fault(f"{instance}: threads wait where others never come")
@@ -110,22 +109,25 @@ class Session:
         return run
 
     def _compiled(self, family: str, instance: str) -> Any:
-        emulator = self.emulator
-        if not emulator.libraries:
-            # Compiling all at the first launch is faster, and processes without launches do not wait.
-            for line in set(self._known.read_text().splitlines()) if self._known.exists() else ():
-                emulator.wanted.setdefault(line.split()[0], set()).add(line.split(" ", 1)[1])
-            emulator.compile()
-        if instance not in emulator.libraries.get(family, (None, {}))[1]:
-            # Later instances get a library of their own, since a loaded one cannot be replaced.
-            with self._known.open("a") as known:
-                known.write(f"{family} {instance}\n")
-            emulator.wanted[family] = {instance}
-            emulator.libraries[family] = emulator._compile(family)
-        library, numbers = emulator.libraries[family]
-        call = self._calls[family, instance] = getattr(library, f"call_{numbers[instance]}")
-        call.restype = ctypes.c_bool
-        return call
+        """The function of a kernel, with those of all that were launched since the last time: together they compile faster."""
+        wanted, self._wanted = self._wanted, {}
+        for of, names in wanted.items():
+            for library, instances in self.emulator.compiled(of):
+                self._load(of, names, library, instances)
+        self.emulator.wanted = {of: names for of, names in wanted.items() if names}
+        self.emulator.compile()
+        for of, names in self.emulator.wanted.items():
+            self._load(of, names, self.emulator.paths[of], list(self.emulator.libraries[of][1]))
+        return self._calls[family, instance]
+
+    def _load(self, family: str, names: set[str], library: Path, instances: list[str]) -> None:
+        """Take the functions of the instances ``names`` that a library has, and remove them from ``names``."""
+        for name in names.intersection(instances):
+            # The same one each time: an open library is not loaded again.
+            call = getattr(ctypes.CDLL(str(library)), f"call_{instances.index(name)}")
+            call.restype = ctypes.c_bool
+            self._calls[family, name] = call
+            names.discard(name)
 
     def close(self) -> None:
         if self.card.calls:

@@ -43,23 +43,55 @@ def library_of(folder: Path, name: str, made_of: list[str], wanted: set[str],
 
     ``make`` is called if there is none, with the path for it and with the instances. ``folder`` is used where no other is set.
     """
+    place = _place(folder, name, made_of)
+    place.mkdir(parents=True, exist_ok=True)
+    #: Of makers that failed or were killed.
+    unfinished: set[Path] = set()
+    while True:
+        with contextlib.ExitStack() as making:
+            with _locked(place / "lock"):
+                own = next((own for own, instances in _listed(place, name)
+                            if own not in unfinished and wanted <= set(instances)), None)
+                mine = own is None
+                if own is None:
+                    # Not in the place of one that has fewer instances, which a process may have loaded.
+                    own = Path(tempfile.mkdtemp(dir=place))
+                    making.enter_context(_locked(own / "lock"))
+                    (own / f"{name}.txt").write_text("\n".join(sorted(wanted)))
+            library = own / f"{name}.so"
+            if mine:
+                make(own / f"{name}.new", sorted(wanted))
+                (own / f"{name}.new").rename(library)
+                return library, sorted(wanted)
+        # Another process may be making it: waiting is cheaper. One that makes other instances is not waited for.
+        with _locked(own / "lock"):
+            if library.exists():
+                return library, library.with_suffix(".txt").read_text().splitlines()
+        unfinished.add(own)
+
+
+def libraries(folder: Path, name: str, made_of: list[str]) -> list[tuple[Path, list[str]]]:
+    """The libraries ``name`` made of some texts that there are, with their instances."""
+    listed = _listed(_place(folder, name, made_of), name)
+    return [(own / f"{name}.so", instances) for own, instances in listed if (own / f"{name}.so").exists()]
+
+
+def _place(folder: Path, name: str, made_of: list[str]) -> Path:
+    key = hashlib.sha256("\0".join([_compiler(), *made_of]).encode()).hexdigest()[:32]
+    return Path(os.environ.get(FOLDER) or folder) / f"{name}-{key}"
+
+
+def _listed(place: Path, name: str) -> list[tuple[Path, list[str]]]:
+    """By folder of a library that is made or being made: its instances."""
+    return [(path.parent, path.read_text().splitlines()) for path in sorted(place.glob(f"*/{name}.txt"))]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Within the block, no other process holds this lock; that of a process that is killed is released."""
     # Not on Windows, where nothing is compiled.
     import fcntl
 
-    key = hashlib.sha256("\0".join([_compiler(), *made_of]).encode()).hexdigest()[:32]
-    place = Path(os.environ.get(FOLDER) or folder) / f"{name}-{key}"
-    place.mkdir(parents=True, exist_ok=True)
-    # Another process may be making the same: waiting is cheaper. The lock of a process that is killed is released.
-    with (place / "lock").open("w") as lock:
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for library in sorted(place.glob(f"*/{name}.so")):
-            instances = library.with_suffix(".txt").read_text().splitlines()
-            if wanted <= set(instances):
-                return library, instances
-        # Not in the place of one that has fewer instances, which a process may have loaded.
-        library, instances = Path(tempfile.mkdtemp(dir=place)) / f"{name}.so", sorted(wanted)
-        library.with_suffix(".txt").write_text("\n".join(instances))
-        unfinished = library.with_suffix(".new")
-        make(unfinished, instances)
-        unfinished.rename(library)
-        return library, instances
+        yield

@@ -21,7 +21,7 @@ from cupy.cuda import memory
 
 from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.devices.gpu_sources import source_of
-from tests.host.compiled import library_of
+from tests.host.compiled import libraries, library_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
@@ -33,6 +33,7 @@ SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", 
 #: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Accesses are neither joined nor split.
 WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-sra", "-fno-ipa-sra", "-g1",
            "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
+WATCHING = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c"]
 #: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 
@@ -119,25 +120,50 @@ class Emulator:
                 self.libraries[family] = found
 
     def _compile(self, family: str, source: str | None = None) -> tuple[Any, dict[str, int]]:
+        options, code, watch = self._made_of(family, source)
+
+        def make(library: Path, instances: list[str]) -> None:
+            path = library.with_name(f"{family}.cpp")
+            path.write_text("\n".join(code[1:] + [_entries(k, name) for k, name in enumerate(instances)]))
+            _run([*options, "-include", str(header.with_name(HEADER.name)), *(["-c"] if self.watch else []), str(path),
+                  "-o", str(library)], family)
+
+        def precompile(made: Path, _: list[str]) -> None:
+            held = made.with_name(HEADER.name)
+            held.write_text(code[0])
+            _run([*options, "-x", "c++-header", str(held), "-o", f"{held}.gch"], "emulator")
+            made.touch()
+
+        def watching(made: Path, _: list[str]) -> None:
+            _run([*WATCHING, str(HEADER.with_name(f"{self.watch}.cpp")), "-o", str(made)], family)
+
+        def link(library: Path, _: list[str]) -> None:
+            _run([*COMPILER, str(kernels), str(looking), "-o", str(library)], family)
+
+        wanted = self.wanted[family]
+        # It takes half the time that most kernels take by themselves.
+        header, _ = library_of(self.folder, "header", [*options, code[0]], set(), precompile)
+        if self.watch:
+            # What looks at accesses is the same for all kernels, and the code of the kernels whatever looks at it.
+            looking, _ = library_of(self.folder, self.watch, [*WATCHING, *watch], set(), watching)
+            kernels, found = library_of(self.folder, f"{family}_watched", [*options, *code], wanted, make)
+            library, instances = library_of(self.folder, family, [*options, *code, *watch], set(found), link)
+        else:
+            library, instances = library_of(self.folder, family, [*options, *code], wanted, make)
+        self.paths[family] = library
+        return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
+
+    def _made_of(self, family: str, source: str | None = None) -> tuple[list[str], list[str], list[str]]:
+        """What a library is made of: the compiler's options, the code of the kernels, and that of what looks at accesses."""
         # In an anonymous namespace, so that kernels' shared arrays can be collected in one section.
         code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
         options = [*COMPILER, *(SANITIZED if self.sanitize else []), *(WATCHED if self.watch else [])]
         watch = [HEADER.with_name(name).read_text() for name in (f"{self.watch}.cpp", "watch.h")] if self.watch else []
+        return options, code, watch
 
-        def make(library: Path, instances: list[str]) -> None:
-            path = library.with_suffix(".cpp")
-            path.write_text("\n".join(code + [_entries(k, name) for k, name in enumerate(instances)]))
-            inputs = [str(path)]
-            if self.watch:
-                inputs = [str(library.with_suffix(".o")), str(library.with_name(f"{family}_watch.o"))]
-                _run([*options, "-c", str(path), "-o", inputs[0]], family)
-                _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c",
-                      str(HEADER.with_name(f"{self.watch}.cpp")), "-o", inputs[1]], family)
-            _run([*(COMPILER if self.watch else options), *inputs, "-o", str(library)], family)
-
-        library, instances = library_of(self.folder, family, [*options, *code, *watch], self.wanted[family], make)
-        self.paths[family] = library
-        return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
+    def compiled(self, family: str) -> list[tuple[Path, list[str]]]:
+        """The libraries of a family that there are, with their instances."""
+        return libraries(self.folder, family, [text for part in self._made_of(family) for text in part])
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
         self.wanted.setdefault(family, set()).add(instance)

@@ -14,6 +14,8 @@ from gradcore.devices import availability
 from gradcore.devices.availability import CudaStatus, find_status
 from gradcore.errors import DeviceError
 
+pytestmark = pytest.mark.extras
+
 
 class Refused(Exception):
     """An error as CuPy's runtime raises it: a number and a text."""

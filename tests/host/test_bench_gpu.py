@@ -29,6 +29,7 @@ SOME = ("environment", "compile", "kernels", "train", "logs", "memory", "bandwid
 REHEARSED = [part for part in PARTS if CUPY or part.name in SOME]
 
 
+@pytest.mark.extras
 def test_the_command_rehearses_on_the_cpu(tmp_path):
     parts = [] if CUPY else ["--parts", *[part.name for part in REHEARSED]]
     done = subprocess.run([sys.executable, "-m", "bench.gpu", "--out", str(tmp_path), "--cpu-rehearsal", *parts], cwd=ROOT,

@@ -56,6 +56,7 @@ def test_errors_of_a_part_that_is_stopped_are_not_lost(rehearsed, monkeypatch):
     assert kept["figures"] and kept["summary"].startswith(f"{len(kept['figures'])} ops")
 
 
+@pytest.mark.extras
 def test_a_check_of_ownership_that_breaks_does_not_take_the_others_with_it(rehearsed, monkeypatch):
     def breaks(setting):
         raise ZeroDivisionError("planted")

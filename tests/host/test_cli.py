@@ -71,7 +71,7 @@ def test_train_the_gpt_on_text(capsys, tmp_path):
     """The loss ends below the bigram entropy, and the run prints a sample of text."""
     text = tmp_path / "verse.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 80)
-    status, out, _ = run(capsys, "train", "--model", "chargpt", "--data", text, "--steps", 120, "--batch-size", 16, "--lr",
+    status, out, _ = run(capsys, "train", "--model", "chargpt", "--data", text, "--steps", 120, "--batch-size", 8, "--lr",
                          "0.005", "--out", tmp_path)
     assert status == 0 and "bigram entropy" in out and "A sample of text:" in out
     path, = tmp_path.glob("*.jsonl")
@@ -236,8 +236,10 @@ def test_a_run_leaves_no_memory(capsys, tmp_path):
 
 def test_an_output_that_knows_ascii_alone_gets_what_it_can_show(tmp_path):
     """As with LC_ALL=C, and with a pipe on a system whose encoding is not UTF-8."""
-    for arguments in (["train", "--steps", "2", "--out", str(tmp_path)], ["train", "--steps", "1", "--model", "chargpt",
-                                                                          "--out", str(tmp_path)]):
+    text = tmp_path / "verse.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 80)
+    for arguments in (["train", "--steps", "2", "--out", str(tmp_path)],
+                      ["train", "--steps", "1", "--model", "chargpt", "--data", str(text), "--out", str(tmp_path)]):
         found = subprocess.run([sys.executable, "-m", "gradcore.cli.main", *arguments], capture_output=True, timeout=120,
                                env={**os.environ, "PYTHONIOENCODING": "ascii"})
         assert found.returncode == 0 and not found.stderr, found.stderr[-2000:]

@@ -15,6 +15,8 @@ from gradcore.cli import collect_env
 from gradcore.cli.main import main
 from gradcore.devices import availability
 
+pytestmark = pytest.mark.extras
+
 
 def collected(capsys):
     assert main(["collect-env", "--json"]) == 0

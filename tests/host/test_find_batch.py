@@ -22,7 +22,7 @@ def run(capsys, *argv):
 
 
 @pytest.mark.parametrize(("model", "optimizer", "memory"), [
-    ("mlp", "sgd", "3MiB"), ("mlp", "adam", "6MiB"), ("cnn", "sgd", "64MiB")])
+    ("mlp", "sgd", "3MiB"), ("mlp", "adam", "6MiB"), ("cnn", "sgd", "16MiB")])
 def test_one_more_does_not_fit(capsys, model, optimizer, memory):
     status, out, err = run(capsys, "find-batch", model, "--memory", memory, "--optimizer", optimizer, "--json", "--margin",
                            "0%")

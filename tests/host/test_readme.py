@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gradcore.ops import all_ops
 from tests.families import families, table
 from tests.forms import all_forms
@@ -45,6 +47,7 @@ def test_the_readme_shows_what_its_example_prints(tmp_path):
     assert without_times(shown[2]) == without_times(output)
 
 
+@pytest.mark.extras
 def test_the_table_of_what_is_covered_is_counted():
     found = families()
     assert sum(f.ops for f in found) == len(all_ops()) and sum(f.forms for f in found) == len(all_forms())
