@@ -13,6 +13,7 @@ from gradcore import nn
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
+from gradcore.nn import paths
 from gradcore.optim import optimizer as optimizers
 from gradcore.program import again, compiled
 from gradcore.program.arena import Part
@@ -54,6 +55,54 @@ def test_a_training_step_that_is_interrupted(recorded: bool, monkeypatch: pytest
         assert gradcore.memory_allocated() == live and ledger.log is None
     assert run() == expected
     optimizer.zero_grad()
+
+
+def state_now() -> tuple[Any, ...]:
+    state = local.state
+    return (state.grad, state.scope, state.site, state.node, state.packing, state.recompute, state.autocast, state.sweep,
+            paths.calls.tree)
+
+
+class Doubled(gradcore.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+
+def packed(model: Any, x: Any) -> Any:
+    with gradcore.autograd.graph.save_on_cpu():
+        return model(x)
+
+
+def checkpointed(model: Any, x: Any, reentrant: bool) -> Any:
+    with gradcore.autocast("cpu"):
+        return gradcore.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant).float()
+
+
+@pytest.mark.parametrize("forward", [
+    packed, lambda model, x: checkpointed(model, x, False), lambda model, x: checkpointed(model, x.requires_grad_(), True),
+    lambda model, x: Doubled.apply(model(x))], ids=["hooks on what is kept", "checkpoint", "reentrant checkpoint", "Function"])
+def test_a_backward_that_is_interrupted_leaves_no_mode_behind(forward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A generator that an interrupt left waiting would restore what it found when its frame is released, after all around it.
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    before = state_now()
+    losses = [forward(model, gradcore.ones(2, 4)).sum()]
+    for _ in at_every_moment(lambda: losses.pop().backward(), "/"):
+        assert state_now() == before
+        losses.append(forward(model, gradcore.ones(2, 4)).sum())
+
+
+def test_an_optimizer_that_is_interrupted_as_it_creates_its_state_leaves_no_mode_behind() -> None:
+    model = nn.Linear(2, 1)
+    model(gradcore.ones(1, 2)).sum().backward()
+    before = state_now()
+    for _ in at_every_moment(lambda: gradcore.optim.Adam(model.parameters()).step(), "/"):
+        assert state_now() == before
 
 
 def test_initial_values_that_are_interrupted_leave_gradients_enabled() -> None:
