@@ -201,7 +201,9 @@ class _Start:
 
     def begin(self, logged: bool) -> None:
         ledger = self.device.ledger
+        # Known before it begins: an interrupt may come at its end.
         self._measured = Measured(ledger)
+        self._measured.begin()
         if logged:
             self.log = _recorded[self.device.name] = []
             ledger.begin_log(self.log)

@@ -108,12 +108,15 @@ class scoped:
 def within_step() -> Iterator[None]:
     """Run a block of code in the phase ``forward``, and so the threads that begin to work meanwhile."""
     global _steps
+    state = local.state
+    before = state.scope
     _steps += 1
     try:
-        with scoped(phase="forward"):
-            yield
+        state.scope = SCOPES.index(SCOPES[before]._replace(phase="forward"))
+        yield
     finally:
         _steps -= 1
+        state.scope = before
 
 
 def mark(what: str, label: str) -> None:

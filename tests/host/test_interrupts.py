@@ -92,7 +92,7 @@ def test_a_backward_that_is_interrupted_leaves_no_mode_behind(forward: Any, monk
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
     before = state_now()
     losses = [forward(model, gradcore.ones(2, 4)).sum()]
-    for _ in at_every_moment(lambda: losses.pop().backward(), "/"):
+    for _ in at_every_moment(lambda: losses.pop().backward(), "/", 3):
         assert state_now() == before
         losses.append(forward(model, gradcore.ones(2, 4)).sum())
 
@@ -124,6 +124,17 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
         assert not gradcore.is_autocast_enabled("cpu") and (a @ a).dtype == gradcore.float32
         assert run() == expected
     assert run() == expected
+
+
+def test_a_step_that_is_interrupted_at_its_ends_measures_no_peaks_any_more() -> None:
+    ledger = gradcore.device("cpu").ledger
+
+    def run() -> None:
+        with gradcore.step():
+            pass
+
+    for _ in at_every_moment(run, "/gradcore/memory/"):
+        assert not ledger.measured and ledger.log is None
 
 
 def test_a_recording_that_is_interrupted_as_it_begins_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:

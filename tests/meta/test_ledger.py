@@ -203,6 +203,7 @@ def test_a_stretch_of_peaks_leaves_no_trace_and_may_be_ended_twice() -> None:
     """An interrupt may come just before the first call returns."""
     ledger, stream = stack().ledger, Stream(0)
     stretch = Measured(ledger)
+    stretch.begin()
     block = ledger.allocate(1000, stream)
     ledger.deallocate(block, block.serial)
     found = stretch.end()
@@ -252,6 +253,7 @@ def test_a_stretch_that_ends_gives_back_the_peaks_from_before_it() -> None:
     ledger, stream = stack().ledger, Stream(0)
     ledger.release(ledger.allocate(4096, stream))
     stretch = Measured(ledger)
+    stretch.begin()
     ledger.release(ledger.allocate(1024, stream))
     assert stretch.end()[:2] == (1024, 1024) and ledger.peaks[:2] == (4096, 4096)
 
