@@ -237,7 +237,7 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
 def _owned(ledger: Ledger) -> dict[int, int]:
     """Live requested bytes by tag. The caller holds the ledger's lock."""
     owned: dict[int, int] = {}
-    for block in (*(ledger.pool.blocks - ledger.arenas), *ledger.ranges):
+    for block in (*(ledger.pool.blocks - ledger.arenas.keys()), *ledger.ranges):
         if block.serial:
             owned[block.tag] = owned.get(block.tag, 0) + block.requested
     return owned
