@@ -272,8 +272,13 @@ class Pool:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest single free range, with waiting blocks counted one by one: looking merges nothing."""
-        free = [0]
+        """Bytes of the largest single free range. Blocks that wait count as merged, as a request would merge them."""
+        largest = 0
         for s in self.streams:
-            free += [s.small.largest(), s.large.largest(), *(size for size, blocks in s.waiting.items() if blocks)]
-        return max(free)
+            waiting = [(b.segment.index * _SPACING + b.offset, b.size) for blocks in s.waiting.values() for b in blocks]
+            reached = size = 0
+            for start, length in sorted([*s.small.ranges(), *s.large.ranges(), *waiting]):
+                size = size + length if start == reached else length
+                reached = start + length
+                largest = max(largest, size)
+        return largest
