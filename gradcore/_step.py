@@ -201,7 +201,9 @@ class _Start:
 
     def begin(self, logged: bool) -> None:
         ledger = self.device.ledger
+        # Known before it begins: an interrupt may come at its end.
         self._measured = Measured(ledger)
+        self._measured.begin()
         if logged:
             self.log = _recorded[self.device.name] = []
             ledger.begin_log(self.log)
@@ -235,7 +237,7 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
 def _owned(ledger: Ledger) -> dict[int, int]:
     """Live requested bytes by tag. The caller holds the ledger's lock."""
     owned: dict[int, int] = {}
-    for block in (*(ledger.pool.blocks - ledger.arenas), *ledger.ranges):
+    for block in (*(ledger.pool.blocks - ledger.arenas.keys()), *ledger.ranges):
         if block.serial:
             owned[block.tag] = owned.get(block.tag, 0) + block.requested
     return owned

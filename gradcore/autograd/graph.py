@@ -116,7 +116,10 @@ class saved_tensors_hooks:
         local.state.packing = self._hooks
 
     def __exit__(self, *exc: object) -> None:
-        local.state.packing = self._before.pop()
+        # Without a call, after which an interrupt could leave the hooks set.
+        before = self._before[-1]
+        del self._before[-1]
+        local.state.packing = before
 
 
 class save_on_cpu(saved_tensors_hooks):

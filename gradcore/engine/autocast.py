@@ -6,8 +6,6 @@ lists are called through another class only while some thread is inside of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -118,16 +116,20 @@ def inside(around: Region | None, device_type: str, dtype: np.dtype[Any] | None,
     return Region(dtypes, {} if around is None else around.casts, caching)
 
 
-@contextmanager
-def resumed(region: Region | None) -> Iterator[None]:
+class resumed:
     """Run a part once more in the region that it ran in, or in none, with casts of its own."""
-    state = local.state
-    around = state.autocast
-    again = None if region is None else Region(region.dtypes, {}, region.caching)
-    note(True)
-    try:
-        state.autocast = again
-        yield
-    finally:
-        state.autocast = around
-        note(around is not None)
+
+    __slots__ = ("_region", "_around")
+
+    def __init__(self, region: Region | None) -> None:
+        self._region = None if region is None else Region(region.dtypes, {}, region.caching)
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._around = state.autocast
+        note(True)
+        state.autocast = self._region
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.autocast = self._around
+        note(self._around is not None)

@@ -42,7 +42,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     state = local.state
     caller = here()
     before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial,
-              state.sweep)
+              state.sweep, state.packing)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
@@ -81,7 +81,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     finally:
         # First, so that an interrupt cannot skip it.
         (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial,
-         state.sweep) = before
+         state.sweep, state.packing) = before
         forget(sweep.remade)
         mark("end", "backward")
 

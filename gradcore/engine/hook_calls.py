@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from gradcore.engine.hooks import Hooks
@@ -14,15 +12,17 @@ from gradcore.errors import DeviceError, SpecError
 from gradcore.ops.movement import clone
 
 
-@contextmanager
-def as_user() -> Iterator[None]:
+class as_user:
     """Run the user's code inside backward: the sites of its ops are its own lines."""
-    state = local.state
-    site, state.site = state.site, None
-    try:
-        yield
-    finally:
-        state.site = site
+
+    __slots__ = ("_site",)
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._site, state.site = state.site, None
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.site = self._site
 
 
 def seen(g: Any, index: int, hooks: Hooks, where: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.node import Node
-from gradcore.engine.saved import Again, Packed, Recipe, Saved, forget, unpacked
+from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
 from gradcore.engine.sites import SITES
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Value, make_value
@@ -60,8 +60,7 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
 def unpack(residual: Packed, edge: Any) -> Any:
     """The tensor that the unpack hook returns. Raises TypeError if it is none."""
     mark("unpack", f"{residual.name} of node {residual.node}")
-    with unpacked():
-        value = residual.unpack(residual.packed)
+    value = answer(residual.unpack, residual.packed)
     if not isinstance(value, Value):
         raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
                         f"{type(value).__name__}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -85,8 +84,7 @@ class Packed:
         plain = make_value(value.storage, value.spec, value.array, None)
         mark("pack", f"{name} of node {node}")
         before = value.storage.version
-        with unpacked():
-            self.packed = pack(plain)
+        self.packed = answer(pack, plain)
         if value.storage.version != before:
             raise RuntimeError("A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack "
                                "hook cannot be modified by in-place operations as this can lead to unexpected side-effects.")
@@ -108,14 +106,13 @@ class Rerun:
         self.take = take
 
 
-@contextmanager
-def unpacked() -> Iterator[None]:
-    """Run a pack or unpack hook: its ops keep nothing, and their sites are the hook's own lines."""
+def answer(hook: Callable[[Any], Any], given: Any) -> Any:
+    """What a pack or unpack hook returns: its ops keep nothing, and their sites are the hook's own lines."""
     state = local.state
     before = (state.grad, state.packing, state.site)
-    state.grad, state.packing, state.site = False, None, None
     try:
-        yield
+        state.grad, state.packing, state.site = False, None, None
+        return hook(given)
     finally:
         state.grad, state.packing, state.site = before
 

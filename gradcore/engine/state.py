@@ -80,31 +80,43 @@ class _Local(threading.local):
 local = _Local()
 
 
-@contextmanager
-def scoped(*, like: Tag | None = None, phase: str | None = None, role: str | None = None) -> Iterator[None]:
-    """Run a block of code in the layer of ``like``, or in another phase or role; what is not given is unchanged."""
-    state = local.state
-    before = state.scope
-    old = SCOPES[before]
-    where = old if like is None else like
-    state.scope = SCOPES.index(Scope(where.layer, old.phase if phase is None else phase, old.caller,
-                                     old.role if role is None else role, where.network))
-    try:
-        yield
-    finally:
-        state.scope = before
+class scoped:
+    """Run a block of code in the layer of ``like``, or in another phase or role; what is not given is unchanged.
+
+    No generator: one that an interrupt has left waiting would set the scope when it is collected, after all around it have.
+    """
+
+    __slots__ = ("_given", "_before")
+
+    def __init__(self, *, like: Tag | None = None, phase: str | None = None, role: str | None = None) -> None:
+        self._given = like, phase, role
+
+    def __enter__(self) -> None:
+        like, phase, role = self._given
+        state = local.state
+        self._before = state.scope
+        old = SCOPES[self._before]
+        where = old if like is None else like
+        state.scope = SCOPES.index(Scope(where.layer, old.phase if phase is None else phase, old.caller,
+                                         old.role if role is None else role, where.network))
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.scope = self._before
 
 
 @contextmanager
 def within_step() -> Iterator[None]:
     """Run a block of code in the phase ``forward``, and so the threads that begin to work meanwhile."""
     global _steps
+    state = local.state
+    before = state.scope
     _steps += 1
     try:
-        with scoped(phase="forward"):
-            yield
+        state.scope = SCOPES.index(SCOPES[before]._replace(phase="forward"))
+        yield
     finally:
         _steps -= 1
+        state.scope = before
 
 
 def mark(what: str, label: str) -> None:

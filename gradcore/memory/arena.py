@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gradcore.events import CONSUMED, DIED, DROP
-from gradcore.memory.ledger import Ledger, opening
+from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block
 
 
@@ -26,12 +26,14 @@ class _Closed:
 class Range(Block):
     """A part of an arena's block; it is open while it has a serial."""
 
-    __slots__ = ("going", "keepers")
+    __slots__ = ("going", "keepers", "whole")
 
     #: Has it been freed since it was opened, even if the ledger has not drained it yet?
     going: bool
     #: The nodes that keep it for a gradient while it is open.
     keepers: Sequence[int]
+    #: The arena's block, which is not lost as long as something refers to it.
+    whole: Block
 
     def let_go(self, release: Callable[[Block], None]) -> None:
         """Give the range back if it is open. Finalisers may call this."""
@@ -53,6 +55,7 @@ def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, 
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
     found = Range(block.segment, block.offset + offset, size, block.stream)
     found.keepers = ()
+    found.whole = block
     found.home = _Closed(ledger)  # type: ignore[assignment]
     found.requested = nbytes
     found.tag = tag
@@ -97,29 +100,3 @@ def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
             block.serial = block.keeps = 0
             ledger.ranges.pop(block, None)
         return found
-
-
-def set_aside(ledger: Ledger, block: Block) -> None:
-    """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
-    # Draining first would record a peak.
-    with ledger.lock:
-        ledger.arenas.add(block)
-        ledger.count(block, -1, True)
-        if ledger.log is not None:
-            ledger.log.remove(opening(block))
-    block.home = _Returning(ledger, block.home)  # type: ignore[assignment]
-
-
-class _Returning:
-    """The ``home`` of an arena's block: once freed, it counts as any other block again, in its former ``home``."""
-
-    def __init__(self, ledger: Ledger, home: list[Block]) -> None:
-        self._ledger = ledger
-        self._home = home
-
-    def append(self, block: Block) -> None:
-        self._ledger.arenas.discard(block)
-        # A drain has subtracted its bytes, which did not count.
-        self._ledger.count(block, 1, True)
-        block.home = self._home
-        self._home.append(block)

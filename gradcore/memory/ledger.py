@@ -45,7 +45,7 @@ class Ledger:
         #: Stretches over which peaks are being measured, the innermost last.
         self.measured: list[Measured] = []
         #: Arenas, which do not count as allocated, and the open ranges of them, which do: see :mod:`gradcore.memory.arena`.
-        self.arenas: set[Block] = set()
+        self.arenas: dict[Block, None] = {}
         #: The ranges are in the order in which they opened, as a new log lists them.
         self.ranges: dict[Block, None] = {}
         #: The log that is being written, or None. The hot path only appends to it.
@@ -105,7 +105,7 @@ class Ledger:
     def _recover(self) -> None:
         """Drain, and give back blocks that an interrupt has left without an owner."""
         self.drain()
-        self._pending.extend(self.pool.lost())
+        self._pending.extend(self.pool.lost(self.arenas))
         self.drain()
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
@@ -146,10 +146,14 @@ class Ledger:
             log = self.log
             # Books first: if the driver fails to order the streams, the block is lost, but never handed out unordered. No calls
             # until that is done, since interrupts are raised after calls.
-            self._requested -= block.requested
-            self._allocated -= block.size
-            if log is not None and block not in self.arenas:
-                log += ((FREE, block.serial),)
+            if self.arenas and block in self.arenas:
+                # From now on it counts as any other block, and here it did not.
+                del self.arenas[block]
+            else:
+                self._requested -= block.requested
+                self._allocated -= block.size
+                if log is not None:
+                    log += ((FREE, block.serial),)
             block.serial = 0
             del pending[0]
             if block.users is not None:
@@ -180,6 +184,19 @@ class Ledger:
         self._allocated += sign * b.size
         if self.log is not None and not noted:
             self.log.append((FREE, b.serial) if sign < 0 else opening(b))
+
+    def set_aside(self, block: Block) -> None:
+        """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
+        # Draining first would record a peak.
+        with self.lock:
+            log = self.log
+            at = -1 if log is None else log.index(opening(block))
+            # No calls from here on, as an interrupt after one would leave half of it done.
+            self._requested -= block.requested
+            self._allocated -= block.size
+            self.arenas[block] = None
+            if log is not None:
+                del log[at]
 
     def passed(self, requested: int, allocated: int) -> None:
         """Note in the peaks that so many bytes of an arena's ranges were allocated for a while, beside what is live."""

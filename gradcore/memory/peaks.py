@@ -17,12 +17,15 @@ def highest(a: Peaks, b: Peaks) -> Peaks:
 
 
 class Measured:
-    """A ledger's peaks from now until :meth:`end`."""
+    """A ledger's peaks from :meth:`begin` to :meth:`end`, which works, too, if an interrupt has cut the beginning short."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        #: The peaks from before a user's last reset.
-        self._found = NOTHING
+        #: The peaks from before a user's last reset, and those from before it began.
+        self._found = self._before = NOTHING
+
+    def begin(self) -> None:
+        ledger = self._ledger
         with ledger.lock:
             ledger.drain()
             self._before = ledger.peaks

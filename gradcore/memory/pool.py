@@ -8,6 +8,7 @@ back its wholly free segments and tries again; the last resort is the segments f
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.memory.freelist import FreeList
@@ -237,14 +238,15 @@ class Pool:
                     free.add(index * _SPACING + at, offset - at)
                 at = offset + size
 
-    def lost(self) -> list[Block]:
-        """Live blocks that will not be freed, because an interrupt ended a finaliser as it began.
+    def lost(self, aside: Container[Block] = ()) -> list[Block]:
+        """Live blocks that will not be freed, because an interrupt ended a finaliser as it began, or came before an owner.
 
-        They are the blocks that nothing but the pool refers to.
+        They are the blocks that nothing but the pool refers to, and ``aside`` to those in it.
         """
         blocks = list(self.blocks)
         # Three references: the pool's, the list's, and the argument of getrefcount.
-        return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True) if n == 3 and b.serial]
+        return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True)
+                if n == 3 + (b in aside) and b.serial]
 
     def _whole(self) -> bool:
         """Is every byte of the segments in one free list, or in a block that is live or waiting?"""
@@ -270,8 +272,13 @@ class Pool:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest single free range, with waiting blocks counted one by one: looking merges nothing."""
-        free = [0]
+        """Bytes of the largest single free range. Blocks that wait count as merged, as a request would merge them."""
+        largest = 0
         for s in self.streams:
-            free += [s.small.largest(), s.large.largest(), *(size for size, blocks in s.waiting.items() if blocks)]
-        return max(free)
+            waiting = [(b.segment.index * _SPACING + b.offset, b.size) for blocks in s.waiting.values() for b in blocks]
+            reached = size = 0
+            for start, length in sorted([*s.small.ranges(), *s.large.ranges(), *waiting]):
+                size = size + length if start == reached else length
+                reached = start + length
+                largest = max(largest, size)
+        return largest

@@ -7,7 +7,7 @@ Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. Th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 from weakref import ref
 
@@ -102,16 +102,15 @@ def _tensors(x: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-@contextmanager
-def _drawing(states: list[Tensor], places: Places) -> Iterator[None]:
-    """A context in which the generators start from ``states`` and ``places``; their present states are restored afterwards."""
+def _drawing(states: list[Tensor], places: Places, run: Callable[[], Any]) -> Any:
+    """``run()`` with generators that start from ``states`` and ``places``; their present states are restored afterwards."""
     generators = [default_generator(state.storage.device) for state in states]
     present = [(generator, generator.place) for generator, _ in places]
     with no_grad():
         now = [generator.device_state() for generator in generators]
-    _draw_from(generators, states, places)
     try:
-        yield
+        _draw_from(generators, states, places)
+        return run()
     finally:
         _draw_from(generators, now, present)
 
@@ -133,15 +132,18 @@ class _Place:
         self.autocast = local.state.autocast
         self.recompute = local.state.recompute
 
-    @contextmanager
-    def again(self) -> Iterator[None]:
+    def again(self, draws: list[Tensor], places: Places, run: Callable[[], Any]) -> Any:
+        """``run()`` there, which draws the numbers of the first run.
+
+        A context manager is not safe here: where an interrupt keeps it from ending, nothing else restores all of this.
+        """
         state = local.state
         before = (paths.calls.tree, state.scope, state.site, state.recompute)
-        paths.calls.tree, state.scope, state.site = self.tree, scope_like(self.scope, state.scope), None
-        state.recompute = self.recompute
         try:
-            with resumed(self.autocast):
-                yield
+            paths.calls.tree, state.scope, state.site = self.tree, scope_like(self.scope, state.scope), None
+            state.recompute = self.recompute
+            with resumed(self.autocast), enable_grad():
+                return _drawing(draws, places, run)
         finally:
             paths.calls.tree, state.scope, state.site, state.recompute = before
 
@@ -239,14 +241,18 @@ class _Part:
         args = [_shown(a) for a in self.args]
         kwargs = {k: _shown(a) for k, a in self.kwargs.items()}
         draws = [_shown(state) for state in self.draws]
-        with self.place.again(), _drawing(draws, self.places), enable_grad(), self.context:
-            before, local.state.packing = local.state.packing, Rerun(take)
-            try:
-                self.function(*args, **kwargs)
-            except _Enough:
-                pass
-            finally:
-                local.state.packing = before
+
+        def run() -> None:
+            with self.context:
+                before, local.state.packing = local.state.packing, Rerun(take)
+                try:
+                    self.function(*args, **kwargs)
+                except _Enough:
+                    pass
+                finally:
+                    local.state.packing = before
+
+        self.place.again(draws, self.places, run)
 
 
 def _alike(made: Any, first: Any) -> bool:
@@ -290,8 +296,7 @@ class _Reentrant(Function):
         for k, t in zip(ctx.tensors, saved, strict=True):
             args[k] = t.detach()
             args[k].requires_grad = ctx.wanted[k]
-        with ctx.place.again(), _drawing(draws, ctx.places), enable_grad():
-            outputs = ctx.function(*args)
+        outputs = ctx.place.again(draws, ctx.places, lambda: ctx.function(*args))
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]
         if not roots:

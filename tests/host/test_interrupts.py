@@ -13,6 +13,7 @@ from gradcore import nn
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
+from gradcore.nn import paths
 from gradcore.optim import optimizer as optimizers
 from gradcore.program import again, compiled
 from gradcore.program.arena import Part
@@ -56,6 +57,54 @@ def test_a_training_step_that_is_interrupted(recorded: bool, monkeypatch: pytest
     optimizer.zero_grad()
 
 
+def state_now() -> tuple[Any, ...]:
+    state = local.state
+    return (state.grad, state.scope, state.site, state.node, state.packing, state.recompute, state.autocast, state.sweep,
+            paths.calls.tree)
+
+
+class Doubled(gradcore.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+
+def packed(model: Any, x: Any) -> Any:
+    with gradcore.autograd.graph.save_on_cpu():
+        return model(x)
+
+
+def checkpointed(model: Any, x: Any, reentrant: bool) -> Any:
+    with gradcore.autocast("cpu"):
+        return gradcore.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant).float()
+
+
+@pytest.mark.parametrize("forward", [
+    packed, lambda model, x: checkpointed(model, x, False), lambda model, x: checkpointed(model, x.requires_grad_(), True),
+    lambda model, x: Doubled.apply(model(x))], ids=["hooks on what is kept", "checkpoint", "reentrant checkpoint", "Function"])
+def test_a_backward_that_is_interrupted_leaves_no_mode_behind(forward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A generator that an interrupt left waiting would restore what it found when its frame is released, after all around it.
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    before = state_now()
+    losses = [forward(model, gradcore.ones(2, 4)).sum()]
+    for _ in at_every_moment(lambda: losses.pop().backward(), "/", 3):
+        assert state_now() == before
+        losses.append(forward(model, gradcore.ones(2, 4)).sum())
+
+
+def test_an_optimizer_that_is_interrupted_as_it_creates_its_state_leaves_no_mode_behind() -> None:
+    model = nn.Linear(2, 1)
+    model(gradcore.ones(1, 2)).sum().backward()
+    before = state_now()
+    for _ in at_every_moment(lambda: gradcore.optim.Adam(model.parameters()).step(), "/"):
+        assert state_now() == before
+
+
 def test_initial_values_that_are_interrupted_leave_gradients_enabled() -> None:
     layer = nn.Linear(4, 3)
     for _ in at_every_moment(layer.reset_parameters, "/gradcore/engine/"):
@@ -75,6 +124,17 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
         assert not gradcore.is_autocast_enabled("cpu") and (a @ a).dtype == gradcore.float32
         assert run() == expected
     assert run() == expected
+
+
+def test_a_step_that_is_interrupted_at_its_ends_measures_no_peaks_any_more() -> None:
+    ledger = gradcore.device("cpu").ledger
+
+    def run() -> None:
+        with gradcore.step():
+            pass
+
+    for _ in at_every_moment(run, "/gradcore/memory/"):
+        assert not ledger.measured and ledger.log is None
 
 
 def test_a_recording_that_is_interrupted_as_it_begins_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:

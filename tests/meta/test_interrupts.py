@@ -40,12 +40,12 @@ def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", ap
         sys.setprofile(interrupt)
         try:
             run()
-            through = True
         except Interrupt:
-            through = False
+            pass
         finally:
             sys.setprofile(None)
-        if through:
+        # One that a finaliser swallowed is no end.
+        if seen < moment:
             assert moment > 1
             return
         # Here nothing refers to the frames that the interrupt passed through.
@@ -167,3 +167,21 @@ def test_a_log_that_is_interrupted_as_it_ends_can_be_ended_again() -> None:
         assert ledger.allocated == 512 and ledger.release == ledger._pending.append
         check(memory)
     ledger.release(block)
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["no log", "a log"])
+def test_an_arena_that_is_interrupted_as_it_begins_is_given_back(logged: bool) -> None:
+    memory, stream = stack(), Stream(0)
+    ledger = memory.ledger
+    first = ledger.allocate(512, stream)
+    if logged:
+        ledger.begin_log()
+
+    def run() -> None:
+        block = ledger.allocate(MiB, stream)
+        ledger.set_aside(block)
+        ledger.release(block)
+
+    for _ in at_every_moment(run):
+        assert [*ledger.live.values()] == [first] and ledger.allocated == 512 and not ledger.arenas
+        check(memory)

@@ -9,7 +9,7 @@ import pytest
 from gradcore import folds
 from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, OUTSIDE, TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, Unreserve, typed
-from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
+from gradcore.memory.arena import close_ranges, open_ranges, range_of
 from gradcore.memory.peaks import Measured
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import CountingSource
@@ -132,7 +132,7 @@ def test_ranges_of_an_arena_open_a_log_in_order_of_allocation() -> None:
     memory = stack()
     ledger = memory.ledger
     block = ledger.allocate(100 * 512, Stream(0), tag("arena"))
-    set_aside(ledger, block)
+    ledger.set_aside(block)
     # Neither by address nor by position: a set would have an order of its own.
     ranges = [range_of(ledger, block, 512 * (k * 37 % 100), 512, 512, tag("a")) for k in range(100)]
     open_ranges(ledger, ranges[::-1])
@@ -203,6 +203,7 @@ def test_a_stretch_of_peaks_leaves_no_trace_and_may_be_ended_twice() -> None:
     """An interrupt may come just before the first call returns."""
     ledger, stream = stack().ledger, Stream(0)
     stretch = Measured(ledger)
+    stretch.begin()
     block = ledger.allocate(1000, stream)
     ledger.release(block)
     found = stretch.end()
@@ -252,6 +253,7 @@ def test_a_stretch_that_ends_gives_back_the_peaks_from_before_it() -> None:
     ledger, stream = stack().ledger, Stream(0)
     ledger.release(ledger.allocate(4096, stream))
     stretch = Measured(ledger)
+    stretch.begin()
     ledger.release(ledger.allocate(1024, stream))
     assert stretch.end()[:2] == (1024, 1024) and ledger.peaks[:2] == (4096, 4096)
 
