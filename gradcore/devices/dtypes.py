@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.operands import Operands
-from gradcore.spec import TensorSpec, is_floating
+from gradcore.spec import TensorSpec, category, is_floating, promote
 
 Kernel = Callable[..., Any]
 
@@ -23,8 +23,9 @@ MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fi
     triu where write_part""".split())
 #: Ops that compare a number with a tensor after rounding to the tensor's dtype.
 _COMPARED = frozenset("eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_".split())
-#: Elementwise ops whose kernels are not ufuncs but made of one or two.
-_CHOICES = frozenset("maximum minimum fmax fmin clamp".split())
+#: Elementwise ops of several operands whose kernels are not ufuncs but made of one or two.
+_CHOICES = frozenset("""maximum minimum fmax fmin clamp add_ sub_ mul_ div_ pow_ floor_divide_ remainder_ fmod_ arctan2_ hypot_
+    clamp_ eq_ ne_ lt_ le_ gt_ ge_""".split())
 #: Ops that wrap an integer around in the dtype of the tensor; the others refuse an integer out of range.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())
@@ -32,7 +33,7 @@ _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bit
 _FILLING = frozenset("full fill_ masked_fill_".split())
 #: Ops without a result for integers divided by 0.
 _DIVISIONS = frozenset("floor_divide remainder fmod floor_divide_ remainder_ fmod_".split())
-_FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
+_FLOAT = np.dtype(np.float32)
 
 
 def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
@@ -47,15 +48,22 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
     if any(s.narrow for s in specs) and operands.op not in MOVES:
         return _widened(kernel, operands)
-    signed = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim and s.dtype.kind == "i"]
-    whole = isinstance(kernel, np.ufunc) or operands.op in _CHOICES
-    if signed and whole and [s.dtype for s in operands.outputs] == [_BYTE]:
-        return _as_bytes(kernel, signed), 0
+    if isinstance(kernel, np.ufunc) or operands.op in _CHOICES:
+        dtype = promote(operands.inputs) if operands.op in _COMPARED else _results(operands)[0].dtype
+        wider = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim
+                 and category(s.dtype) == category(dtype) and np.result_type(s.dtype, dtype) != dtype]
+        if wider:
+            return _narrowed(kernel, wider, dtype), 0
     if isinstance(kernel, np.ufunc) and all(is_floating(s.dtype) for s in operands.outputs) and not any(
             is_floating(s.dtype) for s in operands.inputs if isinstance(s, TensorSpec)):
         # By default NumPy computes bytes in float16, and divides integers as integers.
         return partial(kernel, dtype=operands.outputs[0].dtype), 0
     return numbers_fitted(kernel, operands), 0
+
+
+def _results(operands: Operands) -> tuple[TensorSpec, ...]:
+    """The specs of what the kernel writes."""
+    return operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
 
 
 def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
@@ -64,7 +72,7 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
     They wrap around in arithmetic and as the base of a power. Elsewhere negative ones wrap around in uint8, and the kernel
     raises RuntimeError for numbers that the dtype cannot hold (also floats to fill with) and for a negative exponent.
     """
-    results = operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
+    results = _results(operands)
     dtype = results[0].dtype if len(results) == 1 else None
     filling = operands.op in _FILLING
     given = [k for k, s in enumerate(operands.inputs) if s is int or (s is float and filling)]
@@ -115,11 +123,11 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     return run, sum(4 * s.numel for s in wide) + (workspace or 0)
 
 
-def _as_bytes(kernel: Kernel, signed: list[int]) -> Kernel:
-    """The kernel with 0-d integers beside uint8 taken modulo 256, where NumPy would widen the uint8."""
+def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:
+    """The kernel with 0-d operands in the dtype of the computation, where NumPy would widen it: integers wrap around."""
 
     def run(*arrays: Any) -> None:
-        kernel(*[a.astype(_BYTE) if k in signed else a for k, a in enumerate(arrays)])
+        kernel(*[a.astype(dtype) if k in wider else a for k, a in enumerate(arrays)])
 
     return run
 

@@ -74,6 +74,21 @@ def test_two_operands_give_torchs_dtype(name: str, torch: Any) -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("wide", ["int16", "int64", "float64"])
+@pytest.mark.parametrize("name", "add sub mul div floor_divide remainder maximum fmod atan2 add_ mul_ eq lt".split())
+def test_a_0d_operand_is_first_given_the_dtype_of_the_result(name: str, wide: str, torch: Any) -> None:
+    """Integers wrap around, and a float is rounded before anything is computed with it, not after."""
+    number, narrow = (0.1, ("float32",)) if wide == "float64" else (300, ("uint8", "int8", "float32"))
+    for dtype in narrow:
+        for turned in (False, True) if not name.endswith("_") else (False,):
+            ours, theirs = (CALLS[name](t, *[t.arange(1, 60, dtype=getattr(t, dtype)),
+                                             t.tensor(number, dtype=getattr(t, wide))][::-1 if turned else 1])
+                            for t in (gradcore, torch))
+            tolerance = 2e-7 if name == "atan2" else 0
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), tolerance, err_msg=f"{dtype}, turned: {turned}")
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", ALONE)
 def test_one_operand_gives_torchs_dtype(name: str, torch: Any) -> None:
     assert differences(torch, ALONE[name], [((d, 1),) for d in DTYPES], name) == []
