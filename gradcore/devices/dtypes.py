@@ -40,7 +40,7 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     """The kernel adapted to the dtypes of its operands, and the most bytes that it allocates for that."""
     made, nbytes = _suited(kernel, operands)
     if operands.op in _DIVISIONS and not any(s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
-        made = _checked(made)
+        made = _checked(made, _results(operands)[0].dtype)
     return made, nbytes
 
 
@@ -53,7 +53,7 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
         wider = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim
                  and category(s.dtype) == category(dtype) and np.result_type(s.dtype, dtype) != dtype]
         if wider:
-            return _narrowed(kernel, wider, dtype), 0
+            return _narrowed(numbers_fitted(kernel, operands), wider, dtype), 0
     if isinstance(kernel, np.ufunc) and all(is_floating(s.dtype) for s in operands.outputs) and not any(
             is_floating(s.dtype) for s in operands.inputs if isinstance(s, TensorSpec)):
         # By default NumPy computes bytes in float16, and divides integers as integers.
@@ -132,11 +132,13 @@ def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:
     return run
 
 
-def _checked(kernel: Kernel) -> Kernel:
-    """The kernel with RuntimeError, as in PyTorch, for an integer divided by 0, for which NumPy gives 0."""
+def _checked(kernel: Kernel, dtype: np.dtype[Any]) -> Kernel:
+    """The kernel with RuntimeError, as in PyTorch, for an integer divided by 0, for which NumPy gives 0: in the dtype of the
+    division, to which a 0-d divisor is narrowed."""
 
     def run(*arrays: Any) -> None:
-        if np.size(arrays[0]) and not np.all(arrays[1]):
+        divisor = arrays[1].astype(dtype) if isinstance(arrays[1], np.ndarray) and not arrays[1].ndim else arrays[1]
+        if np.size(arrays[0]) and not np.all(divisor):
             raise RuntimeError("ZeroDivisionError: an integer is divided by 0")
         kernel(*arrays)
 

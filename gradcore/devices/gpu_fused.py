@@ -88,6 +88,8 @@ def keywords(kernel: Callable[..., Any]) -> dict[str, Any]:
 # With a further argument a norm's kernel does the next instruction too (``gpu_norms``). Its first result is the sixth
 # argument. Some blocks write results while others still read operands and the workspace, so these must not overlap.
 _RESULT = 5
+#: The bytes of a kernel's widest accesses.
+_ACCESS = 16
 
 
 def norm_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -160,10 +162,13 @@ def norm_again_with_slopes(steps: Steps, bind: Callable[..., Any], first: int = 
     bias, out = ((again[2],), again[5]) if first == _RESULT else ((), again[2])
     total = added[0][0][1][0] if added else given[first]
     read, written = given[:first], (total, *given[first + 1:])
-    # In double precision the kernel has no registers for it.
+    # In double precision the kernel has no registers for it, and other accesses would add up in another order.
     possible = dy is not None and weight is not None and out.dtype.itemsize < 8 and all(
-        a is None or a.flags.c_contiguous for a in (out, *read))
-    if possible and _disjoint(out, *read, *bias) and all(_disjoint(a, dy, out, *made[1:]) for a in written if a is not None):
+        a is None or a.flags.c_contiguous for a in (out, *read)) and not any(
+        a is not None and a.data.ptr % _ACCESS for a in (out, *bias))
+    # The bias may have died with the norm that is recomputed, before what is written now.
+    if possible and _disjoint(out, *read, *bias) and _disjoint(made[0], *bias) and all(
+            _disjoint(a, dy, out, *bias, *made[1:]) for a in written if a is not None):
         calls = _with_next(steps, slopes, given, total, True, first=first) if added else [[(slopes, given)]]
         if calls is not None:
             given += [] if added else [False]

@@ -100,7 +100,9 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
         elements = images * some * width * (depth + dy.shape[1])
     # The pieces, then a product and the sum of products.
     elements += 2 * shape[0] * shape[1] * shape[2] * shape[3]
-    shapes = (shape, shape[:1]) if bias else (shape,)
+    shapes = (shape,)
+    if bias:
+        shapes, elements = (shape, shape[:1]), elements + 2 * shape[0]
     return Inferred(tuple(TensorSpec.of(s, dy.dtype) for s in shapes), (), elements * dy.dtype.itemsize + 80)
 
 

@@ -164,7 +164,7 @@ def _lives_again(op: str, program: Program, first: int, last: int) -> bool:
     again, _, slopes, *added = program.instructions[first:last + 1]
     if op == "rms_norm":
         rstd = slopes.operands[-1]
-        maker = next((i for i in program.instructions if rstd in i.outputs), None)
+        maker = next((i for i in program.instructions[:first] if rstd in i.outputs), None)
         if maker is None or (maker.op, maker.operands, maker.attrs) != (again.op, again.operands, again.attrs):
             return False
     elif not _known(program, first, 2):

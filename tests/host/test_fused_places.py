@@ -141,10 +141,10 @@ def test_a_norm_is_recomputed_with_its_gradient_apart_from_what_is_read_later(ad
     dlinear, rstd = room.whole[64:68], room.whole[68:72]
 
     def given(dy: Any = room.dy, out: Any = room.out, result: Any = room.result, dweight: Any = room.dweight,
-              workspace: Any = room.workspace, weight: Any = weight) -> list[list[Any]]:
+              workspace: Any = room.workspace, weight: Any = weight, bias: Any = room.bias) -> list[list[Any]]:
         """The arguments of layer norm recomputed, of the linear layer's gradients, of the norm's and of the addition."""
         between = room.matrix(112)
-        return [[room.x, room.weight, room.bias, room.mean, rstd, out],
+        return [[room.x, room.weight, bias, room.mean, rstd, out],
                 [dy, out, weight, between, dparameter, dlinear],
                 [between, room.x, room.weight, room.mean, rstd, room.matrix(120) if added else result, dweight, room.dbias,
                  workspace],
@@ -162,7 +162,8 @@ def test_a_norm_is_recomputed_with_its_gradient_apart_from_what_is_read_later(ad
     # What the gradient of the norm writes is not what the linear layer's read after it, or what others read in the meantime.
     for changes in ({"result": room.out}, {"result": room.dy}, {"result": dparameter[:2]}, {"dweight": room.out[0]},
                     {"workspace": room.dy.reshape(-1)[4:]}, {"workspace": dlinear}, {"out": room.x}, {"dy": None},
-                    {"weight": None}):
+                    {"weight": None}, {"bias": room.whole[112:116]}, {"bias": room.result[0]}, {"bias": room.dbias},
+                    {"bias": room.whole[49:53]}):
         steps = given(**changes)
         found = fused(kind, *steps)
         if added:

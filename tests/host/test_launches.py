@@ -12,6 +12,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 from bench.launches import counted, host, noting, traced
 from gradcore.devices.gpu_kernels import KERNELS
+from gradcore.ops.convolution import conv2d_weight_grad
+from gradcore.spec import TensorSpec
 from tests.host.emulator import view_of
 
 F4 = np.float32
@@ -56,6 +58,16 @@ def test_a_convolution_takes_tiles_that_few_elements_lie_outside(channels: int, 
     names = ("conv2d<float, {}, 0>", "conv2d_input_grad<float, {}, 0, 1>", "conv2d_weight_grad<float, {}, 0>")
     expected = [f"convolution: {name.format(height)}" for name, height in zip(names, shapes, strict=True)]
     assert [list(f) for f in found] == [[name] for name in expected]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("images, channels, outputs", [(1, 3, 1024), (1, 16, 512), (1, 8, 129), (0, 16, 64), (2, 4, 256)])
+def test_a_workspace_has_room_for_the_sums_of_one_share(images: int, channels: int, outputs: int, dtype: str) -> None:
+    """A weight and a bias in the precision of the computation, of few windows and many outputs."""
+    weight = (outputs, channels, 1, 1)
+    specs = [TensorSpec.of((images, n, 1, 1), dtype) for n in (outputs, channels)]
+    found = conv2d_weight_grad.infer(*specs, shape=weight, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, bias=True)
+    assert found.workspace >= (outputs * channels + outputs) * max(specs[0].dtype.itemsize, 4)
 
 
 def test_a_depthwise_convolution_takes_no_tiles() -> None:

@@ -89,6 +89,15 @@ def test_a_0d_operand_is_first_given_the_dtype_of_the_result(name: str, wide: st
 
 
 @pytest.mark.oracle
+def test_a_divisor_that_wraps_around_to_0_is_refused(torch: Any) -> None:
+    for t in (gradcore, torch):
+        for call in (lambda x, y: x // y, lambda x, y: x % y, lambda x, y: x.floor_divide_(y)):
+            for dtype, divisor in (("uint8", 256), ("int32", 1 << 32)):
+                with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                    call(t.tensor([1, 2], dtype=getattr(t, dtype)), t.tensor(divisor))
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", ALONE)
 def test_one_operand_gives_torchs_dtype(name: str, torch: Any) -> None:
     assert differences(torch, ALONE[name], [((d, 1),) for d in DTYPES], name) == []

@@ -131,6 +131,16 @@ class Bent(nn.Module):
         return x + self.norm(x).tanh()
 
 
+def test_a_norm_that_is_made_again_has_the_statistics_of_the_first() -> None:
+    """A gradient that reads those which the recomputed norm makes needs them."""
+    program = training_of(nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8), nn.Linear(8, 8), nn.Tanh()), 2, 8)
+    group, = (g for g in groups(program) if g.kind == "RMS norm again with gradients")
+    again, slopes = program.instructions[group.first], program.instructions[group.first + 2]
+    assert slopes.operands[3] != again.outputs[1]
+    own = changed(program, group.first + 2, operands=(*slopes.operands[:3], again.outputs[1]))
+    assert group not in [*groups(own)]
+
+
 def convolutions(training: bool) -> nn.Module:
     layers = [nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU()] * 2
     return nn.Sequential(*layers[:2], nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).train(training)
