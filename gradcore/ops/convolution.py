@@ -100,9 +100,10 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
         elements = images * some * width * (depth + dy.shape[1])
     # The pieces, then a product and the sum of products.
     elements += 2 * shape[0] * shape[1] * shape[2] * shape[3]
-    shapes = (shape,)
+    shapes = [shape]
     if bias:
-        shapes, elements = (shape, shape[:1]), elements + 2 * shape[0]
+        shapes.append(shape[:1])
+        elements += 2 * shape[0]
     return Inferred(tuple(TensorSpec.of(s, dy.dtype) for s in shapes), (), elements * dy.dtype.itemsize + 80)
 
 
