@@ -4,8 +4,8 @@
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (twice more if a row does not fit in registers), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
 // gradients of weight and bias read 2 n s again, unless layer_norm_grads computes them with dx; their partial sums lie in the
-// workspace. Those of group norm read 2 n s again and write two numbers per channel of each sample. affine reads and writes n s, and
-// reads n s more if it also computes the gradient of relu.
+// workspace. An output that is recomputed with dx writes n s more. Those of group norm read 2 n s again and write two numbers per
+// channel of each sample. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
 // Ba, Kiros and Hinton, arXiv:1607.06450; Wu and He, arXiv:1803.08494; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"

@@ -95,7 +95,7 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # A tile adds up dy as it is multiplied: in TF32 that is rounded.
     rounding = x.dtype == np.float32 and _cores(x.dtype, height)
-    total = sums[0] if sums and tiles and height > 1 and not rounding else None
+    total = sums[0] if sums and height > 1 and not rounding else None
     if sums and total is None:
         fold("Sum", dy, sums[0], (0, 2, 3))
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
