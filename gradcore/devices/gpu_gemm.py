@@ -20,6 +20,7 @@ from cupy.cuda import runtime
 from gradcore.devices.gpu_launch import refuse_notes
 from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_problems import (
+    ASKED,
     COMPUTE_32F,
     COMPUTE_32F_FAST_TF32,
     DATA,
@@ -29,6 +30,7 @@ from gradcore.devices.gpu_problems import (
     Library,
     Matrix,
     Problem,
+    choose,
     compute_of,
 )
 from gradcore.devices.gpu_workspaces import Workspaces, current_stream, on_stream, reserve
@@ -47,7 +49,7 @@ _ELEMENT = {"float32": (np.float32, 4), "float64": (np.float64, 8), "float16": (
 class Plan:
     """cuBLASLt's descriptors of a product, which the plan owns, and the chosen algorithm."""
 
-    __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "result", "algorithm", "bytes", "vector",
+    __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "results", "algorithm", "bytes", "vector",
                  "exact", "loaded", "_at", "_destroy")
 
     def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
@@ -56,9 +58,9 @@ class Plan:
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
         self.kind = problem.kind
         self.one, self.zero, self.not_a_number = FACTORS[problem.kind]
-        #: The result of the heuristic, whose first field is the algorithm.
-        self.result = lt.MatmulHeuristicResult(1)
-        self.algorithm: int = self.result.ptr
+        #: The results of the heuristic, best first, and the address of the algorithm in the one that is used.
+        self.results = lt.MatmulHeuristicResult(ASKED)
+        self.algorithm: int = self.results.ptr
         #: Bytes of workspace.
         self.bytes = 0
         #: Holds the vector's address, which is written before each run; None without a vector.
@@ -161,7 +163,7 @@ class CublasLt:
         return layout
 
     def _choose(self, plan: Plan, problem: Problem) -> bool:
-        """Take the heuristic's first choice among algorithms that fit in the workspace; False if there is none."""
+        """Take one of the algorithms that fit in the workspace; False if there is none."""
         lt = self._lt
         preference = lt.matmul_preference_create()
         of = lt.MatmulPreferenceAttribute
@@ -173,8 +175,8 @@ class CublasLt:
                  lt.get_matmul_preference_attribute_dtype(attribute))
         found = np.zeros(1, np.int32)
         try:
-            lt.matmul_algo_get_heuristic(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], preference, 1,
-                                         plan.result.ptr, found.ctypes.data)
+            lt.matmul_algo_get_heuristic(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], preference, ASKED,
+                                         plan.results.ptr, found.ctypes.data)
         except lt.cuBLASLtError as error:
             # What fails only now, as a heuristic does during a capture (INTERNAL_ERROR, CUDA 13.3), must not be remembered.
             if error.status not in _NO_ALGORITHM:
@@ -182,10 +184,22 @@ class CublasLt:
             return False
         finally:
             lt.matmul_preference_destroy(preference)
-        if not found[0] or int(plan.result.state):
+        size = lt.matmul_heuristic_result_dtype.itemsize
+        offered = [(plan.results.ptr + i * size, result) for i in range(int(found[0]))
+                   if not int((result := plan.results[i]).state)]
+        if not offered:
             return False
-        plan.bytes = int(plan.result.workspace_size)
+        plan.algorithm, result = offered[choose(problem.k, [self._shares(address) for address, _ in offered])]
+        plan.bytes = int(result.workspace_size)
         return True
+
+    def _shares(self, algorithm: int) -> int:
+        """The number of shares into which an algorithm splits the sums."""
+        lt, written = self._lt, np.zeros(1, np.uint64)
+        attribute = lt.MatmulAlgoConfigAttribute.SPLITK_NUM
+        found = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(attribute))
+        lt.matmul_algo_config_get_attribute(algorithm, attribute, found.ctypes.data, found.nbytes, written.ctypes.data)
+        return int(found[0])
 
     def _suits(self, plan: Plan) -> bool:
         """Does the algorithm also work for the descriptor as changed since its choice, within the workspace?"""

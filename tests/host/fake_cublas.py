@@ -40,7 +40,8 @@ _P = MatmulPreferenceAttribute
 DTYPES: dict[str, Any] = {
     "TRANSA": np.int32, "TRANSB": np.int32, "EPILOGUE": np.uint32, "BIAS_POINTER": np.int64, "BATCH_COUNT": np.int32,
     "STRIDED_BATCH_OFFSET": np.int64, "MAX_WORKSPACE_BYTES": np.uint64, "MIN_ALIGNMENT_A_BYTES": np.uint32,
-    "MIN_ALIGNMENT_B_BYTES": np.uint32, "MIN_ALIGNMENT_C_BYTES": np.uint32, "MIN_ALIGNMENT_D_BYTES": np.uint32}
+    "MIN_ALIGNMENT_B_BYTES": np.uint32, "MIN_ALIGNMENT_C_BYTES": np.uint32, "MIN_ALIGNMENT_D_BYTES": np.uint32,
+    "SPLITK_NUM": np.int32}
 
 
 def narrowed(x: Any) -> np.ndarray:
@@ -103,13 +104,25 @@ class cuBLASLtError(Exception):
         self.status = status
 
 
+class MatmulAlgoConfigAttribute(IntEnum):
+    SPLITK_NUM = 2
+
+
 class Result:
-    """A heuristic's result: the algorithm's 64 bytes at its address, then the bytes of workspace, then a status."""
+    """A heuristic's results, 96 bytes each: the algorithm's 64 bytes, the bytes of workspace, a status, and more."""
 
     def __init__(self, size: int) -> None:
-        assert size == 1
-        self.words = np.ones(10, np.uint64)
-        self.ptr = self.words.ctypes.data
+        self._set(np.ones((size, 12), np.uint64))
+
+    def _set(self, rows: np.ndarray) -> None:
+        self.rows = rows
+        self.words = rows[0]
+        self.ptr = rows.ctypes.data
+
+    def __getitem__(self, k: int) -> Result:
+        one = Result.__new__(Result)
+        one._set(self.rows[k:k + 1])
+        return one
 
     @property
     def workspace_size(self) -> int:
@@ -122,8 +135,10 @@ class Result:
 
 class FakeLt:
     """``nvmath.bindings.cublasLt``. ``without`` are epilogues and ways to compute that it has no algorithm for; ``larger`` is
-    its relu's maximum."""
+    its relu's maximum; ``offered`` are the numbers of shares of the algorithms that its heuristic finds, best first."""
 
+    MatmulAlgoConfigAttribute = MatmulAlgoConfigAttribute
+    matmul_heuristic_result_dtype = np.dtype((np.uint64, 12))
     MatmulDescAttribute, MatrixLayoutAttribute = MatmulDescAttribute, MatrixLayoutAttribute
     MatmulPreferenceAttribute, Epilogue = MatmulPreferenceAttribute, Epilogue
     MatmulHeuristicResult, cuBLASLtError = Result, cuBLASLtError
@@ -132,6 +147,7 @@ class FakeLt:
         self.runs = runs
         self.without: set[int] = set()
         self.larger: Any = np.maximum
+        self.offered = [1]
         #: By handle: what was created, and the attributes that were set.
         self.made: dict[int, dict[Any, Any]] = {}
         self.algorithms: dict[int, dict[Any, Any]] = {}
@@ -174,24 +190,30 @@ class FakeLt:
         return DTYPES[attribute.name]
 
     get_matmul_desc_attribute_dtype = get_matrix_layout_attribute_dtype = get_matmul_preference_attribute_dtype = _dtype
+    get_matmul_algo_config_attribute_dtype = _dtype
 
     def matmul_algo_get_heuristic(self, handle: int, desc: int, a: int, b: int, c: int, d: int, preference: int, count: int,
                                   result: int, found: int) -> None:
         assert self.made[handle]["what"] == "handle"
-        assert count == 1
+        assert count >= len(self.offered)
         how = self.made[desc]
         if how.get(MatmulDescAttribute.EPILOGUE, 1) in self.without:
             raise cuBLASLtError("not supported")
         assert how.get(MatmulDescAttribute.BIAS_POINTER) or how.get(MatmulDescAttribute.EPILOGUE, 1) == 1
         self.planned += 1
-        number = 10_000 + self.planned
         pointer = how.get(MatmulDescAttribute.BIAS_POINTER, 0)
-        self.algorithms[number] = {**self.made[preference], "vector": pointer & -pointer, "of": (desc, a, b, d),
-                                   "epilogue": how.get(MatmulDescAttribute.EPILOGUE, 1),
-                                   "bytes": min(1024, self.made[preference][_P.MAX_WORKSPACE_BYTES])}
-        words = at(result, np.uint64, 10)
-        words[0], words[8], words[9] = number, self.algorithms[number]["bytes"], how["compute"] in self.without
-        at(found, np.int32)[0] = 1
+        for k, shares in enumerate(self.offered):
+            number = 10_000 * (1 + k) + self.planned
+            self.algorithms[number] = {**self.made[preference], "vector": pointer & -pointer, "of": (desc, a, b, d),
+                                       "epilogue": how.get(MatmulDescAttribute.EPILOGUE, 1), "shares": shares,
+                                       "bytes": min(1024 + 256 * k, self.made[preference][_P.MAX_WORKSPACE_BYTES])}
+            words = at(result + 96 * k, np.uint64, 10)
+            words[0], words[8], words[9] = number, self.algorithms[number]["bytes"], how["compute"] in self.without
+        at(found, np.int32)[0] = len(self.offered)
+
+    def matmul_algo_config_get_attribute(self, algo: int, attribute: int, value: int, nbytes: int, written: int) -> None:
+        assert (attribute, nbytes) == (MatmulAlgoConfigAttribute.SPLITK_NUM, 4)
+        at(value, np.int32)[0] = self.algorithms[int(at(algo, np.uint64)[0])]["shares"]
 
     def matmul_algo_check(self, handle: int, desc: int, a: int, b: int, c: int, d: int, algo: int, result: int) -> None:
         if self.made[desc][MatmulDescAttribute.EPILOGUE] in self.without:
@@ -224,7 +246,8 @@ class FakeLt:
         count = z.get(MatrixLayoutAttribute.BATCH_COUNT, 1)
         then = how.get(MatmulDescAttribute.EPILOGUE, 1)
         self.calls.append({"sizes": (m, n, k), "count": count, "transposed": (ta, tb), "data": x["data"], "stream": stream,
-                           "compute": how["compute"], "epilogue": then, "workspace": workspace, "c": d, "factor": factor})
+                           "compute": how["compute"], "epilogue": then, "workspace": workspace, "c": d, "factor": factor,
+                           "shares": chosen["shares"]})
         size = np.dtype(STORED[x["data"]]).itemsize
         steps = [layout.get(MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, 0) * size for layout in (x, y, z)]
         for i in range(count if self.runs() else 0):

@@ -262,6 +262,17 @@ def test_a_product_is_planned_once_and_descriptors_go_with_their_plans(plain, mo
     assert [made["what"] for made in lt.made.values()] == ["handle"]
 
 
+@pytest.mark.parametrize("k, offered, taken", [
+    (64, [132, 16, 1, 8], 1), (256, [2, 1], 1), (128, [16, 8], 16), (7, [1, 2], 1),
+    (512, [264, 33, 16], 16), (512, [32, 1], 32), (1024, [8, 1], 8), (1024, [65, 1], 1)])
+def test_short_sums_are_not_split(plain, monkeypatch, k, offered, taken):
+    lt = FakeLt()
+    lt.offered = offered
+    monkeypatch.setattr(plain, "library", products(lt))
+    multiplied(laid_out("plain", (5, k), "float32"), laid_out("plain", (k, 3), "float32"))
+    assert [call["shares"] for call in lt.calls] == [taken]
+
+
 @pytest.mark.parametrize("call", ["matmul_algo_get_heuristic", "matmul_algo_check", "matmul_desc_create"])
 def test_a_plan_that_fails_for_now_is_made_later(call, monkeypatch):
     """During a capture cuBLASLt of CUDA 13.3 finds no algorithm for anything (INTERNAL_ERROR)."""

@@ -204,7 +204,7 @@ def parameters(function):
 @without_nvmath
 def test_nvmath_has_every_function_that_is_called_with_as_many_arguments():
     lt = importlib.import_module("nvmath.bindings.cublasLt")
-    names = [name for name in vars(FakeLt) if re.match(r"(create|mat|get)", name)]
+    names = [name for name, fake in vars(FakeLt).items() if callable(fake) and re.match(r"(create|mat|get)", name)]
     assert len(names) > 12
     for name in names:
         fake = getattr(FakeLt, name).__code__
@@ -227,7 +227,8 @@ def test_nvmath_has_every_member_with_the_number_and_size_that_tests_count_on():
     lt = importlib.import_module("nvmath.bindings.cublasLt")
     for kind, sizes in (("MatmulDescAttribute", lt.get_matmul_desc_attribute_dtype),
                         ("MatrixLayoutAttribute", lt.get_matrix_layout_attribute_dtype),
-                        ("MatmulPreferenceAttribute", lt.get_matmul_preference_attribute_dtype), ("Epilogue", None)):
+                        ("MatmulPreferenceAttribute", lt.get_matmul_preference_attribute_dtype),
+                        ("MatmulAlgoConfigAttribute", lt.get_matmul_algo_config_attribute_dtype), ("Epilogue", None)):
         for member in getattr(fake_cublas, kind):
             real = getattr(lt, kind)[member.name]
             assert int(real) == int(member)
@@ -241,9 +242,12 @@ def test_nvmath_has_every_member_with_the_number_and_size_that_tests_count_on():
         gpu_problems.COMPUTE_32F, gpu_problems.COMPUTE_64F, gpu_problems.COMPUTE_32F_FAST_TF32]
     # The algorithm is the first field, so the result's address is its address.
     assert lt.matmul_heuristic_result_dtype.fields["algo"][1] == 0
-    result = lt.MatmulHeuristicResult(1)
-    assert isinstance(result.ptr, int)
-    assert int(result.workspace_size) >= 0
+    results = lt.MatmulHeuristicResult(3)
+    size = lt.matmul_heuristic_result_dtype.itemsize
+    assert size == FakeLt.matmul_heuristic_result_dtype.itemsize
+    for k in range(3):
+        assert results[k].ptr == results.ptr + k * size
+        assert int(results[k].workspace_size) >= 0
 
 
 class Real:
@@ -265,6 +269,10 @@ class Real:
         fake_cublas.at(arguments[-2] + self._lt.matmul_heuristic_result_dtype.fields["state"][1], np.int32)[0] = 0
         fake_cublas.at(arguments[-1], np.int32)[0] = 1
         self.asked += 1
+
+    def matmul_algo_config_get_attribute(self, *arguments):
+        assert len(arguments) == len(parameters(self._lt.matmul_algo_config_get_attribute))
+        fake_cublas.at(arguments[2], np.int32)[0] = 1
 
     def matmul_algo_check(self, *arguments):
         assert len(arguments) == len(parameters(self._lt.matmul_algo_check))
