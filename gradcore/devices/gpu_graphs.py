@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import numpy as np
+
 from gradcore.devices.gpu_faults import Watch, raise_fault
+from gradcore.devices.gpu_mailbox import TURN, Mailbox
 from gradcore.devices.gpu_numbers import Numbers
 from gradcore.errors import CaptureError
 from gradcore.forking import long
@@ -144,6 +147,19 @@ class Graphs:
         self._cuda.memcpyAsync(target, source, nbytes, _HOST_TO_DEVICE, stream)
         if not self._device.staged:
             self._cuda.streamSynchronize(stream)
+
+    #: Bytes of device memory that a mailbox needs.
+    turn = TURN
+
+    def mailboxes(self, copies: Sequence[Sequence[tuple[int, int]]], table: Numbers | None, turns: int,
+                  tag: int) -> list[Mailbox | None]:
+        """A mailbox for each list of copies, given as addresses and bytes, None for none; the first copies the table, too. Each
+        has ``turn`` bytes from ``turns`` on."""
+        zeros = np.zeros(len(copies) * TURN, np.uint8)
+        self._send(turns, zeros.ctypes.data, zeros.nbytes)
+        tables = [table, *[None] * len(copies)]
+        return [Mailbox(self._device, of, tables[k], turns + k * TURN, tag) if of or tables[k] else None
+                for k, of in enumerate(copies)]
 
     def numbers(self, count: int, address: int) -> Numbers:
         """A table for the numbers of up to ``count`` ops, ``count * ROOM`` bytes from ``address`` on."""

@@ -34,17 +34,22 @@ class Moving:
 class Numbers:
     """The fields of up to ``count`` ops, ``ROOM`` bytes each from ``address`` on.
 
-    A run writes to :attr:`values` and then calls :meth:`fill`, which makes one copy by ``send(target, source, nbytes)``: on the
-    stream of the launch, and with the source read when it returns, as CUDA does for up to 64 KiB of pageable memory.
+    A run writes to :attr:`values`, and copies what :meth:`computed` returns there, on the stream of the launch. The first time,
+    an op's fields are copied by ``send(target, source, nbytes)``, which must have read the source when it returns, as CUDA does
+    for up to 64 KiB of pageable memory.
     """
 
     def __init__(self, count: int, address: int, send: Callable[[int, int, int], None]) -> None:
         self.values: list[Any] = []
         #: True during a capture, when nothing can be added any more.
         self.frozen = False
-        self._address = address
+        self.address = address
+        self.nbytes = count * ROOM
         self._send = send
         self._staged = np.zeros(count * ROOM, np.uint8)
+        self._bytes = memoryview(self._staged)
+        #: The values that the staged fields were computed from.
+        self._computed: list[Any] = []
         #: For each op: the staging array of its fields, the function that computes them, and the slice of values that it takes.
         self._held: list[tuple[Any, How, slice]] = []
         #: The index of an op by that of its first number.
@@ -65,15 +70,16 @@ class Numbers:
             fields = self._staged[place * ROOM:place * ROOM + dtype.itemsize].view(dtype)
             self._held.append((fields, how, slice(first, first + len(numbers))))
             self._compute(*self._held[place])
-            self._send(self._address + place * ROOM, fields.ctypes.data, dtype.itemsize)
-        return np.uint64(self._address + place * ROOM)
+            self._send(self.address + place * ROOM, fields.ctypes.data, dtype.itemsize)
+        return np.uint64(self.address + place * ROOM)
 
-    def fill(self) -> None:
-        """Compute the fields from :attr:`values`, and copy them to the device for the next launch."""
-        if self._held:
+    def computed(self) -> memoryview:
+        """The bytes of all fields, from :attr:`values`."""
+        if self.values != self._computed:
             for held in self._held:
                 self._compute(*held)
-            self._send(self._address, self._staged.ctypes.data, len(self._held) * ROOM)
+            self._computed = [*self.values]
+        return self._bytes
 
     def _compute(self, fields: Any, how: How, numbers: slice) -> None:
         fields[0] = how(*map(float, self.values[numbers]))

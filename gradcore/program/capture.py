@@ -1,9 +1,10 @@
 """Replays as CUDA graphs: a program's calls as one launch, over memory with fixed addresses.
 
 The first run over an arena calls the kernels one by one, which compiles and loads them, and then captures the same calls;
-later runs launch the captured graph. What differs from run to run is put where the captured launches read it: inputs are
-copied into memory that the program owns, and the numbers of optimizers into a table behind them. A gradient in a slot that a
-run adds to is not copied: its address is captured, and the calls are captured again when it has moved.
+later runs launch the captured graph. What differs from run to run is put where the captured launches read it: the first of them
+copies inputs into memory that the program owns, and the numbers of optimizers into a table behind them (``gpu_mailbox.py``).
+A gradient in a slot that a run adds to is not copied: its address is captured, and the calls are captured again when it has
+moved.
 
 Where something cannot be captured, the kernels are called one by one as on other devices, and ``explain()`` says why.
 """
@@ -68,10 +69,12 @@ class CapturedReplay(Replay):
         #: Memory that the program owns: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None
         self._table: Numbers | None = None
-        #: The copies made before a launch: position of the input, or of the cotangent; address of the copy; offset of the first
-        #: byte that is copied; and number of bytes.
-        self._inputs_in: list[tuple[int, int, int, int]] = []
-        self._cotangents_in: list[tuple[int, int, int, int]] = []
+        #: The copies that each part begins with: position of the input, or of the cotangent; address of the copy; offset of the
+        #: first byte that is copied; and number of bytes. And of the run that goes on, the addresses of those bytes.
+        self._copies: tuple[list[tuple[int, int, int, int]], ...] = ([], [])
+        self._sources: list[int] = []
+        #: By part.
+        self._boxes: list[Any] = []
         #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
         #: By part, the input buffers that it writes to.
@@ -112,9 +115,11 @@ class CapturedReplay(Replay):
         count = sum(any(isinstance(x, Number) for x in i.operands) for i in self.program.instructions)
         if not at + count:
             return
-        spec, first = TensorSpec.of((at + count * ROOM,), "uint8"), self.program.instructions[0].tag
-        tag = Tag("program", "", first.phase, "input", first.site, None, spec)
-        self._own = self.device.allocate(spec.nbytes, TAGS.index(tag))
+        graphs, parts = self.device.graphs, len(self.program.spans)
+        turns = at + count * ROOM
+        spec, first = TensorSpec.of((turns + parts * graphs.turn,), "uint8"), self.program.instructions[0].tag
+        tag = TAGS.index(Tag("program", "", first.phase, "input", first.site, None, spec))
+        self._own = self.device.allocate(spec.nbytes, tag)
         for buffer, places in self._brought.items():
             home, low, _ = homes[buffer]
             for args, k, spec in places:
@@ -126,8 +131,10 @@ class CapturedReplay(Replay):
             firsts = {x.buffer: k for k, x in reversed([*enumerate(given)])}
             return [(k, start + homes[b][0], *homes[b][1:]) for b, k in firsts.items() if b in homes and homes[b][2]]
 
-        self._inputs_in, self._cotangents_in = copies(self.program.inputs), copies(self.program.cotangents)
-        self._table = self.device.graphs.numbers(count, start + at)
+        self._copies = copies(self.program.inputs), copies(self.program.cotangents)
+        self._table = graphs.numbers(count, start + at) if count else None
+        self._boxes = graphs.mailboxes([[(home, nbytes) for _, home, _, nbytes in of] for of in self._copies[:parts]],
+                                       self._table, start + turns, tag)
         bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
@@ -153,7 +160,7 @@ class CapturedReplay(Replay):
             for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
                 args[k] = values[at]
         bound.numbers, self._table, self._own = self._plain, None, None
-        self._inputs_in, self._cotangents_in = [], []
+        self._copies, self._boxes = ([], []), []
         if self._inputs:
             # The second part is still to run, and reads these inputs.
             super()._bring(bound, self._inputs)
@@ -169,11 +176,16 @@ class CapturedReplay(Replay):
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         super()._bring(bound, inputs)
-        for k, home, low, nbytes in self._inputs_in:
-            source = inputs[k].storage.block.address + low + shift(inputs[k].spec, self.program.inputs[k].spec)
-            self.device.graphs.copy(home, source, nbytes)
-            if self._writes_inputs:
-                self._back[self.program.inputs[k].buffer] = source, home, nbytes
+        self._look_for(0, self.program.inputs, inputs)
+        if self._writes_inputs:
+            self._back = {self.program.inputs[k].buffer: (source, home, nbytes)
+                          for source, (k, home, _, nbytes) in zip(self._sources, self._copies[0], strict=True)}
+
+    def _look_for(self, part: int, traced: Sequence[Operand], given: Sequence[Any]) -> None:
+        """Find the bytes that the part copies."""
+        self._sources = [given[k].storage.block.address + low
+                         + (0 if given[k].spec is traced[k].spec else shift(given[k].spec, traced[k].spec))
+                         for k, _, low, _ in self._copies[part]]
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
         if self._bound is not None and self._moved():
@@ -184,30 +196,38 @@ class CapturedReplay(Replay):
         assert self._bound is not None
         if self.device.several:
             self._note_stream(self._bound, cotangents)
-        for k, home, low, nbytes in self._cotangents_in:
-            g = cotangents[k]
-            source = g.storage.block.address + low + shift(g.spec, self.program.cotangents[k].spec)
-            self.device.graphs.copy(home, source, nbytes)
+        self._look_for(1, self.program.cotangents, cotangents)
         return super().backward(cotangents)
 
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
         super()._note_stream(bound, inputs)
         if self._own is not None:
             self._own.block.use_on(self.device.current)
+            for box in self._boxes:
+                if box is not None:
+                    box.note_stream()
 
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
-        if self.reason or not calls:
+        if self.reason:
             run_calls(calls)
             return
-        if self._table is not None:
-            self._table.fill()
+        box = self._boxes[part] if self._boxes else None
+        if box is not None:
+            box.post(self._sources)
+        if not calls:
+            # A second part may read what the first was given.
+            _bring(box)
+            return
         given = [*[leaf.grad.storage.block.address for leaf in self.trace.slots.values()], rounded()]
         captured = self._captured.get(part)
         if captured is not None and captured.given == given:
             captured.launched = True
             captured.graph.launch(self.device.current)
+            if box is not None:
+                box.sent()
             self._copy_back(part)
             return
+        _bring(box)
         run_calls(calls)
         self._copy_back(part)
         if captured is not None:
@@ -230,8 +250,14 @@ class CapturedReplay(Replay):
         try:
             bound = self._bound
             assert bound is not None
-            graph = self.device.graphs.capture(lambda: _run_named(calls, bound.callers[part]))
-            self._captured[part] = Captured(graph, given, len(calls))
+            callers, box = bound.callers[part], self._boxes[part] if self._boxes else None
+
+            def run() -> None:
+                if box is not None:
+                    box.bring()
+                _run_named(calls, callers)
+
+            self._captured[part] = Captured(self.device.graphs.capture(run), given, len(calls))
         except DeviceFault:
             raise
         except Exception as error:
@@ -252,6 +278,13 @@ def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
     """The replay of a trace: by graphs if its device has them and ``capture`` is true."""
     graphs = get_device(trace.program.device).graphs
     return Replay(trace, plan) if graphs is None or not capture else CapturedReplay(trace, plan)
+
+
+def _bring(box: Any) -> None:
+    """Make the copies that were posted, outside a graph."""
+    if box is not None:
+        box.bring()
+        box.sent()
 
 
 def _run_named(calls: list[KernelCall], instructions: Sequence[Instruction]) -> None:

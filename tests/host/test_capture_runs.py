@@ -9,7 +9,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import cuda
-from gradcore.devices import precision
+from gradcore.devices import gpu_mailbox, precision
 from gradcore.events import TAGS
 from tests.conftest import raises
 from tests.host.captured_steps import Training, data, full, on, plant
@@ -307,7 +307,7 @@ def test_the_programs_own_memory_is_in_the_account(bed):
     x = full(1)
     f(x), f(x)
     own = [b for b in bed.device.ledger.live.values() if TAGS[b.tag].op == "program"]
-    assert [(b.requested, TAGS[b.tag].role) for b in own] == [(512, "input")]
+    assert [(b.requested, TAGS[b.tag].role) for b in own] == [(512 + gpu_mailbox.TURN, "input")]
     reserved = bed.device.ledger.reserved
     for _ in range(5):
         f(x)

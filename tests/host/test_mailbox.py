@@ -1,0 +1,104 @@
+"""What differs between the launches of a captured program, without a GPU: copies that the graph's first kernel makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import gradcore
+from gradcore.devices import gpu_mailbox
+from tests.host.captured_steps import Training, full, on
+from tests.host.graph_bed import bits
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+
+def twice():
+    """A compiled function that has been captured, and its mailbox."""
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    for k in range(3):
+        f(full(k))
+    box, = f._cached()[0].replay._boxes
+    return f, box
+
+
+def ahead(f, count):
+    """The results of more launches than there are slots, of which none runs before the host looks at a result."""
+    inputs = [full(k / 8) for k in range(count)]
+    found = [f(x) for x in inputs]
+    return [bits(y) for y in found], [bits(x.tanh() * 2) for x in inputs]
+
+
+def test_the_host_is_never_so_far_ahead_that_it_writes_to_a_slot_in_use(bed, monkeypatch):
+    monkeypatch.setattr(gpu_mailbox, "SLOTS", 4)
+    f, _ = twice()
+    found, expected = ahead(f, 11)
+    assert found == expected
+
+
+def test_a_slot_that_is_written_to_too_early_is_found(bed, monkeypatch):
+    monkeypatch.setattr(gpu_mailbox, "SLOTS", 4)
+    f, _ = twice()
+    monkeypatch.setattr(gpu_mailbox, "SLOTS", 1000)
+    with monkeypatch.context() as patch:
+        # Slots in turn as before, but without a look at the device's count.
+        patch.setattr(gpu_mailbox.Mailbox, "post", reckless)
+        found, expected = ahead(f, 11)
+    assert found != expected
+
+
+def reckless(box, sources):
+    box._words[(256 + box._taken % 4 * box._room) // 8 + 1] = sources[0]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_beside_a_launch_loses_no_slot(bed, monkeypatch, when):
+    f, _ = twice()
+    launch = type(f._cached()[0].replay._captured[0].graph).launch
+
+    def interrupted(graph, stream):
+        if when == "after":
+            launch(graph, stream)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(f._cached()[0].replay._captured[0].graph), "launch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            f(full(3))
+    found, expected = ahead(f, 5)
+    assert found == expected
+
+
+@pytest.mark.parametrize("nbytes", [1, 4, 13, 16, 4096, 100_004, 300_001])
+@pytest.mark.parametrize("beyond", [0, 1, 4, 16])
+def test_every_byte_is_copied_whatever_its_alignment(bed, nbytes, beyond):
+    random = np.random.default_rng(0).integers(0, 256, 2 * 300_064).astype(np.uint8)
+    source, target = gradcore.tensor(random, **on), gradcore.tensor(random * 0, **on)
+    turn = gradcore.tensor(np.zeros(gpu_mailbox.TURN, np.uint8), **on)
+    home = target.storage.block.address
+    copies = [(home, nbytes), (home + 300_032 + beyond, nbytes)]
+    box = gpu_mailbox.Mailbox(bed.device, copies, None, turn.storage.block.address, 0)
+    expected = random * 0
+    for k in range(3):
+        start = source.storage.block.address + k * 16
+        box.post([start + beyond, start + 300_000])
+        box.bring()
+        box.sent()
+        expected[:nbytes] = random[k * 16 + beyond:][:nbytes]
+        expected[300_032 + beyond:][:nbytes] = random[k * 16 + 300_000:][:nbytes]
+        np.testing.assert_array_equal(target.cpu().numpy(), expected)
+
+
+def test_numbers_come_with_the_inputs(bed):
+    eager, captured = Training("Adam"), Training("Adam", gradcore.compile)
+    for k in range(6):
+        eager.step(k), captured.step(k)
+    uploads = []
+    for training in (eager, captured):
+        bed.take()
+        training.step(6)
+        uploads.append(bed.take().count("upload"))
+    assert uploads[0] == uploads[1], "only a step's data is uploaded"
+    assert captured.state() == eager.state()
