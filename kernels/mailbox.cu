@@ -1,6 +1,7 @@
-// The first kernel of a captured program: copies what differs from launch to launch to the addresses where the others read it.
+// The first and the last kernel of a captured program: the first copies what differs from launch to launch to the addresses where
+// the others read it, the last what they return to where a launch wants it.
 //
-// The host writes what to copy into a slot of pinned memory, which this kernel reads over the bus, so that a launch takes one call
+// The host writes what to copy into a slot of pinned memory, which these kernels read over the bus, so that a launch takes one call
 // to the driver and not another one for each copy. There are several slots, since the host runs ahead of the device; launches take
 // them in turn, and the last block of each tells the host that its slot is free again.
 //
@@ -35,14 +36,15 @@ __device__ __forceinline__ void copy_words(const Copies& c) {
     }
 }
 
-// `box` begins with the number of launches whose slots are free, and its slots of `room` bytes begin 256 bytes later.
-extern "C" __global__ void bring(u64 box, i64 room, i64 slots, i64 count, Turn* turn) {
+// Makes the copies from `first` to `last` of this launch, whose slot is free afterwards if `ends`. `box` begins with the number of
+// launches whose slots are free, and its slots of `room` bytes begin 256 bytes later.
+extern "C" __global__ void bring(u64 box, i64 room, i64 slots, i64 first, i64 last, bool ends, Turn* turn) {
     __shared__ Copies copies[32];
     u64 taken = turn->taken;
     // What the host has written since an earlier launch must not come from a cache.
     const volatile u64* slot = (const volatile u64*)(box + 256 + taken % (u64)slots * (u64)room);
-    for (i64 first = 0; first < count; first += 32) {
-        int some = (int)(count - first < 32 ? count - first : 32);
+    for (; first < last; first += 32) {
+        int some = (int)(last - first < 32 ? last - first : 32);
         __syncthreads();
         for (int k = threadIdx.x; k < 3 * some; k += blockDim.x) ((u64*)copies)[k] = slot[3 * first + k];
         __syncthreads();
@@ -59,7 +61,7 @@ extern "C" __global__ void bring(u64 box, i64 room, i64 slots, i64 count, Turn* 
             else copy_words<unsigned char>(c);
         }
     }
-    if (last_of(&turn->arrivals, 0, (int)gridDim.x) && !threadIdx.x) {
+    if (ends && last_of(&turn->arrivals, 0, (int)gridDim.x) && !threadIdx.x) {
         turn->taken = taken + 1;
         *(volatile u64*)box = taken + 1;
     }

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.gpu_faults import Watch, raise_fault
-from gradcore.devices.gpu_mailbox import TURN, Mailbox
+from gradcore.devices.gpu_mailbox import TURN, Copies, Mailbox
 from gradcore.devices.gpu_numbers import Numbers
 from gradcore.errors import CaptureError
 from gradcore.forking import long
@@ -151,15 +151,13 @@ class Graphs:
     #: Bytes of device memory that a mailbox needs.
     turn = TURN
 
-    def mailboxes(self, copies: Sequence[Sequence[tuple[int, int]]], table: Numbers | None, turns: int,
-                  tag: int) -> list[Mailbox | None]:
-        """A mailbox for each list of copies, given as addresses and bytes, None for none; the first copies the table, too. Each
-        has ``turn`` bytes from ``turns`` on."""
-        zeros = np.zeros(len(copies) * TURN, np.uint8)
-        self._send(turns, zeros.ctypes.data, zeros.nbytes)
-        tables = [table, *[None] * len(copies)]
-        return [Mailbox(self._device, of, tables[k], turns + k * TURN, tag) if of or tables[k] else None
-                for k, of in enumerate(copies)]
+    def mailbox(self, into: Copies, out: Copies, table: Numbers | None, turn: int, tag: int) -> Mailbox | None:
+        """A mailbox for a graph, None for one that copies nothing into the program."""
+        if not into and table is None:
+            return None
+        zeros = np.zeros(TURN, np.uint8)
+        self._send(turn, zeros.ctypes.data, zeros.nbytes)
+        return Mailbox(self._device, into, out, table, turn, tag)
 
     def numbers(self, count: int, address: int) -> Numbers:
         """A table for the numbers of up to ``count`` ops, ``count * ROOM`` bytes from ``address`` on."""

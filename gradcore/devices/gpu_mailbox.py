@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,26 +21,32 @@ from gradcore.spec import round_up
 SLOTS = 64
 #: Bytes of device memory for the count of launches.
 TURN = 16
-#: Bytes in front of the slots, the address and sizes of a copy, and the bytes that a block copies.
-_HEAD, _COPY, _SHARE = 256, 24, 16 << 10
+#: Bytes in front of the slots, those that say what to copy, those that a block copies, and the most blocks.
+_HEAD, _COPY, _SHARE, _MOST = 256, 24, 16 << 10, 264
+#: Addresses, each with a number of bytes.
+Copies = Sequence[tuple[int, int]]
 
 
 class Mailbox:
-    """The slots of one captured graph. ``sizes`` are the homes and the bytes of its copies, and ``turn`` the address of
-    :data:`TURN` bytes of device memory, which are 0. Of each copy a launch says only where its source is.
+    """The slots of one captured graph. A launch copies ``into`` the program from where it says, and ``out`` of it to where it
+    says: both are addresses in the program's memory with numbers of bytes. The ``table`` of numbers is copied too. At ``turn``
+    are :data:`TURN` bytes of device memory, which are 0.
     """
 
-    def __init__(self, device: Any, copies: Sequence[tuple[int, int]], table: Any, turn: int, tag: int) -> None:
+    def __init__(self, device: Any, into: Copies, out: Copies, table: Any, turn: int, tag: int) -> None:
         self._device = device
         self._table = table
-        self._copies = [*copies, *([(table.address, table.nbytes)] if table is not None else [])]
         self._turn = turn
         #: Launches so far, and the stream of the last one. Has the next one been posted?
         self._taken = 0
         self._last = device.current
         self._posted = False
-        numbers = round_up(len(self._copies) * _COPY)
-        self._room = numbers + (table.nbytes if table is not None else 0)
+        numbers = [] if table is None else [(table.address, table.nbytes)]
+        self._brought = len(into) + len(numbers)
+        self._out = out
+        self._blocks = [_blocks_for([*into, *numbers]), _blocks_for(out)]
+        head = round_up((self._brought + len(out)) * _COPY)
+        self._room = head + sum(nbytes for _, nbytes in numbers)
         self._storage = get_device("pinned").allocate(_HEAD + SLOTS * self._room, tag)
         block = self._storage.block
         block.use_on(device.current)
@@ -47,17 +54,17 @@ class Mailbox:
         self._bytes = memoryview((ctypes.c_char * block.requested).from_address(block.address)).cast("B")
         self._words = self._bytes.cast("Q")
         self._words[0] = 0
-        self._numbers = _HEAD + numbers
+        self._numbers = _HEAD + head
         for slot in range(SLOTS):
             start = _HEAD + slot * self._room
-            sources = [0] * len(copies) + [self._address + start + numbers] * (table is not None)
-            for k, ((home, nbytes), source) in enumerate(zip(self._copies, sources, strict=True)):
-                at = (start + k * _COPY) // 8
-                self._words[at], self._words[at + 1], self._words[at + 2] = home, source, nbytes
-        self._blocks = max(1, min(-(-sum(nbytes for _, nbytes in self._copies) // _SHARE), 264))
+            copies = [*[(home, 0, nbytes) for home, nbytes in into],
+                      *[(home, block.address + start + head, nbytes) for home, nbytes in numbers],
+                      *[(0, home, 0) for home, _ in out]]
+            for k, word in enumerate(chain(*copies)):
+                self._words[start // 8 + k] = word
 
-    def post(self, sources: Sequence[int]) -> None:
-        """Say where the next launch finds what it copies."""
+    def post(self, sources: Sequence[int], targets: Sequence[int] = ()) -> None:
+        """Say where the next launch finds what it copies, and where it leaves what it returns, unless it returns nothing."""
         words = self._words
         if self._posted:
             # An error or an interrupt came, before or after the launch.
@@ -77,6 +84,15 @@ class Mailbox:
             first = self._numbers + start
             staged = self._table.computed()
             self._bytes[first:first + len(staged)] = staged
+            at += 3
+        if targets:
+            for target, (_, nbytes) in zip(targets, self._out, strict=True):
+                words[at - 1], words[at + 1] = target, nbytes
+                at += 3
+        else:
+            for _ in self._out:
+                words[at + 1] = 0
+                at += 3
 
     def sent(self) -> None:
         """Count a launch that has been submitted on the current stream."""
@@ -85,10 +101,27 @@ class Mailbox:
         self._posted = False
 
     def bring(self) -> None:
-        """Launch the kernel that copies, or capture it."""
-        gpu_launch.start("mailbox", "bring", self._blocks, gpu_launch.BLOCK, (
-            np.uint64(self._address), np.int64(self._room), np.int64(SLOTS), np.int64(len(self._copies)),
+        """Begin a graph that is being captured."""
+        self._start(0, 0, self._brought, not self._out)
+
+    def deliver(self) -> None:
+        """End a graph that is being captured."""
+        if self._out:
+            self._start(1, self._brought, self._brought + len(self._out), True)
+
+    def bring_alone(self) -> None:
+        """Copy what was posted for programs that are not launched as a graph."""
+        self._start(0, 0, self._brought, True)
+        self.sent()
+
+    def _start(self, which: int, first: int, last: int, ends: bool) -> None:
+        gpu_launch.start("mailbox", "bring", self._blocks[which], gpu_launch.BLOCK, (
+            np.uint64(self._address), np.int64(self._room), np.int64(SLOTS), np.int64(first), np.int64(last), np.bool_(ends),
             np.uint64(self._turn)))
 
     def note_stream(self) -> None:
         self._storage.block.use_on(self._device.current)
+
+
+def _blocks_for(copies: Copies) -> int:
+    return max(1, min(-(-sum(nbytes for _, nbytes in copies) // _SHARE), _MOST))

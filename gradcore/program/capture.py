@@ -73,8 +73,13 @@ class CapturedReplay(Replay):
         #: first byte that is copied; and number of bytes. And of the run that goes on, the addresses of those bytes.
         self._copies: tuple[list[tuple[int, int, int, int]], ...] = ([], [])
         self._sources: list[int] = []
-        #: By part.
-        self._boxes: list[Any] = []
+        #: By part, None for one that copies nothing.
+        self._boxes: list[Any] = [None, None]
+        #: What a launch copies out of the arena: a buffer, where it is, and bytes and tag of the copy. And by buffer, the
+        #: copies of the run that goes on.
+        self._out: list[tuple[int, int, int, int]] = []
+        self._out_bytes = 0, 0
+        self._made: dict[int, Storage] = {}
         #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
         #: By part, the input buffers that it writes to.
@@ -115,9 +120,8 @@ class CapturedReplay(Replay):
         count = sum(any(isinstance(x, Number) for x in i.operands) for i in self.program.instructions)
         if not at + count:
             return
-        graphs, parts = self.device.graphs, len(self.program.spans)
-        turns = at + count * ROOM
-        spec, first = TensorSpec.of((turns + parts * graphs.turn,), "uint8"), self.program.instructions[0].tag
+        graphs, turns = self.device.graphs, at + count * ROOM
+        spec, first = TensorSpec.of((turns + 2 * graphs.turn,), "uint8"), self.program.instructions[0].tag
         tag = TAGS.index(Tag("program", "", first.phase, "input", first.site, None, spec))
         self._own = self.device.allocate(spec.nbytes, tag)
         for buffer, places in self._brought.items():
@@ -133,8 +137,13 @@ class CapturedReplay(Replay):
 
         self._copies = copies(self.program.inputs), copies(self.program.cotangents)
         self._table = graphs.numbers(count, start + at) if count else None
-        self._boxes = graphs.mailboxes([[(home, nbytes) for _, home, _, nbytes in of] for of in self._copies[:parts]],
-                                       self._table, start + turns, tag)
+        whole = {x.buffer: x for x in self.program.outputs if self.program.buffers[x.buffer].kind == "made"
+                 and self.program.buffers[x.buffer].nbytes and self.program.split is None}
+        self._out = [(b, array.data.ptr, spec.nbytes, tag) for b, x in whole.items() for spec, tag, array in [bound.copied(x)]]
+        self._out_bytes = sum(nbytes for _, _, nbytes, _ in self._out), sum(round_up(nbytes) for _, _, nbytes, _ in self._out)
+        self._boxes = [graphs.mailbox([(home, nbytes) for _, home, _, nbytes in self._copies[k]],
+                                      [] if k else [(home, nbytes) for _, home, nbytes, _ in self._out],
+                                      None if k else self._table, start + turns + k * graphs.turn, tag) for k in range(2)]
         bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
@@ -160,7 +169,7 @@ class CapturedReplay(Replay):
             for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
                 args[k] = values[at]
         bound.numbers, self._table, self._own = self._plain, None, None
-        self._copies, self._boxes = ([], []), []
+        self._copies, self._boxes, self._out = ([], []), [None, None], []
         if self._inputs:
             # The second part is still to run, and reads these inputs.
             super()._bring(bound, self._inputs)
@@ -207,16 +216,34 @@ class CapturedReplay(Replay):
                 if box is not None:
                     box.note_stream()
 
+    def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
+        try:
+            super()._play(bound, part, inputs)
+        except BaseException:
+            self._made = {}
+            raise
+
+    def _make_results(self, bound: Binding) -> tuple[int, int]:
+        if self._boxes[0] is None or bound.freed:
+            return 0, 0
+        allocate = self.device.allocate
+        self._made = {b: allocate(nbytes, tag) for b, _, nbytes, tag in self._out}
+        return self._out_bytes
+
+    def _results(self, bound: Binding, inputs: Sequence[Any], copies: dict[int, Any] | None = None) -> list[Any]:
+        copies, self._made = self._made, {}
+        return super()._results(bound, inputs, copies)
+
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
         if self.reason:
             run_calls(calls)
             return
-        box = self._boxes[part] if self._boxes else None
+        box = self._boxes[part]
         if box is not None:
-            box.post(self._sources)
+            box.post(self._sources, [made.block.address for made in self._made.values()])
         if not calls:
             # A second part may read what the first was given.
-            _bring(box)
+            self._run_alone(calls, box)
             return
         given = [*[leaf.grad.storage.block.address for leaf in self.trace.slots.values()], rounded()]
         captured = self._captured.get(part)
@@ -227,8 +254,7 @@ class CapturedReplay(Replay):
                 box.sent()
             self._copy_back(part)
             return
-        _bring(box)
-        run_calls(calls)
+        self._run_alone(calls, box)
         self._copy_back(part)
         if captured is not None:
             self._forget()
@@ -237,6 +263,15 @@ class CapturedReplay(Replay):
         else:
             self._give_up(f"the memory that it uses moved {_MOST_UNUSED} times before it was launched: a gradient that is "
                           "referenced after a run keeps its memory, and a new tensor as a gradient has other memory")
+
+    def _run_alone(self, calls: list[KernelCall], box: Any) -> None:
+        """Make the posted copies, and run the calls between, one by one."""
+        if box is not None:
+            box.bring_alone()
+        run_calls(calls)
+        for buffer, home, nbytes, _ in self._out:
+            if buffer in self._made:
+                self.device.graphs.copy(self._made[buffer].block.address, home, nbytes)
 
     def _copy_back(self, part: int) -> None:
         """Copy what the program wrote to its copies of inputs back to the inputs."""
@@ -250,12 +285,14 @@ class CapturedReplay(Replay):
         try:
             bound = self._bound
             assert bound is not None
-            callers, box = bound.callers[part], self._boxes[part] if self._boxes else None
+            callers, box = bound.callers[part], self._boxes[part]
 
             def run() -> None:
                 if box is not None:
                     box.bring()
                 _run_named(calls, callers)
+                if box is not None:
+                    box.deliver()
 
             self._captured[part] = Captured(self.device.graphs.capture(run), given, len(calls))
         except DeviceFault:
@@ -278,13 +315,6 @@ def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
     """The replay of a trace: by graphs if its device has them and ``capture`` is true."""
     graphs = get_device(trace.program.device).graphs
     return Replay(trace, plan) if graphs is None or not capture else CapturedReplay(trace, plan)
-
-
-def _bring(box: Any) -> None:
-    """Make the copies that were posted, outside a graph."""
-    if box is not None:
-        box.bring()
-        box.sent()
 
 
 def _run_named(calls: list[KernelCall], instructions: Sequence[Instruction]) -> None:

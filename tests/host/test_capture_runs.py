@@ -307,7 +307,7 @@ def test_the_programs_own_memory_is_in_the_account(bed):
     x = full(1)
     f(x), f(x)
     own = [b for b in bed.device.ledger.live.values() if TAGS[b.tag].op == "program"]
-    assert [(b.requested, TAGS[b.tag].role) for b in own] == [(512 + gpu_mailbox.TURN, "input")]
+    assert [(b.requested, TAGS[b.tag].role) for b in own] == [(512 + 2 * gpu_mailbox.TURN, "input")]
     reserved = bed.device.ledger.reserved
     for _ in range(5):
         f(x)

@@ -20,7 +20,7 @@ def twice():
     f = gradcore.compile(lambda x: x.tanh() * 2)
     for k in range(3):
         f(full(k))
-    box, = f._cached()[0].replay._boxes
+    box, _ = f._cached()[0].replay._boxes
     return f, box
 
 
@@ -49,8 +49,9 @@ def test_a_slot_that_is_written_to_too_early_is_found(bed, monkeypatch):
     assert found != expected
 
 
-def reckless(box, sources):
-    box._words[(256 + box._taken % 4 * box._room) // 8 + 1] = sources[0]
+def reckless(box, sources, targets):
+    at = (256 + box._taken % 4 * box._room) // 8
+    box._words[at + 1], box._words[at + 3], box._words[at + 5] = sources[0], targets[0], box._out[0][1]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -79,16 +80,39 @@ def test_every_byte_is_copied_whatever_its_alignment(bed, nbytes, beyond):
     turn = gradcore.tensor(np.zeros(gpu_mailbox.TURN, np.uint8), **on)
     home = target.storage.block.address
     copies = [(home, nbytes), (home + 300_032 + beyond, nbytes)]
-    box = gpu_mailbox.Mailbox(bed.device, copies, None, turn.storage.block.address, 0)
+    box = gpu_mailbox.Mailbox(bed.device, copies, [], None, turn.storage.block.address, 0)
     expected = random * 0
     for k in range(3):
         start = source.storage.block.address + k * 16
         box.post([start + beyond, start + 300_000])
-        box.bring()
-        box.sent()
+        box.bring_alone()
         expected[:nbytes] = random[k * 16 + beyond:][:nbytes]
         expected[300_032 + beyond:][:nbytes] = random[k * 16 + 300_000:][:nbytes]
         np.testing.assert_array_equal(target.cpu().numpy(), expected)
+
+
+def test_results_count_as_if_they_were_allocated_after_the_run(bed):
+    """A graph copies them itself, so that they are there before."""
+    peaks = []
+    for capture in (True, False):
+        f = gradcore.compile(lambda x: ((x * 2).sum() * 3, x[:2] + 1), capture=capture)
+        x = gradcore.ones(3000, **on)
+        found = [f(x) for _ in range(3)]
+        del found
+        gradcore.reset_peak_memory_stats("cuda")
+        before = gradcore.memory_allocated("cuda")
+        found = f(x)
+        peaks.append((gradcore.max_memory_allocated("cuda") - before, gradcore.memory_allocated("cuda") - before))
+        del found, f, x
+    assert peaks[0] == peaks[1] and peaks[0][1] == 1024
+
+
+def test_a_result_of_each_run_is_memory_of_its_own(bed):
+    f = gradcore.compile(lambda x: (x.tanh(), x.tanh().sum()))
+    found = [f(full(k / 8)) for k in range(8)]
+    for k, (y, total) in enumerate(found):
+        assert bits(y) == bits(full(k / 8).tanh()) and bits(total) == bits(full(k / 8).tanh().sum())
+    assert len({t.storage.block.address for pair in found for t in pair}) == 16
 
 
 def test_numbers_come_with_the_inputs(bed):
