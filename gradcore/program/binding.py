@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -189,3 +190,15 @@ class Binding:
             found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
             self._origins[x.buffer] = found
         return found
+
+
+def is_any_held(entries: list[Left]) -> bool:
+    """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
+    getrefcount = sys.getrefcount
+    for entry in entries:
+        # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
+        if entry[1] is not None and (getrefcount(entry[1]) > 2 + (entry[0].grad is entry[1])
+                                     or entry[1].array is not entry[2] or entry[1].edge is not None
+                                     or getrefcount(entry[1].storage) > 3):
+            return True
+    return False

@@ -75,11 +75,9 @@ class CapturedReplay(Replay):
         self._sources: list[int] = []
         #: By part, None for one that copies nothing.
         self._boxes: list[Any] = [None, None]
-        #: What a launch copies out of the arena: a buffer, where it is, and bytes and tag of the copy. And by buffer, the
-        #: copies of the run that goes on.
+        #: What a launch copies out of the arena: a buffer, where it is, and bytes and tag of the copy; and bytes of all.
         self._out: list[tuple[int, int, int, int]] = []
         self._out_bytes = 0, 0
-        self._made: dict[int, Storage] = {}
         #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
         #: By part, the input buffers that it writes to.
@@ -229,10 +227,6 @@ class CapturedReplay(Replay):
         allocate = self.device.allocate
         self._made = {b: allocate(nbytes, tag) for b, _, nbytes, tag in self._out}
         return self._out_bytes
-
-    def _results(self, bound: Binding, inputs: Sequence[Any], copies: dict[int, Any] | None = None) -> list[Any]:
-        copies, self._made = self._made, {}
-        return super()._results(bound, inputs, copies)
 
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
         if self.reason:

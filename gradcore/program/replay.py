@@ -7,7 +7,6 @@ begins, that arena is left to its holder and the replay takes another.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from gradcore.events import TAGS
 from gradcore.forking import long
 from gradcore.memory.arena import Range, give_up_ranges
 from gradcore.program.arena import Arena, Part, moved, shift
-from gradcore.program.binding import Binding, Left
+from gradcore.program.binding import Binding, Left, is_any_held
 from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand
@@ -53,6 +52,8 @@ class Replay:
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in {*trace.storages, *trace.dropped}]
         self._most = [most_live(self.program, plan.overwritten(), *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
+        #: By buffer, the copies of results that a run has allocated.
+        self._made: dict[int, Storage] = {}
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
         later = self.program.instructions[self.program.split:] if self.program.split is not None else ()
@@ -193,7 +194,7 @@ class Replay:
             bound.close([g.storage.block for leaf, g, _ in entries if g is not None and leaf.grad is g])
 
     def _make_results(self, bound: Binding) -> tuple[int, int]:
-        """Allocate the results that the calls themselves copy out of the arena, if any: their requested and allocated bytes."""
+        """Allocate results that the calls themselves copy out of the arena: their requested and allocated bytes."""
         return 0, 0
 
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
@@ -314,8 +315,8 @@ class Replay:
         given = zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)
         return next((x, t) for x, t in given if x.buffer == buffer)
 
-    def _results(self, bound: Binding, inputs: Sequence[Any], copies: dict[int, Any] | None = None) -> list[Any]:
-        copies = {} if copies is None else copies
+    def _results(self, bound: Binding, inputs: Sequence[Any]) -> list[Any]:
+        copies, self._made = self._made, {}
         return [self._result(bound, x, inputs, copies) for x in self.program.outputs]
 
     def _result(self, bound: Binding, x: Operand, inputs: Sequence[Any], copies: dict[int, Any]) -> Any:
@@ -336,18 +337,6 @@ class Replay:
             copy = copies[x.buffer] = self.device.allocate(spec.nbytes, tag)
             local.state.launch(self._clone, source, self.device.array(copy.block, spec))
         return make_value(copy, x.spec, self.device.array(copy.block, x.spec), None)
-
-
-def is_any_held(entries: list[Left]) -> bool:
-    """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
-    getrefcount = sys.getrefcount
-    for entry in entries:
-        # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
-        if entry[1] is not None and (getrefcount(entry[1]) > 2 + (entry[0].grad is entry[1])
-                                     or entry[1].array is not entry[2] or entry[1].edge is not None
-                                     or getrefcount(entry[1].storage) > 3):
-            return True
-    return False
 
 
 def run_calls(calls: list[KernelCall]) -> None:
