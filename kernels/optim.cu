@@ -10,14 +10,11 @@
 
 #include "common.cuh"
 
-// Up to 64 parameters with their gradients and up to three states (0 for none), and the first block of each.
+// Up to 64 parameters with their gradients and up to three states (0 for none), the first block of each, and elements per block.
 struct Group {
-    i64 count, first[64], sizes[64];
+    i64 count, chunk, first[64], sizes[64];
     u64 tensors[5][64];
 };
-
-// Elements per block: 256 threads, 16 each.
-#define CHUNK 4096
 
 // The index of the tensor that this block updates.
 __device__ __forceinline__ int owner(const Group& group) {
@@ -38,8 +35,8 @@ __device__ __forceinline__ void update(const Group& group, const How how) {
     typedef WIDE(T) A;
     const int N = 16 / sizeof(T), S = Update::states;
     int tensor = owner(group);
-    i64 start = (blockIdx.x - group.first[tensor]) * CHUNK, n = group.sizes[tensor];
-    i64 end = start + CHUNK < n ? start + CHUNK : n;
+    i64 start = (blockIdx.x - group.first[tensor]) * group.chunk, n = group.sizes[tensor];
+    i64 end = start + group.chunk < n ? start + group.chunk : n;
     T *p = (T*)group.tensors[0][tensor], *s[S];
     const T* g = (const T*)group.tensors[1][tensor];
     u64 bits = (u64)p | (u64)g;

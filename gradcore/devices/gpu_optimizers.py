@@ -15,8 +15,12 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_numbers import How, Moving
 from gradcore.devices.kernels import decays
 
-_GROUP, _CHUNK = 64, 4096
-GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (5, _GROUP))])
+_GROUP = 64
+#: Elements per block of 256 threads: many if that makes as many blocks as fill a GPU, else few, since a thread's accesses wait
+#: for one another.
+_MANY, _FEW, _FULL = 4096, 1024, 264
+GROUP = np.dtype([("count", "i8"), ("chunk", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)),
+                  ("tensors", "u8", (5, _GROUP))])
 SGD = np.dtype([(name, "f8") for name in ("rate", "momentum", "dampening", "decay")]
                + [(name, "i8") for name in ("kept", "nesterov", "maximize", "first")])
 ADAM = np.dtype([(name, "f8") for name in ("rate", "correction", "root", "beta1", "beta2", "eps", "decay")]
@@ -54,11 +58,12 @@ def _groups(tensors: tuple[tuple[Any, int], ...]) -> list[tuple[Any, int, list[i
         for start in range(0, len(whole), _GROUP):
             some = whole[start:start + _GROUP]
             group, blocks = np.zeros((), GROUP), 0
-            group["count"] = len(some)
+            chunk = _MANY if sum(-(-tensors[k][1] // _MANY) for k in some) >= _FULL else _FEW
+            group["count"], group["chunk"] = len(some), chunk
             for place, k in enumerate(some):
                 group["first"][place] = blocks
                 group["sizes"][place] = tensors[k][1]
-                blocks += -(-tensors[k][1] // _CHUNK)
+                blocks += -(-tensors[k][1] // chunk)
             found.append((kind, blocks, some, group))
     return found
 

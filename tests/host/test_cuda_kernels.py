@@ -215,7 +215,7 @@ def test_adam_keeps_two_bytes_and_computes_in_four(emulated, kind):
     store, read = (lambda x: x.astype(np.float16), lambda x: x.astype(np.float32)) if kind == "half" else (narrowed, widened)
     copies = [Copy(store(a.reshape(-1))) for a in (X, Y, X * 0.5, Y * Y)]
     group = np.zeros((), gpu_optimizers.GROUP)
-    group["count"] = 1
+    group["count"], group["chunk"] = 1, X.size
     group["sizes"][0] = X.size
     group["tensors"][:4, 0] = [c.array.ctypes.data for c in copies]
     how = np.array((0.1, 0.5, 1.5, 0.9, 0.99, 1e-3, 0.01, 1, 0), gpu_optimizers.ADAM)
