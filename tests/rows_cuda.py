@@ -313,7 +313,8 @@ UNBOUND = {
                     "with_slopes<Gelu, GeluGrad, float, 8, half>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, 1, bfloat, const float*>"},
-    "mailbox": {"bring"}, "norm": {"layer_norm<bfloat, 8>"},
+    "mailbox": {"bring"}, "product": {f"small_product<{then}>" for then in range(4)},
+    "norm": {"layer_norm<bfloat, 8>"},
     # Rounded to TF32, which a setting chooses.
     "convolution": {f"{name}<float, {height}, 1{rest}>" for height in (32, 64) for name, rest in (
         ("conv2d", ""), ("conv2d_input_grad", ", 0"), ("conv2d_input_grad", ", 1"), ("conv2d_weight_grad", ""))},

@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from gradcore.devices.gpu_cublas import Cublas
 from gradcore.devices.gpu_launch import refuse_notes
 from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_problems import (
@@ -33,8 +33,9 @@ from gradcore.devices.gpu_problems import (
     choose,
     compute_of,
 )
-from gradcore.devices.gpu_workspaces import Workspaces, current_stream, on_stream, reserve
-from gradcore.errors import DeviceError, KernelError
+from gradcore.devices.gpu_products import SmallProduct, suits
+from gradcore.devices.gpu_workspaces import Workspaces, current_stream, reserve
+from gradcore.errors import KernelError
 from gradcore.forking import long
 from gradcore.units import parse_bytes
 
@@ -91,18 +92,20 @@ class CublasLt:
 
     unseen = ""
 
-    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int], Any], index: int = 0) -> None:
+    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int], Any], index: int = 0, small: bool = False) -> None:
         self._lt = lt
+        #: Does a kernel of gradcore's own compute small products?
+        self._small = small
         self._index = index
         self._handle = lt.create()
         #: Bytes of workspace for each stream.
         self.workspace = workspace
         self.workspaces = Workspaces("the workspace of matrix products", workspace, lambda stream: reserve(workspace))
-        self._plans: dict[tuple[Problem, int], Plan | None] = {}
+        self._plans: dict[tuple[Problem, int], Plan | SmallProduct | None] = {}
         # A vector's address is an attribute of its plan, which several threads may use.
         self._lock = long()
 
-    def plan(self, problem: Problem) -> Plan | None:
+    def plan(self, problem: Problem) -> Plan | SmallProduct | None:
         compute = compute_of(problem.kind)
         key = problem, compute
         try:
@@ -112,6 +115,9 @@ class CublasLt:
         with self._lock:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
+            if self._small and suits(problem):
+                small = self._plans[key] = SmallProduct(problem)
+                return small
             try:
                 found = self._planned(problem, compute)
                 if found is None and compute == COMPUTE_32F_FAST_TF32:
@@ -213,11 +219,12 @@ class CublasLt:
         plan.bytes = int(result.workspace_size)
         return not int(result.state) and plan.bytes <= self.workspace
 
-    def exact(self, plan: Plan, x: int, y: int, out: int, vector: int) -> bool:
+    def exact(self, plan: Plan | SmallProduct, x: int, y: int, out: int, vector: int) -> bool:
         """Does the plan's relu propagate NaN? cuBLASLt does not document it, and the hardware's maximum of NaN and 0 is 0. So a
         plan with a relu is tried once, with NaN as a factor, which must be everywhere in the result. That waits for the stream,
         so it breaks a capture."""
         if plan.exact is None:
+            assert type(plan) is Plan
             refuse_notes()
             stream, (dtype, nbytes) = current_stream(), _ELEMENT[plan.kind]
             found = np.zeros(1, dtype)
@@ -227,8 +234,11 @@ class CublasLt:
             plan.exact = bool(np.isnan(found[0]))
         return plan.exact
 
-    def run(self, plan: Plan, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
+    def run(self, plan: Plan | SmallProduct, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
         """Run a plan. ``factor`` is the address of a factor for the product, 0 for the factor 1."""
+        if type(plan) is SmallProduct:
+            plan.run(x, y, out, vector)
+            return
         if not plan.loaded:
             plan.loaded = True
             with loading("cuBLASLt", self._index):
@@ -251,46 +261,6 @@ class CublasLt:
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
             raise KernelError(f"cuBLASLt could not launch a matrix product: {error}") from error
-
-
-class Cublas:
-    """cuBLAS by CuPy's bindings, which have a handle for each thread and give it CuPy's current stream at each call."""
-
-    def __init__(self, why: str, calls: Any = None, handle: Callable[[], int] = cupy.cuda.device.get_cublas_handle) -> None:
-        if calls is None:
-            try:
-                from cupy_backends.cuda.libs import cublas
-            except ImportError as error:
-                raise DeviceError(f"no library for matrix products can be loaded: {why}; CuPy has no cuBLAS ({error}). Both "
-                                  "come with pip install 'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA "
-                                  "12") from error
-            calls = cublas
-        self.unseen = f"cuBLAS's own workspace: {why}"
-        self._calls = calls
-        self._handle = handle
-
-    def plan(self, problem: Problem) -> Problem | None:
-        return None if problem.then else problem
-
-    def exact(self, plan: Problem, x: int, y: int, out: int, vector: int) -> bool:
-        """True: without an epilogue there is nothing to check."""
-        return True
-
-    def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
-        kind, m, n, k, batch, a, b, c, _ = plan
-        data, compute = DATA[kind], compute_of(kind)
-        one, nothing, _ = FACTORS[kind]
-        head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
-        calls = self._calls
-        with on_stream():
-            try:
-                if batch == 1:
-                    calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
-                else:
-                    calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out,
-                                               data, c.leading, c.step, batch, compute, -1)
-            except calls.CUBLASError as error:
-                raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error
 
 
 def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype: Any) -> None:
@@ -327,7 +297,8 @@ def make_library(index: int) -> Library:
     nbytes = workspace_bytes(index)
     try:
         with loading("cuBLASLt", index):
-            return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"), index)
+            return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"), index,
+                            small=True)
     except Exception as error:  # nvmath has its own types of errors for missing and for failing libraries
         return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
 

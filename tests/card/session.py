@@ -69,7 +69,8 @@ class Session:
         lt.runs = lambda: True
         make = gpu_gemm.make_library
         gpu_gemm.make_library = lambda index: make(index) if os.environ.get("GRADCORE_GEMM") == "cupy" else gpu_gemm.CublasLt(
-            lt, gpu_gemm.workspace_bytes(index), lambda size: gpu_workspaces.reserve(index, size, "cuBLASLt", "matmul"))
+            lt, gpu_gemm.workspace_bytes(index), lambda size: gpu_workspaces.reserve(index, size, "cuBLASLt", "matmul"), index,
+            small=True)
 
     def work(self, name: str, blocks: int, threads: int, arguments: int) -> Callable[[], None]:
         """A launch as it reached the driver, which runs now or later with the arguments as CuPy converted them."""

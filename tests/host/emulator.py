@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from cupy.cuda import memory
 
-from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
+from gradcore.devices import gpu_cublas, gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.devices.gpu_sources import source_of
 from tests.host.compiled import libraries, library_of
 from tests.host.fake_cublas import FakeLt
@@ -215,7 +215,7 @@ class Emulator:
             patch.setattr(gpu_launch, "clear", self.clear)
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: 7)
-            patch.setattr(gpu_gemm, "on_stream", contextlib.nullcontext)
+            patch.setattr(gpu_cublas, "on_stream", contextlib.nullcontext)
             patch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
             patch.setattr(gpu_gemm, "runtime", SimpleNamespace(
                 streamSynchronize=lambda stream: None,

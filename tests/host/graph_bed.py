@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradcore.devices import device as devices
-from gradcore.devices import gpu, gpu_gemm, gpu_launch, gpu_workspaces
+from gradcore.devices import gpu, gpu_cublas, gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.program import libraries, outside, watch
 from tests.host import emulator as emulation
 from tests.host import fake_cublas
@@ -91,7 +91,7 @@ class Bed:
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setitem(gpu_gemm.LIBRARIES, 0, self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: self.card.current)
-            patch.setattr(gpu_gemm, "on_stream", nullcontext)
+            patch.setattr(gpu_cublas, "on_stream", nullcontext)
             patch.setattr(gpu_gemm, "runtime", self.card)
             patch.setattr(gpu_workspaces, "current_stream", lambda: self.card.current)
             patch.setattr(gpu_workspaces, "runtime", self.card)
