@@ -235,7 +235,7 @@ class CublasLt:
 
     def run(self, plan: Plan | SmallProduct, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
         """Run a plan. ``factor`` is the address of a factor for the product, 0 for the factor 1."""
-        if type(plan) is SmallProduct:
+        if isinstance(plan, SmallProduct):
             plan.run(x, y, out, vector)
             return
         if not plan.loaded:
