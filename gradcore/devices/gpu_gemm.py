@@ -231,7 +231,7 @@ class CublasLt:
             runtime.memcpyAsync(found.ctypes.data + found.nbytes - nbytes, out, nbytes, _DEVICE_TO_HOST, stream)
             runtime.streamSynchronize(stream)
             plan.exact = bool(np.isnan(found[0]))
-        return plan.exact
+        return bool(plan.exact)
 
     def run(self, plan: Plan | SmallProduct, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
         """Run a plan. ``factor`` is the address of a factor for the product, 0 for the factor 1."""
