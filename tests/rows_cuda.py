@@ -205,6 +205,9 @@ for count, high, length, tail in ((70_000, 900, 1000, 1), (20_000, 3, 4000, 33),
     add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(length, tail), padding=1)
     add("put_", floats(2, length, tail), ints(count, low=-high, high=high), floats(count, tail), dim=1)
     add("add_at_", floats(2, length, tail), ints(count, low=-high, high=high), floats(2, 1, tail), dim=1)
+for count, high, tail in ((17_000, 3, 36), (16_000, 290, 132), (15_500, 300, 66)):
+    add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(300, tail), padding=2)
+    add("add_at_", floats(300, tail), ints(count, high=high), floats(count, tail), dim=0)
 add("take_grad", floats(2, 500, 600, 1), ints(500, 600, low=-250, high=250), shape=(2, 250, 1), dim=1)
 add("take_along_grad", floats(3, 8000, 2), ints(3, 8000, 2, high=300), shape=(3, 2000, 2), dim=1)
 for name in ("add_along_", "put_along_"):
