@@ -307,16 +307,17 @@ __global__ void turn_squares(Out* out, const T* x, const __grid_constant__ Axes 
     int t = threadIdx.x;
     i64 row = tile.row + ((t & 3) | (t >> 3 & 12)) * N, column = tile.column + ((t >> 2 & 7) | (t >> 4 & 8)) * N;
     if (row >= rows || column >= columns) return;
-    x += tile.start[1] + column * x_column + row;
-    out += tile.start[0] + row * out_row + column;
+    // All is counted in accesses: NVRTC would split stores to an address of whose alignment it is not certain.
+    const Pack<T, N>* from = (const Pack<T, N>*)x + (tile.start[1] + column * x_column + row) / N;
+    Pack<Out, N>* to = (Pack<Out, N>*)out + (tile.start[0] + row * out_row + column) / N;
     Pack<T, N> found[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) found[k] = *(const Pack<T, N>*)(x + k * x_column);
+    for (int k = 0; k < N; ++k) found[k] = from[k * (x_column / N)];
 #pragma unroll
     for (int k = 0; k < N; ++k) {
         Pack<Out, N> made;
 #pragma unroll
         for (int j = 0; j < N; ++j) made.of[j] = stored<Out>((C)found[j].of[k]);
-        *(Pack<Out, N>*)(out + k * out_row) = made;
+        to[k * (out_row / N)] = made;
     }
 }

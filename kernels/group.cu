@@ -73,21 +73,21 @@ struct Totals {
 #pragma unroll
         for (int n = 0; n < N; ++n) of[n] += (A)x.of[n];
     }
-    __device__ __forceinline__ void add_part(const A* part) {
+    __device__ __forceinline__ void add_part(const A* parts, i64 at) {
 #pragma unroll
         for (int n = 0; n < N; n += M) {
-            Pack<A, M> some = *(const Pack<A, M>*)(part + n);
+            Pack<A, M> some = ((const Pack<A, M>*)parts)[(at + n) / M];
 #pragma unroll
             for (int m = 0; m < M; ++m) of[n + m] += some.of[m];
         }
     }
-    __device__ __forceinline__ void keep(A* part) const {
+    __device__ __forceinline__ void keep(A* parts, i64 at) const {
 #pragma unroll
         for (int n = 0; n < N; n += M) {
             Pack<A, M> some;
 #pragma unroll
             for (int m = 0; m < M; ++m) some.of[m] = of[n + m];
-            *(Pack<A, M>*)(part + n) = some;
+            ((Pack<A, M>*)parts)[(at + n) / M] = some;
         }
     }
     // Added to what x was, or written to an x of zeros if FRESH.
@@ -104,8 +104,8 @@ struct Totals {
 // one that is not whole, parts[chunk, 0, row] is what goes on from the chunk before, and parts[chunk, 1, row] what begins here and
 // goes on in the next.
 template <typename T, bool FRESH, int N>
-__device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* part, const i64* goal, const i64* from, int count,
-                                        i64 rows) {
+__device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* parts, i64 part, const i64* goal, const i64* from,
+                                        int count, i64 rows) {
     typedef Pack<T, N> P;
     constexpr int AHEAD = 8;
     bool begun = goal[-1] == goal[0];
@@ -127,8 +127,8 @@ __device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* part, co
             total.add(next[j]);
             bool goes_on = goal[i + j + 1] == goal[i + j];
             if (goes_on && i + j < count - 1) continue;
-            if (begun) total.keep(part);
-            else if (goes_on) total.keep(part + rows);
+            if (begun) total.keep(parts, part);
+            else if (goes_on) total.keep(parts, part + rows);
             else total.template store<FRESH>(x + goal[i + j], was[j]);
             begun = false;
             total.clear();
@@ -176,9 +176,9 @@ __global__ void sums(T* x, const T* values, const u32* order, WIDE(T)* parts, co
         for (i64 r = few ? 0 : u.row; r < u.rows; r += few ? 1 : 32 * N) {
             i64 here[3];
             locate(l.kept, r, here);
-            WIDE(T)* part = parts + 2 * u.chunk * l.rows + r;
-            if (few) sum_lanes<T, FRESH>(x + here[2], values + here[1], part, targets.to + 1, targets.from + 1, count, l.rows);
-            else sum_row<T, FRESH, N>(x + here[2], values + here[1], part, targets.to + 1, targets.from + 1, count, l.rows);
+            i64 part = 2 * u.chunk * l.rows + r;
+            if (few) sum_lanes<T, FRESH>(x + here[2], values + here[1], parts + part, targets.to + 1, targets.from + 1, count, l.rows);
+            else sum_row<T, FRESH, N>(x + here[2], values + here[1], parts, part, targets.to + 1, targets.from + 1, count, l.rows);
         }
     }
 }
@@ -196,15 +196,14 @@ __global__ void joins(T* x, const u32* order, const WIDE(T)* parts, const __grid
         if (to < 0 || same != to || before == to) continue;
         Totals<WIDE(T), N> total;
         total.clear();
-        const WIDE(T)* part = parts + u.row;
-        if (u.row < u.rows) total.add_part(part + (2 * u.chunk + 1) * l.rows);
+        if (u.row < u.rows) total.add_part(parts, (2 * u.chunk + 1) * l.rows + u.row);
         // The chunks that begin within the sum follow: a warp looks at 32.
         for (i64 k = u.chunk + 1;; k += 32) {
             i64 own = k + (threadIdx.x & 31);
             int many = __popc(__ballot_sync(0xffffffffu, own < chunks && places.target(l, order[own * RUN]) == to));
             if (u.row < u.rows) {
 #pragma unroll 8
-                for (int j = 0; j < many; ++j) total.add_part(part + 2 * (k + j) * l.rows);
+                for (int j = 0; j < many; ++j) total.add_part(parts, 2 * (k + j) * l.rows + u.row);
             }
             if (many < 32) break;
         }
