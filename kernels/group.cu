@@ -113,14 +113,16 @@ __device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* parts, i
     total.clear();
     // Skipped positions are behind all others.
     for (int i = 0; i < count && goal[i] >= 0; i += AHEAD) {
-        // Loads in flight, of x too where a sum ends: a store between them would hold the later ones back.
+        // Loads in flight, of x too where a sum ends: a store between them would hold the later ones back. Those of values have no
+        // condition, since `from` leads to a value even where it is not added.
         P next[AHEAD], was[AHEAD];
 #pragma unroll
-        for (int j = 0; j < AHEAD; ++j)
-            if (i + j < count && goal[i + j] >= 0) {
-                next[j] = *(const P*)(values + from[i + j]);
-                if (!FRESH && goal[i + j + 1] != goal[i + j]) was[j] = *(const P*)(x + goal[i + j]);
-            }
+        for (int j = 0; j < AHEAD; ++j) next[j] = *(const P*)(values + from[i + j]);
+        if (!FRESH) {
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j)
+                if (goal[i + j] >= 0 && goal[i + j + 1] != goal[i + j]) was[j] = *(const P*)(x + goal[i + j]);
+        }
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j) {
             if (i + j >= count || goal[i + j] < 0) break;

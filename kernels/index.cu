@@ -92,17 +92,16 @@ __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 
 #pragma unroll
         for (int j = 0; j < MANY; ++j) {
             i64 i = first + j * threads;
-            if (i >= whole) i = first;
             // As in `locate`: dividing in 32 bits is much cheaper.
             i64 row = small ? (i64)((u32)i / (u32)many) : i / many;
             i64 lead = row < count ? 0 : small ? (i64)((u32)row / (u32)count) : row / count;
-            at[j] = index[row - lead * count];
+            at[j] = i < whole ? index[row - lead * count] : 0;
             from[j] = lead * length * many + i - row * many;
         }
 #pragma unroll
         for (int j = 0; j < MANY; ++j) {
             i64 p = inside(at[j], length, back);
-            if (p >= 0 && p != padding) {
+            if (p >= 0 && p != padding && first + j * threads < whole) {
                 found[j] = *(const P*)(x + (from[j] + p * many) * N);
             } else {
 #pragma unroll
