@@ -98,8 +98,8 @@ BUSY = 1024
 SORTED_AT_ONCE = 2048
 
 #: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them, in
-#: one launch. Both take some 20 microseconds there: the five launches or more of the sort take that long themselves. The pairs are
-#: those of blocks, of which fewer than :data:`BUSY` take as long as that many, or of threads.
+#: one launch. Both take some 20 microseconds there: the five launches or more of the sort take that long themselves. By whether
+#: a place is looked after by a block, of which fewer than :data:`BUSY` take as long as that many, or by a thread.
 PAIRS = {True: 1 << 24, False: 1 << 26}
 #: Sorted positions that one thread adds up.
 RUN = 64
@@ -117,8 +117,8 @@ class Groups:
 
     @property
     def share(self) -> int:
-        """Positions of a block while they are sorted: a multiple of its threads, for 128 blocks at most, since each looks at what
-        all have counted."""
+        """Positions of a block while they are sorted: a multiple of its threads, for 128 blocks at most, since each looks at
+        what all have counted."""
         return max(round_up(-(-self.count // 128), BLOCK), 1024)
 
     @property

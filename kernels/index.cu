@@ -275,9 +275,17 @@ __global__ void add_at(T* x, const T* values, const I* index, const __grid_const
         bool some = false;
         each_match(l.width, [&](i64 k) { return inside(index[at(l.folded, k)], length, back) == p; },
                    [&](i64 start, const u16* found, int all) {
-            for (int k = 0; k < all && r < l.rows; ++k) {
-                locate(l.folded, start + found[k], place);
-                total += (WIDE(T))values[here[1] + place[1]];
+            for (int k = 0; k < all && r < l.rows; k += 4) {
+                T next[4];
+#pragma unroll
+                for (int m = 0; m < 4; ++m) {
+                    if (k + m >= all) break;
+                    locate(l.folded, start + found[k + m], place);
+                    next[m] = values[here[1] + place[1]];
+                }
+#pragma unroll
+                for (int m = 0; m < 4; ++m)
+                    if (k + m < all) total += (WIDE(T))next[m];
             }
             some = true;
         });

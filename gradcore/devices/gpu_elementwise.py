@@ -244,8 +244,8 @@ _TILE = 16
 def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...],
             length: int) -> tuple[bool, tuple[int, int], tuple[Any, ...]] | None:
     """For a copy between tensors that are contiguous along different dimensions, as in a transposition: whether squares of
-    ``length`` elements each way can be accessed in both, if the first elements can; blocks of the kernel of tiles and of that of
-    squares; their arguments. Else None. Without tiles one of the two would cost a memory transaction for each element."""
+    ``length`` elements each way can be accessed in both, if the first elements can; blocks of the kernel of tiles and of that
+    of squares; their arguments. Else None. Without either one of the two would cost a memory transaction for each element."""
     sizes, steps = gl.merged(shape, out, x)
     ours, theirs = ([d for d, step in enumerate(steps) if step[k] == 1 and sizes[d] >= _TILE] for k in (0, 1))
     if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
