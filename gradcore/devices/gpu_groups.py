@@ -33,7 +33,7 @@ def add_groups(groups: Groups, x: Any, values: Any, where: Any, places: tuple[An
 
 
 def _length(x: Any, values: Any, where: Any, places: tuple[Any, ...]) -> int:
-    """Neighbours in one access: 16 bytes, but at most 8 elements, whose sums a thread keeps, if rows are contiguous and all that is
+    """Neighbours in one access: 16 bytes, but at most 8 elements, if rows are contiguous and all that is
     accessed begins at a multiple of that."""
     kept, length = where["kept"], min(16 // x.itemsize, 8)
     beside, apart = kept["strides"][1:3, :1], where["folded"]["strides"][1:3]
