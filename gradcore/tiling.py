@@ -98,10 +98,13 @@ BUSY = 1024
 SORTED_AT_ONCE = 2048
 
 #: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them, in
-#: one launch. Both take some 20 microseconds there: the six launches or more of the sort take that long themselves.
-PAIRS = 1 << 26
+#: one launch. Both take some 20 microseconds there: the five launches or more of the sort take that long themselves. By whether
+#: a place is looked after by a block, of which fewer than :data:`BUSY` take as long as that many, or by a thread.
+PAIRS = {True: 1 << 24, False: 1 << 26}
 #: Sorted positions that one thread adds up.
 RUN = 64
+#: Bits by which positions are sorted at once.
+DIGIT = 9
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,9 @@ class Groups:
 
     @property
     def share(self) -> int:
-        """Positions of a block while they are sorted: a multiple of its threads, for 256 blocks at most."""
-        return max(round_up(-(-self.count // 256), BLOCK), 1024)
+        """Positions of a block while they are sorted: a multiple of its threads, for 128 blocks at most, since each looks at
+        what all have counted."""
+        return max(round_up(-(-self.count // 128), BLOCK), 1024)
 
     @property
     def nbytes(self) -> int:
@@ -126,15 +130,15 @@ class Groups:
         """The workspace: two orders, how many of a block's positions have each digit, and parts of sums in wide numbers."""
         spec, order = TensorSpec.of((), self.dtype), np.dtype(np.uint32)
         wide = spec.widened().dtype if spec.floating else np.dtype(np.int64)
-        return ((self.count, order), (self.count, order), (256 * -(-self.count // self.share), order),
+        return ((self.count, order), (self.count, order), (-(-self.count // self.share) << DIGIT, order),
                 (2 * -(-self.count // RUN) * self.row, wide))
 
 
 def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any], blocks: bool = True) -> Groups | None:
     """How ``count`` positions along a dimension of ``length`` are grouped; None if they are few, or too many for 32 bits.
 
-    Otherwise a block looks through the positions for each place, 256 at once, or a thread, if not ``blocks``.
+    Otherwise a block looks through the positions for each place, 1024 at once, or a thread, if not ``blocks``.
     """
     # To start a block takes as long as to look at some 1,024 positions.
-    looks = round_up(count, BLOCK) + 1024 if blocks else count
-    return Groups(count, row, dtype) if count and looks * length > PAIRS and count < 1 << 32 else None
+    pairs = (round_up(count, BLOCK) + 1024) * max(length, BUSY) if blocks else count * length
+    return Groups(count, row, dtype) if count and pairs > PAIRS[blocks] and count < 1 << 32 else None

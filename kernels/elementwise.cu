@@ -2,8 +2,8 @@
 //
 // Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each. Numbers, one-element
 // tensors and a row that repeats add nothing significant. `map` handles tensors with the same layout, 16 bytes of the widest dtype
-// at a time; `map_strided` handles all others, also in wide accesses where adjacent elements allow it; `turn` copies transposed
-// tensors in tiles. Then<F, G> computes two functions in one pass. gelu: Hendrycks and Gimpel, arXiv:1606.08415.
+// at a time; `map_strided` handles all others, also in wide accesses where adjacent elements allow it; `turn` and `turn_squares`
+// copy transposed tensors in tiles. Then<F, G> computes two functions in one pass. gelu: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include "common.cuh"
 
@@ -260,22 +260,64 @@ __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, 
     }
 }
 
-// Copies x[.., j, i] to out[.., i, j]; i, which runs along x's adjacent elements, has `rows` values. Tiles of 32 x 32 go through
-// shared memory, so that both tensors are accessed contiguously. Tensors 0 and 1 of the axes, which are the other dimensions, are
-// out and x.
+// Where a block of the kernels below begins: its place in the matrix, and in out and x, which are tensors 0 and 1 of the axes of
+// the other dimensions. Its tile has `side` rows and columns.
+struct Tile {
+    i64 row, column, start[2];
+    __device__ __forceinline__ Tile(const Axes& axes, i64 rows, i64 columns, int side) {
+        u32 down = (u32)((rows + side - 1) / side), over = (u32)((columns + side - 1) / side), above = blockIdx.x / over;
+        row = (i64)(above % down) * side;
+        column = (i64)(blockIdx.x - above * over) * side;
+        locate(axes, above / down, start);
+    }
+};
+
+// Copies x[.., j, i] to out[.., i, j]; i, which runs along x's adjacent elements, has `rows` values. Tiles of 64 x 64 go through
+// shared memory, so that both tensors are accessed contiguously.
 template <typename C, typename Out, typename T>
 __global__ void turn(Out* out, const T* x, const __grid_constant__ Axes axes, i64 rows, i64 columns, i64 out_row, i64 x_column) {
-    __shared__ T room[32][33];
-    u32 down = (u32)((rows + 31) / 32), over = (u32)((columns + 31) / 32), above = blockIdx.x / over;
-    i64 row = (i64)(above % down) * 32, column = (i64)(blockIdx.x - above * over) * 32, start[2];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    locate(axes, above / down, start);
+    // Padded by a bank, so that a column of the tile lies in different ones.
+    __shared__ T room[64][64 + (sizeof(T) < 4 ? 4 / sizeof(T) : 1)];
+    Tile tile(axes, rows, columns, 64);
+    int lane = threadIdx.x & 63, first = threadIdx.x >> 6;
+    x += tile.start[1] + tile.row + lane + tile.column * x_column;
+    out += tile.start[0] + tile.row * out_row + tile.column + lane;
+    // A thread's reads are in flight together: without conditions if the tile is whole.
+    if (tile.row + 64 <= rows && tile.column + 64 <= columns) {
 #pragma unroll
-    for (int k = warp; k < 32; k += 8)
-        if (row + lane < rows && column + k < columns) room[k][lane] = x[start[1] + (column + k) * x_column + row + lane];
+        for (int k = 0; k < 64; k += 4) room[first + k][lane] = x[(first + k) * x_column];
+    } else {
+#pragma unroll
+        for (int k = 0; k < 64; k += 4)
+            if (tile.row + lane < rows && tile.column + first + k < columns) room[first + k][lane] = x[(first + k) * x_column];
+    }
     __syncthreads();
 #pragma unroll
-    for (int k = warp; k < 32; k += 8)
-        if (row + k < rows && column + lane < columns)
-            out[start[0] + (row + k) * out_row + column + lane] = stored<Out>((C)room[lane][k]);
+    for (int k = 0; k < 64; k += 4)
+        if (tile.row + first + k < rows && tile.column + lane < columns)
+            out[(first + k) * out_row] = stored<Out>((C)room[lane][first + k]);
+}
+
+// The same where N elements can be accessed at once in both tensors: a thread turns a square of N x N in registers, so that
+// nothing waits at a barrier. A warp has 4 squares along x's adjacent elements and 8 along those of out, a block 16 x 16.
+template <typename C, typename Out, typename T, int N>
+__global__ void turn_squares(Out* out, const T* x, const __grid_constant__ Axes axes, i64 rows, i64 columns, i64 out_row,
+                             i64 x_column) {
+    Tile tile(axes, rows, columns, 16 * N);
+    int t = threadIdx.x;
+    i64 row = tile.row + ((t & 3) | (t >> 3 & 12)) * N, column = tile.column + ((t >> 2 & 7) | (t >> 4 & 8)) * N;
+    if (row >= rows || column >= columns) return;
+    // All is counted in accesses: NVRTC would split stores to an address of whose alignment it is not certain.
+    const Pack<T, N>* from = (const Pack<T, N>*)x + (tile.start[1] + column * x_column + row) / N;
+    Pack<Out, N>* to = (Pack<Out, N>*)out + (tile.start[0] + row * out_row + column) / N;
+    Pack<T, N> found[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) found[k] = from[k * (x_column / N)];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        Pack<Out, N> made;
+#pragma unroll
+        for (int j = 0; j < N; ++j) made.of[j] = stored<Out>((C)found[j].of[k]);
+        to[k * (out_row / N)] = made;
+    }
 }

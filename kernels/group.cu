@@ -2,137 +2,26 @@
 // sorted, so that those of one place are adjacent. Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore
 // GPUs, 2009 (the radix sort). For few positions or a short dimension index.cu has kernels that take one launch.
 //
-// Traffic in bytes, n positions of p, with k elements of s each: for every 8 bits of the length the sort writes 4 n and reads
+// Traffic in bytes, n positions of p, with k elements of s each: for every 9 bits of the length the sort writes 4 n and reads
 // n (2 p + 8), of which 2 n p lie scattered from the second time on; sums reads n (k s + p) and writes each place once. Sums that
 // go on from one chunk of positions to the next move up to n k / 16 more. Sums are computed, and the last of several writes is
 // chosen, in the order of the positions, without atomics. A position has one element in each row of a layout, whose tensors 0, 1
 // and 2 are the index, the values and x, and whose folded dimensions are those of the positions.
 
 #include "common.cuh"
-#include "index.cuh"
+#include "places.cuh"
 
-__device__ __forceinline__ i64 least(i64 a, i64 b) { return a < b ? a : b; }
-
-template <typename I>
-struct Places {
-    const I* index;
-    i64 length, stride, back, skipped;
-
-    // The position number k, or -1 if nothing is written there.
-    __device__ __forceinline__ i64 place(const Layout& l, i64 k, i64 (&where)[3]) const {
-        locate(l.folded, k, where);
-        i64 p = inside(index[where[0]], length, back);
-        return p == skipped ? -1 : p;
-    }
-    // Where in x it leads to, without the offset of the row, or -1; and where its values are.
-    __device__ __forceinline__ i64 target(const Layout& l, i64 k, i64& from) const {
-        i64 where[3], p = place(l, k, where);
-        from = where[1];
-        return p < 0 ? -1 : where[2] + p * stride;
-    }
-};
-
-// The parameters of a kernel that make up its Places.
-#define PLACES(I) const I *index, i64 length, i64 stride, i64 back, i64 skipped
-
-// -- the sort: for each digit, from the lowest, tally and deal ---------------------------------------------------------------
-
-// The digit of the i-th position in the order so far, and its number k. Without an order k is i. Skipped positions come last.
-template <typename I>
-__device__ __forceinline__ u32 digit_of(const Places<I>& places, const Layout& l, const u32* order, i64 i, int shift, u32& k) {
-    i64 where[3];
-    k = order ? order[i] : (u32)i;
-    i64 p = places.place(l, k, where);
-    return (u32)((u64)(p < 0 ? places.length : p) >> shift) & 255;
-}
-
-// Which threads of the warp have the same digit.
-__device__ __forceinline__ u32 alike(bool some, u32 digit) {
-    u32 found = __ballot_sync(0xffffffffu, some);
-#pragma unroll
-    for (int bit = 0; bit < 8; ++bit) {
-        u32 set = __ballot_sync(0xffffffffu, digit >> bit & 1);
-        found &= digit >> bit & 1 ? set : ~set;
-    }
-    return found;
-}
-
-// table[block, digit] is how many positions of the block's `share` have the digit.
-template <typename I>
-__global__ void tally(const u32* order, u32* table, const __grid_constant__ Layout l, PLACES(I), i64 share, int shift) {
-    Places<I> places = {index, length, stride, back, skipped};
-    __shared__ u32 counts[8][256];
-    u32 total = 0, k;
-    for (int w = 0; w < 8; ++w) counts[w][threadIdx.x] = 0;
-    __syncthreads();
-    i64 end = least((blockIdx.x + 1) * share, l.width);
-    for (i64 start = blockIdx.x * share; start < end; start += 256) {
-        i64 i = start + threadIdx.x;
-        u32 digit = i < end ? digit_of(places, l, order, i, shift, k) : 0, same = alike(i < end, digit);
-        if (i < end && !(same & ((1u << (threadIdx.x & 31)) - 1))) counts[threadIdx.x >> 5][digit] += __popc(same);
-        __syncwarp();
-    }
-    __syncthreads();
-    for (int w = 0; w < 8; ++w) total += counts[w][threadIdx.x];
-    table[blockIdx.x * 256 + threadIdx.x] = total;
-}
-
-// Deals the positions out by digit, in their present order where digits are equal.
-template <typename I>
-__global__ void deal(const u32* order, u32* out, const u32* table, const __grid_constant__ Layout l, PLACES(I), i64 share,
-                     int shift) {
-    Places<I> places = {index, length, stride, back, skipped};
-    __shared__ u32 next[256], hits[8][256];
-    int t = threadIdx.x, warp = t >> 5;
-    // Thread t finds where the block's first position with digit t goes: behind those of smaller digits, and of blocks before.
-    u32 all = 0, before = 0, k = 0;
-#pragma unroll 8
-    for (u32 b = 0; b < gridDim.x; ++b) {
-        u32 count = table[b * 256 + t];
-        all += count;
-        if (b < blockIdx.x) before += count;
-    }
-    next[t] = all;
-    for (int step = 1; step < 256; step *= 2) {
-        __syncthreads();
-        u32 lower = t < step ? 0 : next[t - step];
-        __syncthreads();
-        next[t] += lower;
-    }
-    u32 free = next[t] + before - all;
-
-    i64 end = least((blockIdx.x + 1) * share, l.width);
-    for (i64 start = blockIdx.x * share; start < end; start += 256) {
-        i64 i = start + t;
-        u32 digit = i < end ? digit_of(places, l, order, i, shift, k) : 0, same = alike(i < end, digit);
-        u32 earlier = same & ((1u << (t & 31)) - 1);
-        for (int w = 0; w < 8; ++w) hits[w][t] = 0;
-        __syncthreads();
-        if (i < end && !earlier) hits[warp][digit] = __popc(same);
-        __syncthreads();
-        for (int w = 0; w < 8; ++w) {
-            u32 count = hits[w][t];
-            hits[w][t] = free;
-            free += count;
-        }
-        __syncthreads();
-        if (i < end) out[hits[warp][digit] + __popc(earlier)] = k;
-        __syncthreads();
-    }
-}
-
-// -- what is done at the sorted positions ------------------------------------------------------------------------------------
-
-// A warp takes a chunk of RUN sorted positions, and up to 128 rows.
+// A warp takes a chunk of RUN sorted positions, and a strip of rows; a thread N of them at once.
 struct Unit {
     i64 chunk, first, end, row, rows;
-    __device__ __forceinline__ Unit(const Layout& l, i64 unit, int run) {
-        i64 pieces = (l.rows + 127) / 128;
+    __device__ __forceinline__ Unit(const Layout& l, i64 unit, int run, int strip, int n) {
+        i64 pieces = (l.rows + strip - 1) / strip;
         chunk = unit / pieces;
         first = chunk * run;
         end = least(first + run, l.width);
-        row = (unit - chunk * pieces) * 128 + (threadIdx.x & 31);
-        rows = least(row - (threadIdx.x & 31) + 128, l.rows);
+        row = (unit - chunk * pieces) * strip;
+        rows = least(row + strip, l.rows);
+        row += (threadIdx.x & 31) * n;
     }
 };
 #define EACH_UNIT(unit, n) for (i64 unit = (i64)blockIdx.x * 8 + (threadIdx.x >> 5); unit < (n); unit += (i64)gridDim.x * 8)
@@ -144,58 +33,109 @@ struct Targets {
 
     template <typename I>
     __device__ __forceinline__ void find(const Places<I>& places, const Layout& l, const u32* order, const Unit& u) {
+        constexpr int EACH_LANE = (RUN + 2 + 31) / 32;
+        u32 k[EACH_LANE];
+        i64 where[EACH_LANE][3], i = u.first - 1 + (threadIdx.x & 31);
+        I found[EACH_LANE];
+        // Reads are in flight together.
+#pragma unroll
+        for (int j = 0; j < EACH_LANE; ++j) k[j] = i + j * 32 >= 0 && i + j * 32 < l.width ? order[i + j * 32] : 0;
+#pragma unroll
+        for (int j = 0; j < EACH_LANE; ++j) locate(l.folded, k[j], where[j]);
+#pragma unroll
+        for (int j = 0; j < EACH_LANE; ++j) found[j] = places.index[where[j][0]];
         __syncwarp();  // until all threads are done with the last chunk's
-        for (int k = threadIdx.x & 31; k < RUN + 2; k += 32) {
-            i64 i = u.first - 1 + k;
-            to[k] = -1;
-            if (i >= 0 && i < l.width) to[k] = places.target(l, order[i], from[k]);
+#pragma unroll
+        for (int j = 0; j < EACH_LANE; ++j) {
+            i64 p = places.place(found[j]);
+            int at = (threadIdx.x & 31) + j * 32;
+            if (at >= RUN + 2) break;
+            to[at] = p < 0 || i + j * 32 < 0 || i + j * 32 >= l.width ? -1 : where[j][2] + p * places.stride;
+            from[at] = where[j][1];
         }
         __syncwarp();
     }
 };
 
-template <typename T, bool FRESH>
-__device__ __forceinline__ void store(T* x, WIDE(T) total) {
-    *x = (T)(FRESH ? total : (WIDE(T))*x + total);
-}
+// Sums in N neighbouring rows.
+template <typename A, int N>
+struct Totals {
+    // Parts of sums are accessed 16 bytes at once.
+    static constexpr int M = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;
+    A of[N];
 
-// What becomes of a sum over a run of positions with the same target: it is added to x, or written to an x of zeros if FRESH. Of
-// a sum that is not whole, parts[chunk, 0, row] is what goes on from the chunk before, and parts[chunk, 1, row] what begins here
-// and goes on in the next.
-template <typename T, bool FRESH>
-__device__ __forceinline__ void finish(T* x, WIDE(T) total, bool begun, bool goes_on, WIDE(T)* part, i64 rows) {
-    if (begun) *part = total;
-    else if (goes_on) part[rows] = total;
-    else store<T, FRESH>(x, total);
-}
-
-// Adds a chunk's values in one row, in a thread.
-template <typename T, bool FRESH>
-__device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* part, const i64* goal, const i64* from, int count,
-                                        i64 rows) {
-    i64 to = goal[0];
-    bool begun = to >= 0 && goal[-1] == to;
-    WIDE(T) total = 0;
-    for (int i = 0; i < count && to >= 0; i += 8) {
-        // Eight loads in flight: a store between them would hold the later ones back.
-        T next[8];
+    __device__ __forceinline__ void clear() {
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < count && goal[i + j] >= 0) next[j] = values[from[i + j]];
+        for (int n = 0; n < N; ++n) of[n] = 0;
+    }
+    template <typename T>
+    __device__ __forceinline__ void add(const Pack<T, N>& x) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            if (i + j >= count || to < 0) break;
-            if (goal[i + j] != to) {
-                finish<T, FRESH>(x + to, total, begun, false, part, rows);
-                to = goal[i + j];
-                begun = false;
-                total = 0;
-            }
-            if (to >= 0) total += (WIDE(T))next[j];
+        for (int n = 0; n < N; ++n) of[n] += (A)x.of[n];
+    }
+    __device__ __forceinline__ void add_part(const A* parts, i64 at) {
+#pragma unroll
+        for (int n = 0; n < N; n += M) {
+            Pack<A, M> some = ((const Pack<A, M>*)parts)[(at + n) / M];
+#pragma unroll
+            for (int m = 0; m < M; ++m) of[n + m] += some.of[m];
         }
     }
+    __device__ __forceinline__ void keep(A* parts, i64 at) const {
+#pragma unroll
+        for (int n = 0; n < N; n += M) {
+            Pack<A, M> some;
+#pragma unroll
+            for (int m = 0; m < M; ++m) some.of[m] = of[n + m];
+            ((Pack<A, M>*)parts)[(at + n) / M] = some;
+        }
+    }
+    // Added to what x was, or written to an x of zeros if FRESH.
+    template <bool FRESH, typename T>
+    __device__ __forceinline__ void store(T* x, const Pack<T, N>& was) const {
+        Pack<T, N> made;
+#pragma unroll
+        for (int n = 0; n < N; ++n) made.of[n] = (T)(FRESH ? of[n] : (A)was.of[n] + of[n]);
+        *(Pack<T, N>*)x = made;
+    }
+};
+
+// Adds a chunk's values in N neighbouring rows, in a thread. A sum over a run of positions with the same target is added to x. Of
+// one that is not whole, parts[chunk, 0, row] is what goes on from the chunk before, and parts[chunk, 1, row] what begins here and
+// goes on in the next.
+template <typename T, bool FRESH, int N>
+__device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* parts, i64 part, const i64* goal, const i64* from,
+                                        int count, i64 rows) {
+    typedef Pack<T, N> P;
+    constexpr int AHEAD = 8;
+    bool begun = goal[-1] == goal[0];
+    Totals<WIDE(T), N> total;
+    total.clear();
     // Skipped positions are behind all others.
-    if (to >= 0) finish<T, FRESH>(x + to, total, begun, goal[count] == to, part, rows);
+    for (int i = 0; i < count && goal[i] >= 0; i += AHEAD) {
+        // Loads in flight, of x too where a sum ends: a store between them would hold the later ones back. Those of values have no
+        // condition, since `from` leads to a value even where it is not added.
+        P next[AHEAD], was[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) next[j] = *(const P*)(values + from[i + j]);
+        if (!FRESH) {
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j)
+                if (goal[i + j] >= 0 && goal[i + j + 1] != goal[i + j]) was[j] = *(const P*)(x + goal[i + j]);
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) {
+            if (i + j >= count || goal[i + j] < 0) break;
+            total.add(next[j]);
+            bool goes_on = goal[i + j + 1] == goal[i + j];
+            if (goes_on && i + j < count - 1) continue;
+            if (begun) total.keep(parts, part);
+            else if (goes_on) total.keep(parts, part + rows);
+            else total.template store<FRESH>(x + goal[i + j], was[j]);
+            begun = false;
+            total.clear();
+        }
+    }
 }
 
 // The same in a warp, for a few rows: each thread takes every 32nd position, and equal targets are next to one another.
@@ -216,57 +156,64 @@ __device__ __forceinline__ void sum_lanes(T* x, const T* values, WIDE(T)* part, 
         }
         carried = __shfl_sync(0xffffffffu, v, 31);
         bool last = k == count - 1;
-        if (to >= 0 && (last || goal[k + 1] != to))
-            finish<T, FRESH>(x + to, v, goal[-1] == to, last && goal[count] == to, part, rows);
+        if (to < 0 || !(last || goal[k + 1] != to)) continue;
+        if (goal[-1] == to) *part = v;
+        else if (last && goal[count] == to) part[rows] = v;
+        else x[to] = (T)(FRESH ? v : (A)x[to] + v);
     }
 }
 
-// Adds the values of a chunk of positions in up to 128 rows.
-template <typename T, typename I, bool FRESH, int RUN>
+// Adds the values of a chunk of positions in a strip of rows. With N = 1 rows may lie anywhere.
+template <typename T, typename I, bool FRESH, int RUN, int N>
 __global__ void sums(T* x, const T* values, const u32* order, WIDE(T)* parts, const __grid_constant__ Layout l, PLACES(I),
                      i64 units) {
     __shared__ Targets<RUN> found[8];
     Places<I> places = {index, length, stride, back, skipped};
     Targets<RUN>& targets = found[threadIdx.x >> 5];
     EACH_UNIT(unit, units) {
-        Unit u(l, unit, RUN);
+        Unit u(l, unit, RUN, N > 1 ? 32 * N : 128, N);
         targets.find(places, l, order, u);
         int count = (int)(u.end - u.first);
-        bool few = l.rows < 32;
-        for (i64 r = few ? 0 : u.row; r < u.rows; r += few ? 1 : 32) {
+        bool few = N == 1 && l.rows < 32;
+        for (i64 r = few ? 0 : u.row; r < u.rows; r += few ? 1 : 32 * N) {
             i64 here[3];
             locate(l.kept, r, here);
-            WIDE(T)* part = parts + 2 * u.chunk * l.rows + r;
-            if (few) sum_lanes<T, FRESH>(x + here[2], values + here[1], part, targets.to + 1, targets.from + 1, count, l.rows);
-            else sum_row<T, FRESH>(x + here[2], values + here[1], part, targets.to + 1, targets.from + 1, count, l.rows);
+            i64 part = 2 * u.chunk * l.rows + r;
+            if (few) sum_lanes<T, FRESH>(x + here[2], values + here[1], parts + part, targets.to + 1, targets.from + 1, count, l.rows);
+            else sum_row<T, FRESH, N>(x + here[2], values + here[1], parts, part, targets.to + 1, targets.from + 1, count, l.rows);
         }
     }
 }
 
 // Puts the parts of a sum together, in their order. The warp whose chunk the sum begins in does it.
-template <typename T, typename I, bool FRESH, int RUN>
+template <typename T, typename I, bool FRESH, int RUN, int N>
 __global__ void joins(T* x, const u32* order, const WIDE(T)* parts, const __grid_constant__ Layout l, PLACES(I), i64 units) {
     Places<I> places = {index, length, stride, back, skipped};
+    i64 chunks = (l.width + RUN - 1) / RUN;
     EACH_UNIT(unit, units) {
-        Unit u(l, unit, RUN);
-        i64 from, here[3], to = u.end < l.width ? places.target(l, order[u.end], from) : -1;
-        if (to < 0 || places.target(l, order[u.end - 1], from) != to) continue;
-        if (u.first && places.target(l, order[u.first - 1], from) == to) continue;
-        // The last chunk that begins within the sum.
-        i64 last = u.chunk + 1, beyond = (l.width + RUN - 1) / RUN;
-        while (beyond - last > 1) {
-            i64 middle = (last + beyond) / 2;
-            if (places.target(l, order[middle * RUN], from) == to) last = middle;
-            else beyond = middle;
-        }
-        for (i64 r = u.row; r < u.rows; r += 32) {
-            const WIDE(T)* part = parts + r;
-            WIDE(T) total = part[(2 * u.chunk + 1) * l.rows];
+        Unit u(l, unit, RUN, 32 * N, N);
+        if (u.end == l.width) continue;
+        i64 to = places.target(l, order[u.end]), same = places.target(l, order[u.end - 1]), before = -1;
+        if (u.first) before = places.target(l, order[u.first - 1]);
+        if (to < 0 || same != to || before == to) continue;
+        Totals<WIDE(T), N> total;
+        total.clear();
+        if (u.row < u.rows) total.add_part(parts, (2 * u.chunk + 1) * l.rows + u.row);
+        // The chunks that begin within the sum follow: a warp looks at 32.
+        for (i64 k = u.chunk + 1;; k += 32) {
+            i64 own = k + (threadIdx.x & 31);
+            int many = __popc(__ballot_sync(0xffffffffu, own < chunks && places.target(l, order[own * RUN]) == to));
+            if (u.row < u.rows) {
 #pragma unroll 8
-            for (i64 k = u.chunk + 1; k <= last; ++k) total += part[2 * k * l.rows];
-            locate(l.kept, r, here);
-            store<T, FRESH>(x + to + here[2], total);
+                for (int j = 0; j < many; ++j) total.add_part(parts, 2 * (k + j) * l.rows + u.row);
+            }
+            if (many < 32) break;
         }
+        if (u.row >= u.rows) continue;
+        i64 here[3];
+        locate(l.kept, u.row, here);
+        T* goal = x + here[2] + to;
+        total.template store<FRESH>(goal, FRESH ? Pack<T, N>() : *(const Pack<T, N>*)goal);
     }
 }
 
@@ -277,7 +224,7 @@ __global__ void writes(T* x, const V* values, const u32* order, const __grid_con
     Places<I> places = {index, length, stride, back, skipped};
     Targets<RUN>& targets = found[threadIdx.x >> 5];
     EACH_UNIT(unit, units) {
-        Unit u(l, unit, RUN);
+        Unit u(l, unit, RUN, 128, 1);
         targets.find(places, l, order, u);
         // The warp's threads share the chunk's elements, since a layout may have a single row.
         int lane = threadIdx.x & 31, count = (int)(u.end - u.first), many = (int)(u.rows - u.row) + lane;

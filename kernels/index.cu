@@ -81,35 +81,73 @@ template <typename T, typename I, int N>
 __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 count, i64 tail, i64 padding,
                      i64 back) {
     typedef Pack<T, N> P;
-    i64 many = tail / N;
+    // Elements of a thread at once, since each waits for two reads.
+    constexpr int MANY = 4;
+    i64 many = tail / N, whole = n / N, threads = (i64)gridDim.x * 256;
     bool small = !((u64)(n | many | count) >> 32);
-    EACH(i, n / N) {
-        // As in `locate`: dividing in 32 bits is much cheaper.
-        i64 row = small ? (i64)((u32)i / (u32)many) : i / many, lead = small ? (i64)((u32)row / (u32)count) : row / count;
-        i64 p = inside(index[row - lead * count], length, back);
-        P found;
-        if (p >= 0 && p != padding) {
-            found = *(const P*)(x + ((lead * length + p) * many + i - row * many) * N);
-        } else {
+    for (i64 first = (i64)blockIdx.x * 256 + threadIdx.x; first < whole; first += threads * MANY) {
+        i64 from[MANY];
+        I at[MANY];
+        P found[MANY];
 #pragma unroll
-            for (int k = 0; k < N; ++k) found.of[k] = p < 0 ? outside<T>() : (T)0;
+        for (int j = 0; j < MANY; ++j) {
+            i64 i = first + j * threads;
+            // As in `locate`: dividing in 32 bits is much cheaper.
+            i64 row = small ? (i64)((u32)i / (u32)many) : i / many;
+            i64 lead = row < count ? 0 : small ? (i64)((u32)row / (u32)count) : row / count;
+            at[j] = i < whole ? index[row - lead * count] : 0;
+            from[j] = lead * length * many + i - row * many;
         }
-        *(P*)(out + i * N) = found;
+#pragma unroll
+        for (int j = 0; j < MANY; ++j) {
+            i64 p = inside(at[j], length, back);
+            if (p >= 0 && p != padding && first + j * threads < whole) {
+                found[j] = *(const P*)(x + (from[j] + p * many) * N);
+            } else {
+#pragma unroll
+                for (int k = 0; k < N; ++k) found[j].of[k] = p < 0 ? outside<T>() : (T)0;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < MANY; ++j)
+            if (first + j * threads < whole) *(P*)(out + (first + j * threads) * N) = found[j];
     }
 }
 
-// Calls `with` for each matching number below `count`, in order: a block tests 256 at once, and all its threads process each.
+// Calls `with` for lists of matching numbers below `count`, in order: how many there are, and how they differ from a first one. A
+// block tests 1024 at once, and all its threads process each.
 template <typename Match, typename Do>
 __device__ __forceinline__ void each_match(i64 count, const Match& match, const Do& with) {
-    __shared__ u32 hits[8];
-    for (i64 start = 0; start < count; start += 256) {
-        i64 k = start + threadIdx.x;
-        u32 mask = __ballot_sync(0xffffffffu, k < count && match(k));
+    __shared__ u32 counts[8];
+    __shared__ u16 found[1024];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (i64 start = 0; start < count; start += 1024) {
+        int own = warp * 128 + lane;
+        bool matches[4];
+        u32 masks[4], many = 0, before = 0, all = 0;
+        // The reads of all four are in flight together.
+#pragma unroll
+        for (int j = 0; j < 4; ++j) matches[j] = start + own + j * 32 < count && match(start + own + j * 32);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            masks[j] = __ballot_sync(0xffffffffu, matches[j]);
+            many += __popc(masks[j]);
+        }
         __syncthreads();
-        if (!(threadIdx.x & 31)) hits[threadIdx.x >> 5] = mask;
+        if (!lane) counts[warp] = many;
         __syncthreads();
-        for (int w = 0; w < 8; ++w)
-            for (u32 m = hits[w]; m; m &= m - 1) with(start + w * 32 + __ffs(m) - 1);
+#pragma unroll
+        for (int w = 0; w < 8; ++w) {
+            if (w < warp) before += counts[w];
+            all += counts[w];
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (matches[j]) found[before + __popc(masks[j] & ((1u << lane) - 1))] = (u16)(own + j * 32);
+            before += __popc(masks[j]);
+        }
+        __syncthreads();
+        if (all) with(start, found, (int)all);
     }
 }
 
@@ -120,13 +158,26 @@ __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 c
     typedef WIDE(T) A;
     i64 lead = blockIdx.x / length, p = blockIdx.x % length;
     out += (i64)blockIdx.x * tail;
+    dy += lead * count * tail;
     for (i64 first = threadIdx.x; first - threadIdx.x < tail; first += 1024) {
         A total[4] = {0, 0, 0, 0};
-        each_match(p == padding ? 0 : count, [&](i64 k) { return inside(index[k], length, back) == p; }, [&](i64 k) {
-            const T* from = dy + (lead * count + k) * tail;
+        each_match(p == padding ? 0 : count, [&](i64 k) { return inside(index[k], length, back) == p; },
+                   [&](i64 start, const u16* found, int all) {
+            // Four rows' loads are in flight.
+            for (int k = 0; k < all; k += 4) {
+                T next[4][4];
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
-                if (first + j * 256 < tail) total[j] += (A)from[first + j * 256];
+                for (int m = 0; m < 4; ++m)
+#pragma unroll
+                    for (int j = 0; j < 4; ++j)
+                        if (k + m < all && first + j * 256 < tail)
+                            next[m][j] = dy[(start + found[k + m]) * tail + first + j * 256];
+#pragma unroll
+                for (int m = 0; m < 4; ++m)
+#pragma unroll
+                    for (int j = 0; j < 4; ++j)
+                        if (k + m < all && first + j * 256 < tail) total[j] += (A)next[m][j];
+            }
         });
 #pragma unroll
         for (int j = 0; j < 4; ++j)
@@ -222,9 +273,20 @@ __global__ void add_at(T* x, const T* values, const I* index, const __grid_const
         if (r < l.rows) locate(l.kept, r, here);
         WIDE(T) total = 0;
         bool some = false;
-        each_match(l.width, [&](i64 k) { return inside(index[at(l.folded, k)], length, back) == p; }, [&](i64 k) {
-            locate(l.folded, k, place);
-            if (r < l.rows) total += (WIDE(T))values[here[1] + place[1]];
+        each_match(l.width, [&](i64 k) { return inside(index[at(l.folded, k)], length, back) == p; },
+                   [&](i64 start, const u16* found, int all) {
+            for (int k = 0; k < all && r < l.rows; k += 4) {
+                T next[4];
+#pragma unroll
+                for (int m = 0; m < 4; ++m) {
+                    if (k + m >= all) break;
+                    locate(l.folded, start + found[k + m], place);
+                    next[m] = values[here[1] + place[1]];
+                }
+#pragma unroll
+                for (int m = 0; m < 4; ++m)
+                    if (k + m < all) total += (WIDE(T))next[m];
+            }
             some = true;
         });
         T* to = x + here[2] + p * stride;

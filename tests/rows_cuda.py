@@ -51,6 +51,11 @@ add("add", floats(33, 35, layout="sliced"), floats(33, 35, layout="transposed"))
 add("add", floats(7, 5, 3, layout="transposed"), floats(7, 1, 3))
 add("clone", floats(130, 70, layout="transposed"))
 add("clone", floats(2, 3, 35, 20, layout="transposed"))
+add("clone", floats(2, 3, 64, 80, layout="transposed"))
+add("clone", floats(136, 72, layout="transposed"))
+add("clone", bools(272, 48, layout="transposed"))
+add("cast", floats(72, 136, layout="transposed"), dtype=F32)
+add("cast", bools(32, 80, layout="transposed"), dtype=F32)
 add("cast", floats(33, 17, layout="transposed"), dtype=F32)
 # Contiguous elements, or one element broadcast; rows that are not a multiple of an access, or begin at any offset.
 add("clone", floats(2, 3, 5, 16, layout="heads"))
@@ -200,6 +205,13 @@ for count, high, length, tail in ((70_000, 900, 1000, 1), (20_000, 3, 4000, 33),
     add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(length, tail), padding=1)
     add("put_", floats(2, length, tail), ints(count, low=-high, high=high), floats(count, tail), dim=1)
     add("add_at_", floats(2, length, tail), ints(count, low=-high, high=high), floats(2, 1, tail), dim=1)
+# Each place looks at more positions than a block tests at once.
+add("embedding_grad", floats(2500, 300), ints(2500, high=9), shape=(9, 300), padding=3)
+add("add_at_", floats(9, 300), ints(2500, high=9), floats(2500, 300), dim=0)
+# Sorted, in rows of whole accesses and of others.
+for count, high, tail in ((17_000, 3, 36), (16_000, 290, 132), (15_500, 300, 66)):
+    add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(300, tail), padding=2)
+    add("add_at_", floats(300, tail), ints(count, high=high), floats(count, tail), dim=0)
 add("take_grad", floats(2, 500, 600, 1), ints(500, 600, low=-250, high=250), shape=(2, 250, 1), dim=1)
 add("take_along_grad", floats(3, 8000, 2), ints(3, 8000, 2, high=300), shape=(3, 2000, 2), dim=1)
 for name in ("add_along_", "put_along_"):

@@ -6,6 +6,7 @@ An operand is a tensor, a Python number, a tensor of one element, or a row that 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -235,14 +236,16 @@ def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
 # -- creation and movement ---------------------------------------------------------------------------------------------
 
 
-#: The least size of both dimensions for which a tile of 32 by 32 is worthwhile.
+#: The least size of both dimensions for which tiles are worthwhile.
 _TILE = 16
 
 
 @functools.lru_cache(maxsize=1024)
-def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, tuple[Any, ...]] | None:
-    """Blocks and arguments of the tiled kernel, for a copy between tensors that are contiguous along different dimensions, as
-    in a transposition; else None. Without tiles one of the two would cost a memory transaction for each element."""
+def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...],
+            length: int) -> tuple[bool, tuple[int, int], tuple[Any, ...]] | None:
+    """For a copy between tensors that are contiguous along different dimensions, as in a transposition: whether squares of
+    ``length`` elements each way can be accessed in both, if the first elements can; blocks of the kernel of tiles and of that
+    of squares; their arguments. Else None. Without either one of the two would cost a memory transaction for each element."""
     sizes, steps = gl.merged(shape, out, x)
     ours, theirs = ([d for d, step in enumerate(steps) if step[k] == 1 and sizes[d] >= _TILE] for k in (0, 1))
     if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
@@ -251,9 +254,10 @@ def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...]) ->
     others = [d for d in range(len(sizes)) if d not in (row, column)]
     lead = [sizes[d] for d in others]
     where = gl.axes(lead, *[[steps[d][k] for d in others] for k in (0, 1)])
-    rows, columns = sizes[row], sizes[column]
-    return (math.prod(lead) * -(-rows // 32) * -(-columns // 32),
-            (where, *map(np.int64, (rows, columns, steps[row][0], steps[column][1]))))
+    rows, columns, out_row, x_column = sizes[row], sizes[column], steps[row][0], steps[column][1]
+    even = not any(n % length for n in (rows, columns, out_row, x_column, *itertools.chain(*[steps[d] for d in others])))
+    tiles, squares = (math.prod(lead) * -(-rows // side) * -(-columns // side) for side in (64, 16 * length))
+    return even, (tiles, squares), (where, *map(np.int64, (rows, columns, out_row, x_column)))
 
 
 def copy(x: Any, out: Any) -> None:
@@ -261,13 +265,19 @@ def copy(x: Any, out: Any) -> None:
     if not hasattr(x, "dtype"):
         apply("Copy", wide(out.dtype), out, x)
         return
-    how = None
+    how, length = None, 16 // max(x.itemsize, out.itemsize)
     if x.shape == out.shape and x.size and not (x.flags.c_contiguous and out.flags.c_contiguous):
-        how = _turned(x.shape, gl.elements(out), gl.elements(x))
+        how = _turned(x.shape, gl.elements(out), gl.elements(x), length)
     if how is None:
         apply("Copy", wide(x.dtype), out, x)
+        return
+    even, (tiles, squares), where = how
+    # What is not converted is moved as integers of its size.
+    types = (wide(x.dtype), out.dtype, x.dtype) if x.dtype != out.dtype else (np.dtype(f"i{x.itemsize}"),) * 3
+    if even and gl.packed(x, out):
+        gl.run_blocks("elementwise", "turn_squares", (*types, length), squares, out, x, *where)
     else:
-        gl.run_blocks("elementwise", "turn", (wide(x.dtype), out.dtype, x.dtype), how[0], out, x, *how[1])
+        gl.run_blocks("elementwise", "turn", types, tiles, out, x, *where)
 
 
 @gl.kernel

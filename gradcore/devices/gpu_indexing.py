@@ -18,7 +18,7 @@ from gradcore.devices.gpu_elementwise import copy
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
 from gradcore.devices.kernels import turned
-from gradcore.tiling import groups_of
+from gradcore.tiling import BUSY, groups_of
 
 
 @gl.kernel
@@ -125,6 +125,8 @@ def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: in
 
 # -- reading and writing -----------------------------------------------------------------------------------------------
 
+#: Accesses of a thread of the kernel ``take`` at once, if that leaves enough blocks.
+_TAKEN = 4
 #: Stands for an invalid position.
 NOWHERE = -(1 << 62)
 
@@ -139,7 +141,9 @@ def _taken(x: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = NO
     length = 16 // x.itemsize
     if not gl.packed(x, out) or tail % length:
         length = 1
-    gl.run("index", "take", (x.dtype, index.dtype, length), out.size // length, x, index, out, np.int64(out.size),
+    count = out.size // length
+    threads = min(count, max(-(-count // _TAKEN), BUSY * gl.BLOCK))
+    gl.run("index", "take", (x.dtype, index.dtype, length), threads, x, index, out, np.int64(out.size),
            np.int64(x.shape[dim]), np.int64(index.size), np.int64(tail), np.int64(padding), back(x, dim, wrap))
 
 
