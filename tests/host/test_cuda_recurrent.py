@@ -13,6 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
+from gradcore.ops import all_ops
 from tests.host.graph_bed import Bed, bits, emulator_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -51,6 +52,16 @@ def launched(bed: Bed) -> None:
         for size in (5, 8):
             trained(kind, "cuda", size, num_layers=2, bidirectional=True)
         compiled(kind)
+    stepped()
+
+
+def stepped() -> list[np.ndarray]:
+    """Operands and results of three steps in bfloat16: the input's part, the weight, the first state, all states."""
+    rng = np.random.default_rng(4)
+    given = [gradcore.tensor(rng.normal(size=shape).astype(np.float32)).to(gradcore.bfloat16)
+             for shape in ((3, 6, 8), (8, 8), (6, 8))]
+    out = all_ops()["rnn"](*[x.to("cuda") for x in given], relu=False, backwards=False)
+    return [x.cpu().float().numpy().astype(np.float64) for x in (*given, out)]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +87,16 @@ def test_layers_train_as_on_the_cpu(bed: Bed, kind: str, size: int) -> None:
     ours, theirs = (trained(kind, device, size, num_layers=2, bidirectional=True) for device in ("cuda", "cpu"))
     for found, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(found.detach().cpu().numpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_in_bfloat16_rounds_its_product_and_its_result(bed: Bed) -> None:
+    given, weight, h0, out = stepped()
+    for x, h, found in zip(given, [h0, *out[:-1]], out, strict=True):
+        product = h @ weight.T
+        off = abs(found - np.tanh(x + product))
+        assert (off <= 2**-8 * (abs(product) + abs(found)) + 1e-6).all()
+        # Two roundings that do happen.
+        assert (off > 2**-8 * abs(found)).any()
 
 
 @pytest.mark.parametrize("kind", LAYERS)
