@@ -5,8 +5,8 @@
 // 1997; Cho et al., arXiv:1406.1078; one pointwise kernel per step: Appleyard et al., arXiv:1604.01946.
 //
 // Traffic in bytes of a step, n elements of s in a state: rnn reads 2 n s and writes n s, its gradient reads 3 n s and writes
-// n s; lstm reads 9 n s and writes 6 n s, its gradient reads 9 n s and writes 5 n s; gru reads 7 n s (and its bias) and writes
-// 5 n s, its gradient reads 8 n s and writes 7 n s.
+// n s; lstm reads 9 n s and writes 6 n s (7 in the last step), its gradient reads 9 n s and writes 5 n s; gru reads 7 n s (and its
+// bias) and writes 5 n s, its gradient reads 7 n s and writes 7 n s.
 
 #include "common.cuh"
 
@@ -73,9 +73,10 @@ __global__ void rnn_grad(const T* dy, const T* dh, const T* out, T* dgiven, i64 
     }
 }
 
-// Gates i, f, g, o of given + product; c' = f c + i g, h' = o tanh(c').
+// Gates i, f, g, o of given + product; c' = f c + i g, h' = o tanh(c'). `last`, null but for the last step, gets c' too.
 template <typename T, int N>
-__global__ void lstm(const T* given, const T* product, const T* c, T* gates, T* cells, T* out, i64 count, int size) {
+__global__ void lstm(const T* given, const T* product, const T* c, T* gates, T* cells, T* out, T* last, i64 count,
+                     int size) {
     typedef WIDE(T) A;
     EACH(i, count) {
         i64 at = i * N, first = at + 3 * row_of(at, size) * size;
@@ -93,6 +94,7 @@ __global__ void lstm(const T* given, const T* product, const T* c, T* gates, T* 
         }
         write_gates(gates, first, size, x);
         write<N>(cells, at, cell);
+        if (last) write<N>(last, at, cell);
         write<N>(out, at, h);
     }
 }
@@ -149,32 +151,31 @@ __global__ void gru(const T* given, const T* product, const T* bias, const T* h,
     }
 }
 
-// The gradient of the previous state has two parts: the product of this step's slopes, and next_through, which bypasses the
-// product. dh and through, these parts from the step after, are null for the last step; through may share memory with
-// next_through.
+// The gradient of the previous state has two parts: next_dh, which bypasses the product, and the product of this step's slopes,
+// which is added to it. dh, null for the last step, may share memory with next_dh.
 template <typename T, int N>
-__global__ void gru_grad(const T* dy, const T* dh, const T* through, const T* gates, const T* before, T* dgiven, T* slopes,
-                         T* next_through, i64 count, int size) {
+__global__ void gru_grad(const T* dy, const T* dh, const T* gates, const T* before, T* dgiven, T* slopes, T* next_dh, i64 count,
+                         int size) {
     typedef WIDE(T) A;
     EACH(i, count) {
         i64 at = i * N, row = row_of(at, size), first = at + 2 * row * size;
-        Pack<T, N> gate[4], to[3], d = read<N>(dy, at), back = read_or_zero<N>(dh, at), past = read_or_zero<N>(through, at);
+        Pack<T, N> gate[4], to[3], d = read<N>(dy, at), back = read_or_zero<N>(dh, at);
         Pack<T, N> was = read<N>(before, at), from_state;
         read_gates(gates, first + row * size, size, gate);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             A reset = (A)gate[0].of[k], keep = (A)gate[1].of[k], fresh = (A)gate[2].of[k];
-            A whole = (A)d.of[k] + ((A)back.of[k] + (A)past.of[k]);
+            A whole = (A)d.of[k] + (A)back.of[k];
             A slope = whole * ((A)1 - keep) * ((A)1 - fresh * fresh);
             to[0].of[k] = (T)(slope * (A)gate[3].of[k] * reset * ((A)1 - reset));
             to[1].of[k] = (T)(whole * ((A)was.of[k] - fresh) * keep * ((A)1 - keep));
             to[2].of[k] = (T)slope;
             from_state.of[k] = (T)(slope * reset);
-            past.of[k] = (T)(whole * keep);
+            d.of[k] = (T)(whole * keep);
         }
         write_gates(dgiven, first, size, to);
         to[2] = from_state;
         write_gates(slopes, first, size, to);
-        write<N>(next_through, at, past);
+        write<N>(next_dh, at, d);
     }
 }

@@ -47,7 +47,7 @@ _ELEMENT = {"float32": (np.float32, 4), "float64": (np.float64, 8), "float16": (
 class Plan:
     """cuBLASLt's descriptors of a product, which the plan owns, and the chosen algorithm."""
 
-    __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "result", "algorithm", "bytes", "vector",
+    __slots__ = ("kind", "descriptor", "layouts", "one", "kept", "not_a_number", "result", "algorithm", "bytes", "vector",
                  "exact", "loaded", "_at", "_destroy")
 
     def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
@@ -55,7 +55,9 @@ class Plan:
         self.descriptor, self.layouts = descriptor, layouts
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
         self.kind = problem.kind
-        self.one, self.zero, self.not_a_number = FACTORS[problem.kind]
+        self.one, zero, self.not_a_number = FACTORS[problem.kind]
+        #: The factor for what the result holds.
+        self.kept = self.one if problem.added else zero
         #: The result of the heuristic, whose first field is the algorithm.
         self.result = lt.MatmulHeuristicResult(1)
         self.algorithm: int = self.result.ptr
@@ -233,7 +235,7 @@ class CublasLt:
     def _start(self, plan: Plan, factor: int, x: int, y: int, out: int, workspace: int, stream: int) -> None:
         a, b, c = plan.layouts
         try:
-            self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
+            self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.kept, out, c, out, c, plan.algorithm,
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
             raise KernelError(f"cuBLASLt could not launch a matrix product: {error}") from error
@@ -263,17 +265,18 @@ class Cublas:
         return True
 
     def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
-        kind, m, n, k, batch, a, b, c, _ = plan
+        kind, m, n, k, batch, a, b, c, _, added = plan
         data, compute = DATA[kind], compute_of(kind)
-        one, nothing, _ = FACTORS[kind]
+        one, zero, _ = FACTORS[kind]
+        kept = one if added else zero
         head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
         calls = self._calls
         with on_stream():
             try:
                 if batch == 1:
-                    calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
+                    calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, kept, out, data, c.leading, compute, -1)
                 else:
-                    calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out,
+                    calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, kept, out,
                                                data, c.leading, c.step, batch, compute, -1)
             except calls.CUBLASError as error:
                 raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error
