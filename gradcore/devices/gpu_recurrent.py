@@ -1,4 +1,4 @@
-"""Recurrent layers on the GPU: a step is a matrix product and one launch, forward and backward.
+"""Recurrent layers on the GPU: a step is a matrix product and one launch, forward and backward; if small, one launch forward.
 
 The weight is read in its own layout, so the workspace's room for its transpose is not used.
 """
@@ -15,11 +15,26 @@ from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_linalg import product
 from gradcore.devices.kernels import before, split_workspace, steps
 
+#: Blocks that go through the samples with the weight in their shared memory, at most.
+_BLOCKS = 512
+
 
 def _neighbours(state: Any, *arrays: Any) -> int:
     """Elements of an access: 16 bytes if the rows of states and gates are multiples of that, else one element."""
     count = 16 // state.itemsize
     return count if state.shape[-1] % count == 0 and gl.packed(state, *arrays) else 1
+
+
+def _small(weight: Any, *arrays: Any) -> int:
+    """The blocks of a step that computes its product too; 0 if that is not for these operands."""
+    rows, width, size = int(arrays[0].shape[0]), int(weight.shape[0]), int(weight.shape[1])
+    if weight.itemsize > 4 or size % 4 or not 8 <= size <= 32 or not gl.packed(*arrays):
+        return 0
+    return min(-(-rows // (gl.BLOCK // (size // 4) * (4 if width < 4 * size else 3))), _BLOCKS, gl.MOST_BLOCKS)
+
+
+def _shape(state: Any) -> tuple[Any, Any]:
+    return np.int64(state.shape[0]), np.int32(state.shape[1])
 
 
 def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dweight: Any) -> None:
@@ -38,11 +53,15 @@ def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dwei
 @gl.kernel
 def rnn(given: Any, weight: Any, h0: Any, out: Any, workspace: Any, *, relu: bool, backwards: bool) -> None:
     count = _neighbours(h0, given, out)
-    h = h0
+    total, kind = h0.size // count, str(relu).lower()
+    h, blocks = h0, _small(weight, h0, given, out)
     for t in steps(len(given), backwards):
-        product(h, weight.T, out[t])
+        if blocks:
+            gl.run_blocks("recurrent", "rnn_small", (h.dtype, kind), blocks, given[t], weight, h, out[t], *_shape(h))
+        else:
+            product(h, weight.T, out[t])
+            gl.run("recurrent", "rnn", (h.dtype, count, kind), total, given[t], out[t], np.int64(total))
         h = out[t]
-        gl.run("recurrent", "rnn", (h.dtype, count, str(relu).lower()), h.size // count, given[t], h, np.int64(h.size // count))
 
 
 @gl.kernel
@@ -66,11 +85,15 @@ def lstm(given: Any, weight: Any, h0: Any, c0: Any, out: Any, last: Any, gates: 
     made = split_workspace(workspace, (4 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 4 * h0.shape[1])
     count = _neighbours(h0, given, made, c0, gates, cells, out, last)
     total, h, c = h0.size // count, h0, c0
-    end = 0 if backwards else len(given) - 1
+    end, blocks = 0 if backwards else len(given) - 1, _small(weight, h0, given, c0, gates, cells, out, last)
     for t in steps(len(given), backwards):
-        product(h, weight.T, made)
-        gl.run("recurrent", "lstm", (h.dtype, count), total, given[t], made, c, gates[t], cells[t], out[t],
-               last if t == end else None, np.int64(total), np.int32(h.shape[1]))
+        written = gates[t], cells[t], out[t], last if t == end else None
+        if blocks:
+            gl.run_blocks("recurrent", "lstm_small", (h.dtype,), blocks, given[t], weight, h, c, *written, *_shape(h))
+        else:
+            product(h, weight.T, made)
+            gl.run("recurrent", "lstm", (h.dtype, count), total, given[t], made, c, *written, np.int64(total),
+                   np.int32(h.shape[1]))
         h, c = out[t], cells[t]
     if not len(given):
         copy(c0, last)
@@ -96,11 +119,14 @@ def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0
 def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, workspace: Any, *, backwards: bool) -> None:
     made = split_workspace(workspace, (3 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 3 * h0.shape[1])
     count = _neighbours(h0, given, made, gates, out, *(() if bias is None else (bias,)))
-    total, h = h0.size // count, h0
+    total, h, blocks = h0.size // count, h0, _small(weight, h0, given, gates, out, bias)
     for t in steps(len(given), backwards):
-        product(h, weight.T, made)
-        gl.run("recurrent", "gru", (h.dtype, count), total, given[t], made, bias, h, gates[t], out[t], np.int64(total),
-               np.int32(h.shape[1]))
+        if blocks:
+            gl.run_blocks("recurrent", "gru_small", (h.dtype,), blocks, given[t], weight, bias, h, gates[t], out[t], *_shape(h))
+        else:
+            product(h, weight.T, made)
+            gl.run("recurrent", "gru", (h.dtype, count), total, given[t], made, bias, h, gates[t], out[t], np.int64(total),
+                   np.int32(h.shape[1]))
         h = out[t]
 
 
