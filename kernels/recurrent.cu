@@ -178,15 +178,15 @@ __device__ __forceinline__ void small_step(const T* weight, const T* h, i64 rows
         }
         __syncthreads();
         if (team < teams)
-            for (int k = 0; k < near; ++k) {
-                Four state[M];
+            for (int k = 0; k < size; ++k) {
+                float state[M];
 #pragma unroll
-                for (int m = 0; m < M; ++m) state[m] = states[(m * teams + team) * (near + 1) + k];
+                for (int m = 0; m < M; ++m) state[m] = ((float*)states)[(m * teams + team) * (size + 4) + k];
 #pragma unroll
-                for (int j = 0; j < 4 * G; ++j) {
-                    Four by = weights[(4 * k + j / G) * across + j % G * near + own];
+                for (int g = 0; g < G; ++g) {
+                    Four by = weights[k * across + g * near + own];
 #pragma unroll
-                    for (int i = 0; i < 4 * M; ++i) sum[i / 4][j % G][i % 4] += state[i / 4].of[j / G] * by.of[i % 4];
+                    for (int i = 0; i < 4 * M; ++i) sum[i / 4][g][i % 4] += state[i / 4] * by.of[i % 4];
                 }
             }
 #pragma unroll
