@@ -7,13 +7,16 @@ struct Shared {
     u32 arrivals[1024];
 };
 
-// True for the last of the `parts` blocks that store something for `row`; it can then read what the others stored.
+// True for the last of the `parts` blocks that store something for `row`; it can then read what the others stored. The barriers
+// make one thread's fences hold for its whole block, since fences are cumulative (as cooperative groups synchronise a grid).
 __device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
     __shared__ u32 before;
-    __threadfence();
     __syncthreads();
-    if (!threadIdx.x) before = atomicInc(arrivals + row, (u32)parts - 1);
+    if (!threadIdx.x) {
+        __threadfence();
+        before = atomicInc(arrivals + row, (u32)parts - 1);
+        __threadfence();
+    }
     __syncthreads();
-    __threadfence();
     return before == (u32)parts - 1;
 }

@@ -91,18 +91,19 @@ __global__ void dropout(const T* x, const u64* state, float p, double scale, T* 
     for (i64 block = (i64)blockIdx.x * 256 + threadIdx.x; (block - lane) * 8 < n; block += (i64)gridDim.x * 256) {
         float u[8];
         u32 kept = 0;
+        // First, so that memory is busy while the numbers are drawn.
+        WIDE(T) v[TEAM][N];
+#pragma unroll
+        for (int k = 0; k < TEAM; ++k) get(x, (block - rank + k) * 8 + rank * N, n, v[k]);
         draw(state, block, u);
 #pragma unroll
         for (int k = 0; k < 8; ++k) kept |= (u32)(u[k] >= p) << k;
 #pragma unroll
         for (int k = 0; k < TEAM; ++k) {
             u32 bits = __shfl_sync(0xffffffffu, kept, lane - rank + k) >> rank * N;
-            i64 start = (block - rank + k) * 8 + rank * N;
-            WIDE(T) v[N];
-            get(x, start, n, v);
 #pragma unroll
-            for (int j = 0; j < N; ++j) v[j] *= (WIDE(T))(bits >> j & 1 ? (float)scale : 0.0f);
-            put(out, start, n, v);
+            for (int j = 0; j < N; ++j) v[k][j] *= (WIDE(T))(bits >> j & 1 ? (float)scale : 0.0f);
+            put(out, (block - rank + k) * 8 + rank * N, n, v[k]);
         }
     }
 }

@@ -82,6 +82,21 @@ __device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64
     return v;
 }
 
+// Reduces what `parts` blocks have stored, `apart` numbers from each other, shared by `step` threads of which this is number `rank`.
+template <typename Op, typename A>
+__device__ __forceinline__ A folded_parts(const volatile A* made, int parts, int apart, int rank, int step) {
+    A v = Op::template first<A>();
+    // Nothing else is under way then, so that each wait for memory counts.
+    for (int k = rank; k < parts; k += 4 * step) {
+        A found[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) found[j] = k + j * step < parts ? (A)made[(k + j * step) * apart] : Op::template first<A>();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v = Op::of(v, found[j]);
+    }
+    return v;
+}
+
 // The last step of a reduction: the division of a mean or a variance, the root of a norm.
 template <typename Op, typename A>
 __device__ __forceinline__ A ended(A v, double divisor, A how) {
@@ -123,9 +138,7 @@ __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout 
     volatile A* made = (A*)shared->parts + row * parts;
     if (!team.rank) made[part] = v;
     if (!last_of(shared->arrivals, row, parts)) return;
-    v = Op::template first<A>();
-    for (int k = team.rank; k < parts; k += 256) v = Op::of(v, (A)made[k]);
-    v = team_fold<Op>(v, team, room);
+    v = team_fold<Op>(folded_parts<Op, A>(made, parts, 1, team.rank, 256), team, room);
     if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
@@ -158,9 +171,7 @@ __global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layou
         volatile A* made = (A*)shared->parts + (tile * parts) * 32 + lane;
         if (!warp) made[part * 32] = v;
         if (!last_of(shared->arrivals, tile, parts)) return;
-        v = Op::template first<A>();
-        for (int k = warp; k < parts; k += 8) v = Op::of(v, (A)made[k * 32]);
-        v = over_warps<Op>(v, room);
+        v = over_warps<Op>(folded_parts<Op, A>(made, parts, 32, warp, 8), room);
     }
     if (!warp && column < l.rows) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
@@ -173,7 +184,8 @@ __device__ __forceinline__ bool wins(A a, i64 i, A b, i64 j) {
     return b == b && (Side::better(a, b) || (a == b && i < j));
 }
 
-// The best element so far, and its position in the row.
+// The best element so far, and its position in the row; or that of the first of an access of neighbours that it is among, since
+// to look for it there once, at the end, takes fewer instructions.
 template <typename Side, typename A>
 struct Best {
     A v = Side::template first<A>();
@@ -201,8 +213,10 @@ struct Best {
 #pragma unroll 4
             for (i64 i = rank; i < count; i += step) {
                 Pack<T, N> found = packs[i];
+                A best = (A)found.of[0];
 #pragma unroll
-                for (int k = 0; k < N; ++k) next((A)found.of[k], from + i * N + k);
+                for (int k = 1; k < N; ++k) best = Side::of(best, (A)found.of[k]);
+                next(best, from + i * N);
             }
             first += count * N;
             earliest = rank < count ? from + rank * N : first + rank;
@@ -220,6 +234,18 @@ struct Best {
         for (; i < end; i += step) next((A)x[at(axes, i)], i);
         // All are as bad as can be.
         if (place < 0 && earliest < end) place = earliest;
+    }
+
+    // Finds the element itself, in the row at x. Zeros of both signs are equal.
+    template <typename T>
+    __device__ __forceinline__ void settle(const T* x, const Axes& axes) {
+        for (; place >= 0; ++place) {
+            A own = (A)x[at(axes, place)];
+            if (own == v || (own != own && v != v)) {
+                v = own;
+                break;
+            }
+        }
     }
 
     // Takes the best of all threads of the team; the first one has the result. `room` and `at_of` are in shared memory.
@@ -244,9 +270,11 @@ __global__ void find(const T* x, i64* indices, T* values, const __grid_constant_
     Team team(lanes);
     if (team.row >= l.rows) return;
     Best<Side, A> best;
-    best.search(x + at(l.kept, team.row), l.folded, 0, l.width, team.rank, lanes);
+    x += at(l.kept, team.row);
+    best.search(x, l.folded, 0, l.width, team.rank, lanes);
     best.meet(team, room, at_of);
     if (team.rank) return;
+    best.settle(x, l.folded);
     indices[team.row] = best.place;
     if (values) values[team.row] = (T)best.v;
 }
@@ -261,15 +289,28 @@ __global__ void find_split(const T* x, i64* indices, T* values, const __grid_con
     i64 row = team.row / parts, part = team.row % parts, each = share_of(l.width, parts);
     i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
     Best<Side, A> best;
-    best.search(x + at(l.kept, row), l.folded, each * part, end, team.rank, 256);
+    x += at(l.kept, row);
+    best.search(x, l.folded, each * part, end, team.rank, 256);
     best.meet(team, room, at_of);
     volatile i64* made = shared->parts + 2 * row * parts;
     if (!team.rank) *(volatile A*)(made + 2 * part) = best.v, made[2 * part + 1] = best.place;
     if (!last_of(shared->arrivals, row, parts)) return;
     best.place = -1;
-    for (int k = team.rank; k < parts; k += 256) best.take(*(volatile A*)(made + 2 * k), made[2 * k + 1]);
+    for (int k = team.rank; k < parts; k += 4 * 256) {
+        A found[4];
+        i64 place[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            bool there = k + j * 256 < parts;
+            found[j] = there ? *(volatile A*)(made + 2 * (k + j * 256)) : (A)0;
+            place[j] = there ? made[2 * (k + j * 256) + 1] : -1;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) best.take(found[j], place[j]);
+    }
     best.meet(team, room, at_of);
     if (team.rank) return;
+    best.settle(x, l.folded);
     indices[row] = best.place;
     if (values) values[row] = (T)best.v;
 }

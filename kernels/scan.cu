@@ -66,12 +66,14 @@ __global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, 
         return found;
     };
     A carried = Op::template first<A>();
-    Pack<T, 4> next = load(4 * team.rank);
+    // Two accesses of each thread are under way while it reduces one.
+    Pack<T, 4> next = load(4 * team.rank), after = load(4 * (team.rank + lanes));
     for (i64 first = 4 * team.rank; first - 4 * team.rank < l.width; first += 4 * lanes) {
         Pack<T, 4> found = next;
         Pack<Out, 4> made;
         A v[4];
-        next = load(first + 4 * lanes);
+        next = after;
+        after = load(first + 8 * lanes);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             v[k] = Op::template first<A>();

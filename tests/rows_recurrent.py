@@ -147,7 +147,7 @@ for _case, _shape in (("plain", (3, 2, 4)), ("one step", (1, 3, 2)), ("one sampl
             Row("gru_grad", _name, (_s(1), _gates, _s(1), _h, floats(3 * _n, _n)), _how, numpy=gru_grad(_backwards),
                 tolerance=1e-4)]
 
-for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (1, 5, 7), (0, 2, 4), (0, 3, 5)):
+for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (2, 310, 32), (2, 5, 40), (1, 5, 7), (0, 2, 4), (0, 3, 5)):
     _s, _h, _c, _gates = _sizes(*_shape)
     _n = _shape[2]
     # Results of relu, some of them zero.
@@ -164,8 +164,9 @@ for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (1, 5, 7), (0, 2, 4), (0, 3, 
             ("gru", (_s(3), floats(3 * _n, _n), floats(3 * _n), _h)),
             ("gru_grad", (_s(1), _gates, _s(1), _h, floats(3 * _n, _n))))]
 
-#: With two bytes per element, where a step begins with rounded states.
-NARROW = [replace(row, tolerance=1e-2) for row in SIZES if row.name.startswith(("size (2, 50, 24)", "size (1, 5, 7)"))]
+#: With two bytes per element, where only rounding may be off: tests/host/cuda_rows.py bounds it.
+NARROW = [replace(row, tolerance=1e-5) for row in SIZES
+          if row.name.startswith(("size (2, 50, 24)", "size (2, 5, 40)", "size (1, 5, 7)"))]
 
 _s, _h, _c, _gates = _sizes(64, 32, 256)
 for _how in ({"backwards": False}, {"backwards": True}):

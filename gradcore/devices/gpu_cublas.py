@@ -36,17 +36,18 @@ class Cublas:
         return True
 
     def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
-        kind, m, n, k, batch, a, b, c, _ = plan
+        kind, m, n, k, batch, a, b, c, _, added = plan
         data, compute = DATA[kind], compute_of(kind)
-        one, nothing, _ = FACTORS[kind]
+        one, zero, _ = FACTORS[kind]
+        kept = one if added else zero
         head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
         calls = self._calls
         with on_stream():
             try:
                 if batch == 1:
-                    calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
+                    calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, kept, out, data, c.leading, compute, -1)
                 else:
-                    calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out,
+                    calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, kept, out,
                                                data, c.leading, c.step, batch, compute, -1)
             except calls.CUBLASError as error:
                 raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error

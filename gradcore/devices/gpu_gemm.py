@@ -50,7 +50,7 @@ _ELEMENT = {"float32": (np.float32, 4), "float64": (np.float64, 8), "float16": (
 class Plan:
     """cuBLASLt's descriptors of a product, which the plan owns, and the chosen algorithm."""
 
-    __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "results", "algorithm", "bytes", "vector",
+    __slots__ = ("kind", "descriptor", "layouts", "one", "kept", "not_a_number", "results", "algorithm", "bytes", "vector",
                  "exact", "loaded", "_at", "_destroy")
 
     def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
@@ -58,7 +58,9 @@ class Plan:
         self.descriptor, self.layouts = descriptor, layouts
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
         self.kind = problem.kind
-        self.one, self.zero, self.not_a_number = FACTORS[problem.kind]
+        self.one, zero, self.not_a_number = FACTORS[problem.kind]
+        #: The factor for what the result holds.
+        self.kept = self.one if problem.added else zero
         #: The results of the heuristic, best first, and the address of the algorithm in the one that is used.
         self.results = lt.MatmulHeuristicResult(ASKED)
         self.algorithm: int = self.results.ptr
@@ -256,7 +258,7 @@ class CublasLt:
     def _start(self, plan: Plan, factor: int, x: int, y: int, out: int, workspace: int, stream: int) -> None:
         a, b, c = plan.layouts
         try:
-            self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
+            self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.kept, out, c, out, c, plan.algorithm,
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
             raise KernelError(f"cuBLASLt could not launch a matrix product: {error}") from error

@@ -36,8 +36,9 @@ def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] |
     return None
 
 
-def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str:
+def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None, added: bool = False) -> str:
     """Write a @ b, with leading dimensions broadcast, to ``out``, whose rows or columns are contiguous; nothing is copied.
+    ``added``: add it to what ``out`` holds.
 
     ``then`` is a key of :data:`~gradcore.devices.gpu_problems.EPILOGUES` for the operands in the order b, a. Returns the key of
     the epilogue that was done with ``vector`` in the same launch; the caller has to do the rest.
@@ -45,11 +46,12 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str
     if not out.size:
         return ""
     if not a.shape[-1]:
-        copy(0, out)
+        if not added:
+            copy(0, out)
         return ""
     x, y, z = a.data.ptr, b.data.ptr, out.data.ptr
     how = _described(a.dtype, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides,
-                     (alignment(x, 0), alignment(y, 0), alignment(z, 0)), then)
+                     (alignment(x, 0), alignment(y, 0), alignment(z, 0)), then, added)
     if type(how) is Problem:
         library = gpu_gemm.library()
         plan, at = library.plan(how), vector.data.ptr if then else 0
@@ -60,13 +62,14 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str
             gl.multiply(library, plan, y, x, z, at if then else 0)
             return then
     elif how == _TURNED:
-        product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2))
+        product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2), added=added)
         return ""
     elif how == _EACH:
         for k in range(out.shape[0]):
-            product(*(t[k % t.shape[0]] if t.ndim == out.ndim else t for t in (a, b, out)))
+            one, other, result = (t[k % t.shape[0]] if t.ndim == out.ndim else t for t in (a, b, out))
+            product(one, other, result, added=added)
         return ""
-    _plain(a, b, out)
+    _plain(a, b, out, added)
     return ""
 
 
@@ -76,7 +79,7 @@ _TURNED, _EACH, _KERNEL = "multiply the transposes", "go through the first dimen
 
 @functools.lru_cache(maxsize=4096)
 def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shape, out: Shape, out_strides: Shape,
-               aligned: tuple[int, int, int], then: str) -> Problem | str:
+               aligned: tuple[int, int, int], then: str, added: bool) -> Problem | str:
     """The :class:`Problem` of a product, from shapes, strides in bytes and alignments; or what to do instead."""
     size = dtype.itemsize
     rows, inner, columns = *a[-2:], b[-1]
@@ -104,7 +107,7 @@ def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shap
             rows, count, a_step, out_step = rows * count, 1, 0, 0
     x, y, z = (Matrix(*how, step, alignment(address, step * size)) for how, step, address in (
         (second, b_step, aligned[1]), (first, a_step, aligned[0]), ((0, out_row), out_step, aligned[2])))
-    return Problem(dtype.name, columns, rows, inner, count, x, y, z, then)
+    return Problem(dtype.name, columns, rows, inner, count, x, y, z, then, added)
 
 
 def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int]:
@@ -113,7 +116,7 @@ def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int
     return [0] * (len(lead) - len(own)) + own
 
 
-def _plain(a: Any, b: Any, out: Any) -> None:
+def _plain(a: Any, b: Any, out: Any, added: bool) -> None:
     """A product by gradcore's own kernel, for operands of any dtype and layout; ``out``'s rows are contiguous."""
     lead, size = out.shape[:-2], out.itemsize
     how = np.zeros((), PRODUCT)
@@ -122,7 +125,7 @@ def _plain(a: Any, b: Any, out: Any) -> None:
                         *zip(("a_row", "a_inner"), gl.elements(a)[-2:], strict=True),
                         *zip(("b_inner", "b_column"), gl.elements(b)[-2:], strict=True), ("out_row", gl.elements(out)[-2])):
         how[name] = value
-    gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size))
+    gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size), np.int32(added))
 
 
 @gl.kernel

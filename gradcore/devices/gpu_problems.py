@@ -40,7 +40,8 @@ class Matrix(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES."""
+    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES.
+    ``added``: out += x y, in the precision of the computation."""
 
     kind: str
     m: int
@@ -51,6 +52,7 @@ class Problem(NamedTuple):
     y: Matrix
     out: Matrix
     then: str = ""
+    added: bool = False
 
 
 class Library(Protocol):

@@ -22,7 +22,7 @@ def blocks_of(problem: Problem) -> int:
 def suits(problem: Problem) -> bool:
     """Is the kernel the faster one? Sums are never split, so that short ones of not too many elements suit."""
     return (problem.kind == "float32" and problem.k <= _INNER and blocks_of(problem) <= _BLOCKS
-            and (problem.batch == 1 or not problem.then))
+            and (problem.batch == 1 or not problem.then) and not problem.added)
 
 
 class SmallProduct:

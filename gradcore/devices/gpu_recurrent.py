@@ -1,4 +1,4 @@
-"""Recurrent layers on the GPU: a step is a matrix product and one launch, forward and backward.
+"""Recurrent layers on the GPU: a step is a matrix product and one launch, forward and backward; if small, one launch forward.
 
 The weight is read in its own layout, so the workspace's room for its transpose is not used.
 """
@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import apply, copy, wide
+from gradcore.devices.gpu_elementwise import copy
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_linalg import product
 from gradcore.devices.kernels import before, split_workspace, steps
+
+#: Blocks that go through the samples with the weight in their shared memory, at most.
+_BLOCKS = 512
 
 
 def _neighbours(state: Any, *arrays: Any) -> int:
@@ -22,28 +25,43 @@ def _neighbours(state: Any, *arrays: Any) -> int:
     return count if state.shape[-1] % count == 0 and gl.packed(state, *arrays) else 1
 
 
-def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dweight: Any, room: Any) -> None:
+def _small(weight: Any, *arrays: Any) -> int:
+    """The blocks of a step that computes its product too; 0 if that is not for these operands."""
+    rows, width, size = int(arrays[0].shape[0]), int(weight.shape[0]), int(weight.shape[1])
+    if weight.itemsize > 4 or size % 4 or not 8 <= size <= 32 or not gl.packed(*arrays):
+        return 0
+    return min(-(-rows // (gl.BLOCK // (size // 4) * (4 if width < 4 * size else 3))), _BLOCKS, gl.MOST_BLOCKS)
+
+
+def _shape(state: Any) -> tuple[Any, Any]:
+    return np.int64(state.shape[0]), np.int32(state.shape[1])
+
+
+def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dweight: Any) -> None:
     """The sum over all steps of slopes^T times the state before the step, by two matrix products for any number of steps."""
     if not len(slopes):
         gl.zero(dweight)
         return
-    width, size = dweight.shape
-    later, earlier = (slopes[:-1], states[1:]) if backwards else (slopes[1:], states[:-1])
-    rows = later.size // max(width, 1)
-    product(later.reshape(rows, width).T, earlier.reshape(rows, size), dweight)
-    room = room.reshape(dweight.shape)
-    product(slopes[-1 if backwards else 0].T, first, room)
-    apply("Add", wide(dweight.dtype), dweight, dweight, room)
+    product(slopes[-1 if backwards else 0].T, first, dweight)
+    if len(slopes) > 1:
+        width, size = dweight.shape
+        later, earlier = (slopes[:-1], states[1:]) if backwards else (slopes[1:], states[:-1])
+        rows = later.size // max(width, 1)
+        product(later.reshape(rows, width).T, earlier.reshape(rows, size), dweight, added=True)
 
 
 @gl.kernel
 def rnn(given: Any, weight: Any, h0: Any, out: Any, workspace: Any, *, relu: bool, backwards: bool) -> None:
     count = _neighbours(h0, given, out)
-    h = h0
+    total, kind = h0.size // count, str(relu).lower()
+    h, blocks = h0, _small(weight, h0, given, out)
     for t in steps(len(given), backwards):
-        product(h, weight.T, out[t])
+        if blocks:
+            gl.run_blocks("recurrent", "rnn_small", (h.dtype, kind), blocks, given[t], weight, h, out[t], *_shape(h))
+        else:
+            product(h, weight.T, out[t])
+            gl.run("recurrent", "rnn", (h.dtype, count, kind), total, given[t], out[t], np.int64(total))
         h = out[t]
-        gl.run("recurrent", "rnn", (h.dtype, count, str(relu).lower()), h.size // count, given[t], h, np.int64(h.size // count))
 
 
 @gl.kernel
@@ -58,21 +76,27 @@ def rnn_grad(dy: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any,
         product(dgiven[t], weight, dh)
     if dh is None:
         gl.zero(dh0)
-    _weight_gradient(dgiven, out, h0, backwards, dweight, split_workspace(workspace, (weight.size, weight.dtype))[0])
+    _weight_gradient(dgiven, out, h0, backwards, dweight)
 
 
 @gl.kernel
 def lstm(given: Any, weight: Any, h0: Any, c0: Any, out: Any, last: Any, gates: Any, cells: Any, workspace: Any, *,
          backwards: bool) -> None:
     made = split_workspace(workspace, (4 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 4 * h0.shape[1])
-    count = _neighbours(h0, given, made, c0, gates, cells, out)
+    count = _neighbours(h0, given, made, c0, gates, cells, out, last)
     total, h, c = h0.size // count, h0, c0
+    end, blocks = 0 if backwards else len(given) - 1, _small(weight, h0, given, c0, gates, cells, out, last)
     for t in steps(len(given), backwards):
-        product(h, weight.T, made)
-        gl.run("recurrent", "lstm", (h.dtype, count), total, given[t], made, c, gates[t], cells[t], out[t], np.int64(total),
-               np.int32(h.shape[1]))
+        written = gates[t], cells[t], out[t], last if t == end else None
+        if blocks:
+            gl.run_blocks("recurrent", "lstm_small", (h.dtype,), blocks, given[t], weight, h, c, *written, *_shape(h))
+        else:
+            product(h, weight.T, made)
+            gl.run("recurrent", "lstm", (h.dtype, count), total, given[t], made, c, *written, np.int64(total),
+                   np.int32(h.shape[1]))
         h, c = out[t], cells[t]
-    copy(c, last)
+    if not len(given):
+        copy(c0, last)
 
 
 @gl.kernel
@@ -88,36 +112,36 @@ def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0
     if dh is None:
         gl.zero(dh0)
         copy(0 if dlast is None else dlast, dc0)
-    _weight_gradient(dgiven, out, h0, backwards, dweight, split_workspace(workspace, (weight.size, weight.dtype))[0])
+    _weight_gradient(dgiven, out, h0, backwards, dweight)
 
 
 @gl.kernel
 def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, workspace: Any, *, backwards: bool) -> None:
     made = split_workspace(workspace, (3 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 3 * h0.shape[1])
     count = _neighbours(h0, given, made, gates, out, *(() if bias is None else (bias,)))
-    total, h = h0.size // count, h0
+    total, h, blocks = h0.size // count, h0, _small(weight, h0, given, gates, out, bias)
     for t in steps(len(given), backwards):
-        product(h, weight.T, made)
-        gl.run("recurrent", "gru", (h.dtype, count), total, given[t], made, bias, h, gates[t], out[t], np.int64(total),
-               np.int32(h.shape[1]))
+        if blocks:
+            gl.run_blocks("recurrent", "gru_small", (h.dtype,), blocks, given[t], weight, bias, h, gates[t], out[t], *_shape(h))
+        else:
+            product(h, weight.T, made)
+            gl.run("recurrent", "gru", (h.dtype, count), total, given[t], made, bias, h, gates[t], out[t], np.int64(total),
+                   np.int32(h.shape[1]))
         h = out[t]
 
 
 @gl.kernel
 def gru_grad(dy: Any, gates: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any, dbias: Any, dh0: Any,
              workspace: Any, *, backwards: bool) -> None:
-    room, passed, _, slopes = split_workspace(workspace, *[(n, h0.dtype) for n in (weight.size, h0.size, h0.size, dgiven.size)])
-    passed, slopes = passed.reshape(h0.shape), slopes.reshape(dgiven.shape)
-    count = _neighbours(h0, dy, gates, out, dgiven, slopes, passed, dh0)
-    total, dh, through = h0.size // count, None, None
+    slopes = split_workspace(workspace, (dgiven.size, h0.dtype))[0].reshape(dgiven.shape)
+    count = _neighbours(h0, dy, gates, out, dgiven, slopes, dh0)
+    total, dh = h0.size // count, None
     for t in steps(len(out), not backwards):
-        gl.run("recurrent", "gru_grad", (h0.dtype, count), total, dy[t], dh, through, gates[t], before(t, out, h0, backwards),
-               dgiven[t], slopes[t], passed, np.int64(total), np.int32(h0.shape[1]))
-        dh, through = dh0, passed
-        product(slopes[t], weight, dh)
+        gl.run("recurrent", "gru_grad", (h0.dtype, count), total, dy[t], dh, gates[t], before(t, out, h0, backwards), dgiven[t],
+               slopes[t], dh0, np.int64(total), np.int32(h0.shape[1]))
+        dh = dh0
+        product(slopes[t], weight, dh, added=True)
     if dh is None:
         gl.zero(dh0)
-    else:
-        apply("Add", wide(dh0.dtype), dh0, dh0, passed)
-    _weight_gradient(slopes, out, h0, backwards, dweight, room)
+    _weight_gradient(slopes, out, h0, backwards, dweight)
     fold("Sum", slopes, dbias, (0, 1))

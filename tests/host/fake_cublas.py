@@ -82,13 +82,16 @@ def _write(data: int, matrix: np.ndarray, values: np.ndarray) -> None:
 
 
 def gemm(data: int, compute: int, ta: int, tb: int, sizes: tuple[int, int, int], a: int, lda: int, b: int, ldb: int, c: int,
-         ldc: int, then: int = 1, vector: int = 0, factor: float = 1.0, larger: Any = np.maximum) -> None:
-    """One product, with a bias, an activation or the bias's gradient in the same launch. ``larger`` is relu's maximum."""
+         ldc: int, then: int = 1, vector: int = 0, factor: float = 1.0, larger: Any = np.maximum, kept: float = 0.0) -> None:
+    """One product, with a bias, an activation or the bias's gradient in the same launch. ``larger`` is relu's maximum, ``kept``
+    the factor, 0 or 1, for what the result holds."""
     m, n, k = sizes
     stored = STORED[data]
     x = _read(data, compute, columns(stored, a, lda, k if ta else m, m if ta else k), ta)
     y = _read(data, compute, columns(stored, b, ldb, n if tb else k, k if tb else n), tb)
     made = x @ y if factor == 1 else x @ y * np.array(factor, x.dtype)
+    if kept:
+        made = made + _read(data, 68 if compute == 77 else compute, columns(stored, c, ldc, m, n), 0)
     if then in (Epilogue.BIAS, Epilogue.RELU_BIAS):
         made = made + _read(data, 68 if compute == 77 else compute, at(vector, stored, m)[:, None], 0)
     if then == Epilogue.RELU_BIAS:
@@ -230,7 +233,8 @@ class FakeLt:
         assert (c, cdesc) == (d, ddesc)
         scale = FACTORS[how["compute"]]
         factor = float(at(alpha, scale)[0])
-        assert (factor == 1 or factor != factor) and at(beta, scale)[0] == 0
+        kept = float(at(beta, scale)[0])
+        assert (factor == 1 or factor != factor) and kept in (0, 1)
         assert nbytes >= chosen["bytes"]
         assert not nbytes or (workspace and not workspace % 256)
         for address, least in zip((a, b, c, d), (_P.MIN_ALIGNMENT_A_BYTES, _P.MIN_ALIGNMENT_B_BYTES, _P.MIN_ALIGNMENT_C_BYTES,
@@ -252,7 +256,7 @@ class FakeLt:
         steps = [layout.get(MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, 0) * size for layout in (x, y, z)]
         for i in range(count if self.runs() else 0):
             gemm(x["data"], how["compute"], ta, tb, (m, n, k), a + i * steps[0], x["leading"], b + i * steps[1], y["leading"],
-                 d + i * steps[2], z["leading"], then, vector, factor, self.larger)
+                 d + i * steps[2], z["leading"], then, vector, factor, self.larger, kept)
 
 
 class FakeCublas:
@@ -274,9 +278,10 @@ class FakeCublas:
         assert (handle, algorithm) == (7, -1)
         assert data == data_b == data_c
         scale = FACTORS[compute]
-        assert (at(alpha, scale)[0], at(beta, scale)[0]) == (1, 0)
+        kept = float(at(beta, scale)[0])
+        assert at(alpha, scale)[0] == 1 and kept in (0, 1)
         self.calls.append({"sizes": (m, n, k), "count": count, "transposed": (ta, tb), "data": data, "compute": compute})
         size = np.dtype(STORED[data]).itemsize
         for i in range(count if self.runs() else 0):
             gemm(data, compute, ta, tb, (m, n, k), a + i * step_a * size, lda, b + i * step_b * size, ldb,
-                 c + i * step_c * size, ldc)
+                 c + i * step_c * size, ldc, kept=kept)

@@ -2,9 +2,9 @@
 //
 // Two accesses of one byte race if they are not both reads and nothing orders them. Within a block a barrier does, within a warp
 // also __syncwarp(); shuffles do not. Blocks are ordered only where all but the last to arrive write, fence and count
-// themselves, and the last one counts itself, fences and reads. For each byte it is enough to remember the last write and the
-// reads since, as one read of "several threads" if they differ (Flanagan and Freund, FastTrack, PLDI 2009). Shared memory must
-// have been written before it is read.
+// themselves, and the last one counts itself, fences and reads; a barrier makes one thread's fence hold for the others. For each
+// byte it is enough to remember the last write and the reads since, as one read of "several threads" if they differ (Flanagan and
+// Freund, FastTrack, PLDI 2009). Shared memory must have been written before it is read.
 
 #include <unordered_map>
 
@@ -64,7 +64,10 @@ bool before(const Access& a, uint64_t at) {
         // Fenced by who wrote, and then by a barrier before who counted; or after the barrier by who counted.
         bool released = l.fences[l.thread] > a.barriers + 1 || (
             l.fences[a.thread] > a.barriers && (a.barriers < l.barriers || a.thread == l.thread));
-        return released && fences[thread] > c.barriers + (thread == c.thread ? 0 : 1);
+        // Fenced by who counted, and then by a barrier before who reads; or after the barrier by who reads.
+        bool acquired = (fences[c.thread] > c.barriers && fences[c.thread] <= barriers) || (
+            fences[thread] > c.barriers + (thread == c.thread ? 0 : 1));
+        return released && acquired;
     }
     return a.barriers < barriers || a.thread == thread || (a.warp == thread / 32 && a.syncs < syncs[thread / 32]);
 }

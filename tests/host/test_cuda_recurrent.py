@@ -13,6 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
+from gradcore.ops import all_ops
 from tests.host.graph_bed import Bed, bits, emulator_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -48,9 +49,20 @@ def compiled(kind: str) -> tuple[Any, list[bytes], list[bytes]]:
 def launched(bed: Bed) -> None:
     """All kernels that the tests launch."""
     for kind in LAYERS:
-        for size in (5, 8):
+        for size in (5, 8, 40):
             trained(kind, "cuda", size, num_layers=2, bidirectional=True)
         compiled(kind)
+    for size in (8, 40):
+        stepped(size)
+
+
+def stepped(size: int) -> list[np.ndarray]:
+    """Operands and results of three steps in bfloat16: the input's part, the weight, the first state, all states."""
+    rng = np.random.default_rng(4)
+    given = [gradcore.tensor(rng.normal(size=shape).astype(np.float32)).to(gradcore.bfloat16)
+             for shape in ((3, 6, size), (size, size), (6, size))]
+    out = all_ops()["rnn"](*[x.to("cuda") for x in given], relu=False, backwards=False)
+    return [x.cpu().float().numpy().astype(np.float64) for x in (*given, out)]
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +70,36 @@ def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return emulator_of(tmp_path_factory.mktemp("recurrent"), launched)
 
 
+@pytest.mark.parametrize("size, products, ending", [(8, 1, "_small"), (40, 2, "")])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_step_is_a_product_and_one_launch_each_way(bed: Bed, kind: str) -> None:
+def test_a_step_is_a_product_and_one_launch_each_way(bed: Bed, kind: str, size: int, products: int, ending: str) -> None:
+    """The product of a small state is in the launch of the step."""
     given = []
     for length in (3, 7):
         bed.take()
-        trained(kind, "cuda", 8, length)
+        trained(kind, "cuda", size, length)
         given.append(Counter(bed.take()))
     name = "rnn" if kind == "relu" else kind
-    assert given[1] - given[0] == {"product": 2 * 4, name: 4, f"{name}_grad": 4}
-    assert given[0][name] == given[0][f"{name}_grad"] == 3
+    assert given[1] - given[0] == {"product": products * 4, name + ending: 4, f"{name}_grad": 4}
+    assert given[0][name + ending] == given[0][f"{name}_grad"] == 3
 
 
-@pytest.mark.parametrize("size", [5, 8])
+@pytest.mark.parametrize("size", [5, 8, 40])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers_train_as_on_the_cpu(bed: Bed, kind: str, size: int) -> None:
     ours, theirs = (trained(kind, device, size, num_layers=2, bidirectional=True) for device in ("cuda", "cpu"))
     for found, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(found.detach().cpu().numpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size, rounded", [(8, False), (40, True)])
+def test_a_step_in_bfloat16_rounds_its_product_if_it_is_stored_and_its_result(bed: Bed, size: int, rounded: bool) -> None:
+    given, weight, h0, out = stepped(size)
+    for x, h, found in zip(given, [h0, *out[:-1]], out, strict=True):
+        product = h @ weight.T
+        off = abs(found - np.tanh(x + product))
+        assert (off <= 2**-8 * (rounded * abs(product) + abs(found)) + 1e-6).all()
+        assert (off > 2**-8 * abs(found) + 1e-6).any() == rounded
 
 
 @pytest.mark.parametrize("kind", LAYERS)

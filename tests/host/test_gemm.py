@@ -72,11 +72,11 @@ def plain(tmp_path_factory):
         yield emulator
 
 
-def multiplied(a, b, out=None):
+def multiplied(a, b, out=None, added=False):
     """The result of ``product`` for copies of two arrays; nothing is written outside it."""
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     copies = [Copy(a), Copy(b), Copy(np.full(shape, np.nan if a.dtype.kind == "f" else -1, a.dtype) if out is None else out)]
-    product(*(c.cupy() for c in copies))
+    product(*(c.cupy() for c in copies), added=added)
     for copy in copies:
         copy.check("product")
     return copies[2].array
@@ -95,6 +95,19 @@ def test_every_layout_gives_numpys_product(plain, route, kind, monkeypatch):
         for one, two in itertools.product(LAYOUTS, LAYOUTS):
             a, b = laid_out(one, (*lead_a, m, k), kind), laid_out(two, (*lead_b, k, n), kind)
             compare(multiplied(a, b), a, b, kind)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("kind", [*KINDS, "int64"])
+def test_a_product_is_added_to_what_is_there(plain, route, kind, monkeypatch):
+    monkeypatch.setattr(plain, "library", library_of(route))
+    for (lead_a, lead_b), (m, k, n) in itertools.product(BATCHES, [(5, 7, 3), (1, 6, 4), (5, 0, 3)]):
+        for one, two in itertools.product(("plain", "transposed", "every other column"), ("plain", "expanded")):
+            a, b = laid_out(one, (*lead_a, m, k), kind), laid_out(two, (*lead_b, k, n), kind)
+            there = RNG.integers(-3, 4, (*np.broadcast_shapes(lead_a, lead_b), m, n)).astype(kind)
+            found = multiplied(a, b, there, added=True)
+            exact = there + (a.astype(np.float64) @ b.astype(np.float64) if kind != "int64" else a @ b)
+            np.testing.assert_allclose(found, exact, rtol=10 * KINDS.get(kind, 0), atol=50 * KINDS.get(kind, 0))
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -30,7 +30,7 @@ ROWS, MANY = 64, {"batch norm of rows": 512, "batch norm of rows' gradient": 512
 #: How many times the operand's bytes a kernel asks for where that is more than ``Case.passes``: caches have the rest.
 CACHED = {"add a row": 3, "layer norm": 4, "layer norm's gradient": 7.6, "RMS norm": 3, "RMS norm's gradient": 7.3,
           "embedding": 2.1, "embedding's gradient": 4.1, "rows added at positions": 4.3, "batch norm of rows": 3.6,
-          "batch norm of rows' gradient": 5.9}
+          "batch norm of rows' gradient": 5.9, "RNN, a step": 3.3, "LSTM, a step": 3.6, "GRU, a step": 3.6}
 WINDOW = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
 IMAGES, WEIGHT, HEADS = (4, 64, 16, 16), (64, 64, 3, 3), (1, 2, 256, 64)
 #: Calls that compute more than they move: operands, attributes, and the most bytes that may be moved for one that is asked for.
