@@ -59,10 +59,24 @@ def _cores(dtype: Any, height: int) -> bool:
     return height > 1 and (dtype.itemsize == 2 or (dtype == np.float32 and rounded()[1]))
 
 
-def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
+def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = (),
+              threads: int = _THREADS) -> None:
     if blocks:
         instance = gl.instance(name, dtype, height, int(_cores(dtype, height)), *types)
-        gl.start("convolution", instance, blocks, _THREADS, arguments)
+        gl.start("convolution", instance, blocks, threads, arguments)
+
+
+#: Threads of a block that slices the steps of the weight's gradient, and bytes of a row of its tile.
+_SLICING, _ROW = 512, 256
+#: The fewest windows of a share.
+_LEAST = 256
+
+
+def _slices(dtype: Any, groups: int, rows: int, columns: int) -> tuple[int, int]:
+    """The rows of a tile of such blocks, and their number."""
+    counts = {height: -(-rows // height) * -(-columns // (_ROW // dtype.itemsize)) for height in (64, 32)}
+    height = min(counts, key=lambda height: height * counts[height])
+    return height, groups * counts[height]
 
 
 @gl.kernel
@@ -89,8 +103,11 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     *sums, workspace = sums_and_workspace
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
     rows, columns = shape[0] // groups, math.prod(shape[1:])
+    few, slicing = rows * columns <= 256, not _cores(x.dtype, 64)
     # Few elements, as of a depthwise convolution, are summed up four by four.
-    height, tiles = (1, groups * rows * -(-columns // 4)) if rows * columns <= 256 else _tiles(x.dtype, groups, rows, columns)
+    height, tiles = (1, groups * rows * -(-columns // 4)) if few else (_slices if slicing else _tiles)(
+        x.dtype, groups, rows, columns)
+    threads = _SLICING if slicing and not few else _THREADS
     compute = wide(x.dtype)
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # A tile adds up dy as it is multiplied: in TF32 that is rounded.
@@ -101,14 +118,15 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     biases = 0 if total is None else total.size
     each = (out.size + biases) * compute.itemsize
-    parts = max(min(workspace.nbytes // max(each, 1), length // 256, BUSY // max(tiles, 1)), 1)
+    parts = max(min(workspace.nbytes // max(each, 1), length // _LEAST, BUSY // max(tiles, 1)), 1)
     if parts == 1 and compute == out.dtype:
-        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, total, how, np.int32(1))
+        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, total, how, np.int32(1),
+                  threads=threads)
         return
     made = workspace[:parts * each].view(compute)
     slopes, levels = made[:parts * out.size], made[parts * out.size:]
     _multiply("conv2d_weight_grad", x.dtype, height, tiles * parts, dy, x, slopes, levels if biases else None, how,
-              np.int32(parts))
+              np.int32(parts), threads=threads)
     gl.run_blocks("convolution", "conv2d_weight_total", (x.dtype,), -(-(out.size + biases) // 32), slopes, levels, out, total,
                   np.int64(out.size), np.int64(biases), np.int32(parts))
 
