@@ -11,7 +11,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.precision import rounded
-from gradcore.tiling import BUSY
+from gradcore.tiling import BUSY, SHARE, shares_alone, tiles_alone
 
 Pair = tuple[int, int]
 CONVOLUTION = np.dtype([(name, "i8") for name in (
@@ -66,17 +66,8 @@ def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, 
         gl.start("convolution", instance, blocks, threads, arguments)
 
 
-#: Threads of a block that slices the steps of the weight's gradient, and bytes of a row of its tile.
-_SLICING, _ROW = 512, 256
-#: The fewest windows of a share.
-_LEAST = 256
-
-
-def _slices(dtype: Any, groups: int, rows: int, columns: int) -> tuple[int, int]:
-    """The rows of a tile of such blocks, and their number."""
-    counts = {height: -(-rows // height) * -(-columns // (_ROW // dtype.itemsize)) for height in (64, 32)}
-    height = min(counts, key=lambda height: height * counts[height])
-    return height, groups * counts[height]
+#: Threads of a block that has a multiprocessor alone.
+_MANY = 512
 
 
 @gl.kernel
@@ -103,12 +94,17 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     *sums, workspace = sums_and_workspace
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
     rows, columns = shape[0] // groups, math.prod(shape[1:])
-    few, slicing = rows * columns <= 256, not _cores(x.dtype, 64)
-    # Few elements, as of a depthwise convolution, are summed up four by four.
-    height, tiles = (1, groups * rows * -(-columns // 4)) if few else (_slices if slicing else _tiles)(
-        x.dtype, groups, rows, columns)
-    threads = _SLICING if slicing and not few else _THREADS
     compute = wide(x.dtype)
+    alone = rows * columns > 256 and not _cores(x.dtype, 64)
+    if alone:
+        height, tiles = tiles_alone(rows, columns, compute.itemsize)
+        tiles *= groups
+    elif rows * columns > 256:
+        height, tiles = _tiles(x.dtype, groups, rows, columns)
+    else:
+        # Few elements, as of a depthwise convolution, are summed up four by four.
+        height, tiles = 1, groups * rows * -(-columns // 4)
+    threads = _MANY if alone else _THREADS
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # A tile adds up dy as it is multiplied: in TF32 that is rounded.
     rounding = x.dtype == np.float32 and _cores(x.dtype, height)
@@ -118,7 +114,9 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     biases = 0 if total is None else total.size
     each = (out.size + biases) * compute.itemsize
-    parts = max(min(workspace.nbytes // max(each, 1), length // _LEAST, BUSY // max(tiles, 1)), 1)
+    parts = max(min(workspace.nbytes // max(each, 1), length // SHARE, BUSY // max(tiles, 1)), 1)
+    if alone:
+        parts = shares_alone(parts, tiles)
     if parts == 1 and compute == out.dtype:
         _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, total, how, np.int32(1),
                   threads=threads)
