@@ -192,7 +192,8 @@ template <typename T, int M, bool Cores>
 __global__ void __launch_bounds__(M == 1 || Cores ? 128 : 512, M == 1 || Cores ? 4 : 1)
 conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made, WIDE(T)* sums, const __grid_constant__ Windows w, int parts) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, all = w.images * w.rows * w.columns;
-    i64 part = blockIdx.x % parts, each = (all + parts - 1) / parts, block = blockIdx.x / parts;
+    // A share begins where a warp reads a whole line of dy.
+    i64 part = blockIdx.x % parts, each = ((all + parts - 1) / parts + 31) / 32 * 32, block = blockIdx.x / parts;
     const int N = weight_width<M, Cores, WIDE(T)>();
     i64 blocks = (w.outputs + M - 1) / M * ((deep + N - 1) / N), group = block / blocks;
     Planes windows(w.rows, w.columns);
