@@ -113,8 +113,10 @@ def tiles_alone(rows: int, columns: int, itemsize: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=4096)
 def shares_alone(most: int, tiles: int) -> int:
-    """Into how many shares, up to ``most``, the windows of all tiles are split: the fewest that take the least time, in rounds of
-    blocks of which the last one takes as long as the others."""
+    """Into how many shares, up to ``most``, the windows of all tiles are split: the fewest that take the least time.
+
+    Blocks run in rounds, of which the last one takes as long as the others.
+    """
     return min(range(1, max(most, 1) + 1), key=lambda shares: -(-shares * tiles // ALONE) / shares)
 
 

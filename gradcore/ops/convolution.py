@@ -102,7 +102,7 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
     # The pieces, then a product and the sum of products.
     sums = math.prod(shape) + (shape[0] if bias else 0)
     elements += 2 * sums
-    # On a GPU as many shares of the windows as give each multiprocessor a tile: a megabyte or two, since large weights have few.
+    # On a GPU as many shares of the windows as give each multiprocessor a tile: 2 MB or so, since large weights have few.
     tiles = groups * tiles_alone(shape[0] // groups, math.prod(shape[1:]), dy.widened().dtype.itemsize)[1]
     elements = max(elements, sums * min(ALONE // max(tiles, 1), dy.shape[0] * rows * width // SHARE))
     shapes = [shape, shape[:1]] if bias else [shape]

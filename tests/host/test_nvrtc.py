@@ -85,7 +85,7 @@ def test_kernels_compile_for_every_target(family, target, table):
         threads = noted().threads.get(name, min(amount.threads, 256))
         # A block of 512 threads keeps a multiprocessor busy alone.
         blocks = 2 if threads <= 256 else 1
-        assert amount.registers and amount.fits(threads, blocks), f"{name} for {target}: not {blocks} x {threads} threads at once"
+        assert amount.registers and amount.fits(threads, blocks), f"{name} for {target}: not {blocks} x {threads} threads"
 
 
 def test_each_file_says_what_it_computes_and_moves():
