@@ -5,6 +5,7 @@ Ops and kernels both ask here, so that the bytes that are declared are those tha
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -94,8 +95,30 @@ def words_a_row(keys: int) -> int:
 BLOCK = 256
 #: A number of blocks that keeps any GPU busy.
 BUSY = 1024
+#: The same for blocks of which one keeps a multiprocessor busy: an H200 has so many.
+ALONE = 132
 #: The longest line that a block of a GPU sorts in its shared memory, in elements.
 SORTED_AT_ONCE = 2048
+
+#: Bytes of a row of a tile of a weight's gradient, and the fewest windows of a share of them.
+TILE_ROW, SHARE = 256, 256
+
+
+def tiles_alone(rows: int, columns: int, itemsize: int) -> tuple[int, int]:
+    """The rows of a tile of a weight's gradient, so that few of its elements are outside, and the number of tiles."""
+    counts = {height: -(-rows // height) * -(-columns // (TILE_ROW // itemsize)) for height in (64, 32)}
+    height = min(counts, key=lambda height: height * counts[height])
+    return height, counts[height]
+
+
+@functools.lru_cache(maxsize=4096)
+def shares_alone(most: int, tiles: int) -> int:
+    """Into how many shares, up to ``most``, the windows of all tiles are split: the fewest that take the least time.
+
+    Blocks run in rounds, of which the last one takes as long as the others.
+    """
+    return min(range(1, max(most, 1) + 1), key=lambda shares: -(-shares * tiles // ALONE) / shares)
+
 
 #: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them, in
 #: one launch. Both take some 20 microseconds there: the five launches or more of the sort take that long themselves. By whether

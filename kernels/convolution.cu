@@ -10,6 +10,7 @@
 #include "windows.cuh"
 #include "cores.cuh"
 #include "tiles.cuh"
+#include "slices.cuh"
 
 // -- without tiles ------------------------------------------------------------------------------------------------------
 
@@ -181,22 +182,29 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
     else compute(Between<T>{dy, (u32)w.rows, (u32)w.columns, Divisor(w.stride[0]), Divisor(w.stride[1])});
 }
 
+// The columns of a block's tile.
+template <int M, bool Cores, typename A>
+__device__ __forceinline__ constexpr int weight_width() { return M == 1 ? 4 : Cores ? width<M, A>() : Slices<M, A>::N; }
+
 // `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group. With
 // `sums`, [parts, outputs], the tiles of the first columns add up dy.
 template <typename T, int M, bool Cores>
-__global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made,
-                                                             WIDE(T)* sums, const __grid_constant__ Windows w, int parts) {
+__global__ void __launch_bounds__(M == 1 || Cores ? 128 : 512, M == 1 || Cores ? 4 : 1)
+conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made, WIDE(T)* sums, const __grid_constant__ Windows w, int parts) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, all = w.images * w.rows * w.columns;
-    i64 part = blockIdx.x % parts, each = (all + parts - 1) / parts, block = blockIdx.x / parts;
-    i64 blocks = M == 1 ? w.outputs * ((deep + 3) / 4) : blocks_of<M, WIDE(T)>(w.outputs, deep), group = block / blocks;
+    // A share begins where a warp reads a whole line of dy.
+    i64 part = blockIdx.x % parts, each = ((all + parts - 1) / parts + 31) / 32 * 32, block = blockIdx.x / parts;
+    const int N = weight_width<M, Cores, WIDE(T)>();
+    i64 blocks = (w.outputs + M - 1) / M * ((deep + N - 1) / N), group = block / blocks;
     Planes windows(w.rows, w.columns);
     Taps taps(w);
+    i64 made_image = w.groups * w.outputs * windows.area, seen_image = w.groups * w.channels * plane;
     auto steps = [&](i64 k, i64& offset) -> Far {
         u32 row, column;
         i64 image = windows.split(k, row, column);
-        offset = image * w.groups * w.outputs * windows.area + row * w.columns + column;
+        offset = image * made_image + row * w.columns + column;
         int y = (int)(row * w.stride[0] - w.padding[0]), x = (int)(column * w.stride[1] - w.padding[1]);
-        return {image * w.groups * w.channels * plane + y * w.width + x, y, x};
+        return {image * seen_image + y * w.width + x, y, x};
     };
     auto column = [&](i64 n) -> Near {
         int y, x;
@@ -213,8 +221,10 @@ __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const 
     block %= blocks;
     sums = sums && block * M < w.outputs ? sums + (part * w.groups + group) * w.outputs : 0;
     if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right, made);
-    else tile<M, Cores && HAS_CORES, true, Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right,
-                                                (const T*)0, made, deep, [](i64 n) { return n; }, sums);
+    else if constexpr (!Cores)
+        slices<M>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right, made, sums);
+    else tile<M, HAS_CORES, true, Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right, (const T*)0,
+                                       made, deep, [](i64 n) { return n; }, sums);
 }
 
 // The sums of what the shares have for the weight, [parts, size], and for the bias, [parts, biases]; eight warps take 32 of them.

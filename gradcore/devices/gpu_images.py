@@ -11,7 +11,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.precision import rounded
-from gradcore.tiling import BUSY
+from gradcore.tiling import BUSY, SHARE, shares_alone, tiles_alone
 
 Pair = tuple[int, int]
 CONVOLUTION = np.dtype([(name, "i8") for name in (
@@ -59,10 +59,15 @@ def _cores(dtype: Any, height: int) -> bool:
     return height > 1 and (dtype.itemsize == 2 or (dtype == np.float32 and rounded()[1]))
 
 
-def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
+def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = (),
+              threads: int = _THREADS) -> None:
     if blocks:
         instance = gl.instance(name, dtype, height, int(_cores(dtype, height)), *types)
-        gl.start("convolution", instance, blocks, _THREADS, arguments)
+        gl.start("convolution", instance, blocks, threads, arguments)
+
+
+#: Threads of a block that has a multiprocessor alone.
+_MANY = 512
 
 
 @gl.kernel
@@ -89,9 +94,17 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     *sums, workspace = sums_and_workspace
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
     rows, columns = shape[0] // groups, math.prod(shape[1:])
-    # Few elements, as of a depthwise convolution, are summed up four by four.
-    height, tiles = (1, groups * rows * -(-columns // 4)) if rows * columns <= 256 else _tiles(x.dtype, groups, rows, columns)
     compute = wide(x.dtype)
+    alone = rows * columns > 256 and not _cores(x.dtype, 64)
+    if alone:
+        height, tiles = tiles_alone(rows, columns, compute.itemsize)
+        tiles *= groups
+    elif rows * columns > 256:
+        height, tiles = _tiles(x.dtype, groups, rows, columns)
+    else:
+        # Few elements, as of a depthwise convolution, are summed up four by four.
+        height, tiles = 1, groups * rows * -(-columns // 4)
+    threads = _MANY if alone else _THREADS
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # A tile adds up dy as it is multiplied: in TF32 that is rounded.
     rounding = x.dtype == np.float32 and _cores(x.dtype, height)
@@ -101,14 +114,17 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, *sums_and_workspace: Any, shap
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     biases = 0 if total is None else total.size
     each = (out.size + biases) * compute.itemsize
-    parts = max(min(workspace.nbytes // max(each, 1), length // 256, BUSY // max(tiles, 1)), 1)
+    parts = max(min(workspace.nbytes // max(each, 1), length // SHARE, BUSY // max(tiles, 1)), 1)
+    if alone:
+        parts = shares_alone(parts, tiles)
     if parts == 1 and compute == out.dtype:
-        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, total, how, np.int32(1))
+        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, total, how, np.int32(1),
+                  threads=threads)
         return
     made = workspace[:parts * each].view(compute)
     slopes, levels = made[:parts * out.size], made[parts * out.size:]
     _multiply("conv2d_weight_grad", x.dtype, height, tiles * parts, dy, x, slopes, levels if biases else None, how,
-              np.int32(parts))
+              np.int32(parts), threads=threads)
     gl.run_blocks("convolution", "conv2d_weight_total", (x.dtype,), -(-(out.size + biases) // 32), slopes, levels, out, total,
                   np.int64(out.size), np.int64(biases), np.int32(parts))
 

@@ -5,6 +5,7 @@ Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradcore.errors import SpecError
@@ -13,7 +14,7 @@ from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
-from gradcore.tiling import WidePieces, is_pointwise, windows_at_once
+from gradcore.tiling import ALONE, SHARE, WidePieces, is_pointwise, tiles_alone, windows_at_once
 
 Pair = tuple[int, int]
 
@@ -99,11 +100,12 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
         images, some = windows_at_once(depth, x.shape[0], rows, width)
         elements = images * some * width * (depth + dy.shape[1])
     # The pieces, then a product and the sum of products.
-    elements += 2 * shape[0] * shape[1] * shape[2] * shape[3]
-    shapes = [shape]
-    if bias:
-        shapes.append(shape[:1])
-        elements += 2 * shape[0]
+    sums = math.prod(shape) + (shape[0] if bias else 0)
+    elements += 2 * sums
+    # On a GPU as many shares of the windows as give each multiprocessor a tile: 2 MB or so, since large weights have few.
+    tiles = groups * tiles_alone(shape[0] // groups, math.prod(shape[1:]), dy.widened().dtype.itemsize)[1]
+    elements = max(elements, sums * min(ALONE // max(tiles, 1), dy.shape[0] * rows * width // SHARE))
+    shapes = [shape, shape[:1]] if bias else [shape]
     return Inferred(tuple(TensorSpec.of(s, dy.dtype) for s in shapes), (), elements * dy.dtype.itemsize + 80)
 
 

@@ -48,7 +48,7 @@ def test_tensors_are_joined_by_one_launch(shapes: Any, dim: int, expected: dict[
 
 
 @pytest.mark.parametrize("channels, outputs, shapes", [
-    (3, 32, (32, 32, 64)), (32, 64, (64, 32, 64)), (20, 100, (64, 32, 64)), (64, 96, (32, 64, 32)), (16, 5, (32, 32, 32))])
+    (3, 32, (32, 32, 32)), (32, 64, (64, 32, 64)), (20, 100, (64, 32, 64)), (64, 96, (32, 64, 32)), (16, 5, (32, 32, 32))])
 def test_a_convolution_takes_tiles_that_few_elements_lie_outside(channels: int, outputs: int, shapes: tuple[int, ...]) -> None:
     x, weight, out = (2, channels, 32, 32), (outputs, channels, 3, 3), (2, outputs, 32, 32)
     how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}

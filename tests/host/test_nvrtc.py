@@ -83,7 +83,9 @@ def test_kernels_compile_for_every_target(family, target, table):
         allowed = 64 if STACK.search(name) else 0
         assert amount.stack <= allowed, f"{name} for {target} has {amount.stack} bytes of stack: it spills registers"
         threads = noted().threads.get(name, min(amount.threads, 256))
-        assert amount.registers and amount.fits(threads, 2), f"{name} for {target}: not two blocks of {threads} threads at once"
+        # A block of 512 threads keeps a multiprocessor busy alone.
+        blocks = 2 if threads <= 256 else 1
+        assert amount.registers and amount.fits(threads, blocks), f"{name} for {target}: not {blocks} x {threads} threads"
 
 
 def test_each_file_says_what_it_computes_and_moves():
