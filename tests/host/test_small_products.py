@@ -97,5 +97,5 @@ def test_large_products_and_other_numbers_go_to_the_library():
     of = Matrix(0, 64, 0, 256)
     assert gpu_products.suits(Problem("float32", 64, 64, 64, 1, of, of, of))
     for other in ({"kind": "float16"}, {"kind": "float64"}, {"k": 1024}, {"m": 1024, "n": 1024}, {"batch": 64},
-                  {"batch": 2, "then": "bias"}):
+                  {"batch": 2, "then": "bias"}, {"added": True}):
         assert not gpu_products.suits(Problem("float32", 64, 64, 64, 1, of, of, of)._replace(**other))
