@@ -7,16 +7,17 @@ struct Shared {
     u32 arrivals[1024];
 };
 
-// True for the last of the `parts` blocks that store something for `row`; it can then read what the others stored. The barriers
-// make one thread's fences hold for its whole block, since fences are cumulative (as cooperative groups synchronise a grid).
+// True for the last of the `parts` blocks that store something for `row`; it can then read what the others stored. One thread
+// makes visible what its whole block has stored before the barrier, since a fence also empties the cache that blocks share.
 __device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
     __shared__ u32 before;
     __syncthreads();
     if (!threadIdx.x) {
         __threadfence();
         before = atomicInc(arrivals + row, (u32)parts - 1);
-        __threadfence();
     }
     __syncthreads();
-    return before == (u32)parts - 1;
+    if (before != (u32)parts - 1) return false;
+    __threadfence();
+    return true;
 }

@@ -20,6 +20,13 @@ struct Moments {
         mean += off * share;
         seen += count;
     }
+    // What lanes that are a multiple of `apart` from each other have; the first one's result counts.
+    __device__ __forceinline__ void across(int apart) {
+        for (int step = 16; step >= apart; step >>= 1) {
+            A size = __shfl_xor_sync(0xffffffffu, seen, step), other = __shfl_xor_sync(0xffffffffu, mean, step);
+            take(size, other, __shfl_xor_sync(0xffffffffu, square, step));
+        }
+    }
 };
 
 // The mean and the sum of squared deviations of a block's share of the channel that begins at x, some elements of each thread at a
@@ -62,35 +69,48 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
 }
 
 // As batch_parts, for channels that are adjacent in memory.
-template <typename T>
-__global__ void batch_columns(const T* x, WIDE(T)* made, i64 count, i64 channels, int parts) {
+template <typename T, int N>
+__global__ void __launch_bounds__(256, 2)
+batch_columns(const T* x, WIDE(T)* made, i64 count, i64 channels, int parts) {
     typedef WIDE(T) A;
-    __shared__ A rooms[3][8][32];
-    Columns columns(count, channels, parts);
+    constexpr int SOME = rows_of<T, N>();
+    __shared__ A seen[8];
+    __shared__ Pack<A, N> means[8][32], squares[8][32];
+    Columns<N> columns(count, channels, parts);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    Moments<A> own;
-    for (i64 row = columns.first; row < columns.last; row += 64) {
-        int there = columns.there(row, 8);
-        T v[8];
-        A sum = 0, more = 0;
+    Moments<A> own[N];
+    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
+        int there = columns.there(row, SOME);
+        Pack<T, N> v[SOME];
 #pragma unroll
-        for (int k = 0; k < 8; ++k)
-            if (k < there) v[k] = x[(row + 8 * k) * channels + columns.c];
+        for (int k = 0; k < SOME; ++k)
+            if (k < there) v[k] = *(const Pack<T, N>*)(x + (row + 8 * k) * channels + columns.c);
 #pragma unroll
-        for (int k = 0; k < 8; ++k)
-            if (k < there) sum += (A)v[k];
-        sum /= (A)there;
+        for (int j = 0; j < N; ++j) {
+            A sum = 0, more = 0;
 #pragma unroll
-        for (int k = 0; k < 8; ++k)
-            if (k < there) more += ((A)v[k] - sum) * ((A)v[k] - sum);
-        own.take((A)there, sum, more);
+            for (int k = 0; k < SOME; ++k)
+                if (k < there) sum += (A)v[k].of[j];
+            sum /= (A)there;
+#pragma unroll
+            for (int k = 0; k < SOME; ++k)
+                if (k < there) more += ((A)v[k].of[j] - sum) * ((A)v[k].of[j] - sum);
+            own[j].take((A)there, sum, more);
+        }
     }
-    rooms[0][warp][lane] = own.seen, rooms[1][warp][lane] = own.mean, rooms[2][warp][lane] = own.square;
+    Pack<A, N> mean, square;
+#pragma unroll
+    for (int j = 0; j < N; ++j) mean.of[j] = own[j].mean, square.of[j] = own[j].square;
+    means[warp][lane] = mean, squares[warp][lane] = square;
+    // The first lane has a channel if any lane has.
+    if (!lane) seen[warp] = own[0].seen;
     __syncthreads();
-    if (warp || columns.c >= channels) return;
-    for (int k = 1; k < 8; ++k) own.take(rooms[0][k][lane], rooms[1][k][lane], rooms[2][k][lane]);
-    i64 at = columns.part * channels + columns.c;
-    made[2 * at] = own.mean, made[2 * at + 1] = own.square;
+    i64 c = columns.c - lane * N + threadIdx.x;
+    if (threadIdx.x >= 32 * N || c >= channels) return;
+    Moments<A> all;
+    int from = threadIdx.x / N, which = threadIdx.x % N;
+    for (int k = 0; k < 8; ++k) all.take(seen[k], means[k][from].of[which], squares[k][from].of[which]);
+    *(Pack<A, 2>*)(made + 2 * (columns.part * channels + c)) = {all.mean, all.square};
 }
 
 // Stores a channel's statistics; the running variance uses the unbiased variance.
@@ -107,22 +127,25 @@ __device__ __forceinline__ void keep_statistics(WIDE(T)* mean, WIDE(T)* rstd, vo
                        of_channel<T>(running_var, c, wide) * old + var * (now * (A)count / (A)(count - 1)));
 }
 
-// `batches`, if given, counts this batch.
+// A warp for four channels, whose numbers for a share fill a sector. `batches`, if given, counts this batch.
 template <typename T>
 __global__ void batch_statistics(const WIDE(T)* made, WIDE(T)* mean, WIDE(T)* rstd, void* running_mean, void* running_var, i64 count,
                                  i64 channels, int parts, double eps, double momentum, i64* batches, int wide) {
     typedef WIDE(T) A;
-    EACH(c, channels) {
-        if (batches && !c) ++*batches;
-        Moments<A> all;
-        for (int part = 0; part < parts; ++part) {
-            i64 first, last;
-            share_of(count, part, parts, first, last);
-            all.take((A)(last - first), made[2 * (part * channels + c)], made[2 * (part * channels + c) + 1]);
-        }
-        A m = all.mean, var = all.square / (A)count, r = (A)1 / sqrt(var + (A)eps);
-        keep_statistics<T>(mean, rstd, running_mean, running_var, wide, c, count, m, var, r, momentum);
+    i64 c = (i64)blockIdx.x * 32 + threadIdx.x / 32 * 4 + threadIdx.x % 4;
+    Moments<A> all;
+#pragma unroll 4
+    for (int part = threadIdx.x % 32 / 4; c < channels && part < parts; part += 8) {
+        i64 first, last;
+        share_of(count, part, parts, first, last);
+        Pack<A, 2> pair = *(const Pack<A, 2>*)(made + 2 * (part * channels + c));
+        all.take((A)(last - first), pair.of[0], pair.of[1]);
     }
+    all.across(4);
+    if (threadIdx.x % 32 > 3 || c >= channels) return;
+    if (batches && !c) ++*batches;
+    A m = all.mean, var = all.square / (A)count, r = (A)1 / sqrt(var + (A)eps);
+    keep_statistics<T>(mean, rstd, running_mean, running_var, wide, c, count, m, var, r, momentum);
 }
 
 // The mean and the variance of a channel from at most 32 shares beside each other, by a warp; the first lane's result counts.
@@ -133,10 +156,7 @@ __device__ __forceinline__ void put_together(const A* pairs, i64 count, int part
     if (lane < parts) share_of(count, lane, parts, first, last);
     Moments<A> all;
     if (last > first) all.take((A)(last - first), pairs[2 * lane], pairs[2 * lane + 1]);
-    for (int step = 16; step; step >>= 1) {
-        A size = __shfl_xor_sync(0xffffffffu, all.seen, step), mean = __shfl_xor_sync(0xffffffffu, all.mean, step);
-        all.take(size, mean, __shfl_xor_sync(0xffffffffu, all.square, step));
-    }
+    all.across(1);
     m = all.mean;
     var = all.square / (A)count;
 }
@@ -186,30 +206,38 @@ __global__ void batch_norm(const T* x, const void* weight, const void* bias, con
     }
 }
 
-// As `affine` in norm.cu, for channels that are adjacent in memory: a thread has the numbers of one channel.
-template <typename T>
-__global__ void __launch_bounds__(256, 2)
+// As `affine` in norm.cu, for channels that are adjacent in memory: a thread has the numbers of N channels.
+template <typename T, int N>
+__global__ void __launch_bounds__(256, N * sizeof(WIDE(T)) > 16 ? 2 : 3)
 affine_columns(const T* x, const void* weight, const void* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 count,
                i64 channels, int parts, int wide, int relu, const T* dy) {
     typedef WIDE(T) A;
-    const int SOME = sizeof(A) > 4 ? 4 : 8;
-    Columns columns(count, channels, parts);
+    constexpr int SOME = rows_of<T, N>();
+    Columns<N> columns(count, channels, parts);
     i64 c = columns.c;
     if (c >= channels) return;
-    A m = mean[c], r = rstd[c], factor = weight ? of_channel<T>(weight, c, wide) : (A)1, level = bias ? of_channel<T>(bias, c, wide) : (A)0;
-    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
+    A m[N], r[N], factor[N], level[N];
+    of_channels<T>(mean, c, true, (A)0, m);
+    of_channels<T>(rstd, c, true, (A)0, r);
+    of_channels<T>(weight, c, wide, (A)1, factor);
+    of_channels<T>(bias, c, wide, (A)0, level);
+    for (i64 row = columns.back(SOME); row >= columns.first; row -= 8 * SOME) {
         int there = columns.there(row, SOME);
-        T v[SOME], g[SOME];
+        Pack<T, N> v[SOME], g[SOME];
 #pragma unroll
         for (int k = 0; k < SOME; ++k) {
             i64 at = (row + 8 * k) * channels + c;
-            if (k < there) v[k] = x[at];
-            if (dy && k < there) g[k] = dy[at];
+            if (k < there) v[k] = *(const Pack<T, N>*)(x + at);
+            if (dy && k < there) g[k] = *(const Pack<T, N>*)(dy + at);
         }
 #pragma unroll
         for (int k = 0; k < SOME; ++k) {
-            T made = (T)affine_of(((A)v[k] - m) * r, weight, factor, bias, level);
-            if (k < there) out[(row + 8 * k) * channels + c] = through_relu<A>(made, relu, dy, g[k]);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                T made = (T)affine_of(((A)v[k].of[j] - m[j]) * r[j], weight, factor[j], bias, level[j]);
+                v[k].of[j] = through_relu<A>(made, relu, dy, g[k].of[j]);
+            }
+            if (k < there) *(Pack<T, N>*)(out + (row + 8 * k) * channels + c) = v[k];
         }
     }
 }

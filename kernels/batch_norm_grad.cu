@@ -15,6 +15,7 @@ struct Cotangent {
     const T *dy, *shown;
     A factor, level;
     bool relu, weighted, biased;
+    Cotangent() = default;
     __device__ __forceinline__ Cotangent(const T* dy, const T* shown, const void* weight, const void* bias, int wide, int relu,
                                          i64 c, i64 first)
         : dy(dy + first), shown(shown ? shown + first : shown), factor(weight ? of_channel<T>(weight, c, wide) : (A)1),
@@ -85,54 +86,81 @@ batch_grad_parts(const T* dy, const T* x, const void* weight, const WIDE(T)* mea
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
+// The same for N adjacent channels.
+template <typename T, int N>
+__device__ __forceinline__ void cotangents_of(Cotangent<T> (&made)[N], const T* dy, const T* shown, const void* weight, const void* bias,
+                                              int wide, int relu, i64 c) {
+    WIDE(T) factor[N], level[N];
+    of_channels<T>(weight, c, wide, (WIDE(T))1, factor);
+    of_channels<T>(bias, c, wide, (WIDE(T))0, level);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+        made[j].dy = dy + c, made[j].shown = shown ? shown + c : shown;
+        made[j].factor = factor[j], made[j].level = level[j];
+        made[j].relu = relu, made[j].weighted = weight, made[j].biased = bias;
+    }
+}
+
 // As Cotangents, for a thread's next rows of adjacent channels, of which `there` exist.
-template <typename T>
+template <typename T, int N>
 struct RowCotangents {
     typedef WIDE(T) A;
-    static constexpr int some = sizeof(A) > 4 ? 4 : 8;
+    static constexpr int some = N > 4 ? 1 : rows_of<T, N>();
     int there;
-    A g[some], hat[some];
-    __device__ __forceinline__ RowCotangents(const Cotangent<T>& cotangent, const T* x, const Columns& columns, i64 row, A m, A r)
+    A g[some][N], hat[some][N];
+    __device__ __forceinline__ RowCotangents(const Cotangent<T> (&cotangent)[N], const T* x, const Columns<N>& columns, i64 row,
+                                             const A (&m)[N], const A (&r)[N])
         : there(columns.there(row, some)) {
-        Pack<T, 1> v[some], dy[some], shown[some];
+        Pack<T, N> v[some], dy[some], shown[some];
 #pragma unroll
         for (int k = 0; k < some; ++k) {
             i64 at = (row + 8 * k) * columns.channels;
-            if (k < there) v[k].of[0] = x[at], cotangent.load(at, dy[k], shown[k]);
+            if (k < there) v[k] = *(const Pack<T, N>*)(x + at), cotangent[0].load(at, dy[k], shown[k]);
         }
 #pragma unroll
         for (int k = 0; k < some; ++k) {
-            hat[k] = ((A)v[k].of[0] - m) * r;
-            g[k] = cotangent.of(dy[k].of[0], shown[k].of[0], hat[k]);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                hat[k][j] = ((A)v[k].of[j] - m[j]) * r[j];
+                g[k][j] = cotangent[j].of(dy[k].of[j], shown[k].of[j], hat[k][j]);
+            }
         }
     }
 };
 
 // As batch_grad_parts, for channels that are adjacent in memory.
-template <typename T>
+template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
 batch_grad_columns(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const void* bias,
                    const T* shown, i64 count, i64 channels, int parts, int wide, int relu) {
     typedef WIDE(T) A;
-    __shared__ A rooms[2][8][32];
-    Columns columns(count, channels, parts);
+    __shared__ Pack<A, N> weights[8][32], biases[8][32];
+    Columns<N> columns(count, channels, parts);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 c = columns.c < channels ? columns.c : 0;
-    Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, c);
-    A m = mean[c], r = rstd[c], w = 0, b = 0;
-    x += c;
-    for (i64 row = columns.first; row < columns.last; row += 8 * RowCotangents<T>::some) {
-        RowCotangents<T> next(cotangent, x, columns, row, m, r);
+    Cotangent<T> cotangent[N];
+    A m[N], r[N];
+    Pack<A, N> w = {}, b = {};
+    of_channels<T>(mean, c, true, (A)0, m);
+    of_channels<T>(rstd, c, true, (A)0, r);
+    cotangents_of(cotangent, dy, shown, weight, bias, wide, relu, c);
+    for (i64 row = columns.first; row < columns.last; row += 8 * RowCotangents<T, N>::some) {
+        RowCotangents<T, N> next(cotangent, x + c, columns, row, m, r);
 #pragma unroll
-        for (int k = 0; k < next.some; ++k)
-            if (k < next.there) w += next.g[k] * next.hat[k], b += next.g[k];
+        for (int k = 0; k < next.some; ++k) {
+#pragma unroll
+            for (int j = 0; j < N; ++j)
+                if (k < next.there) w.of[j] += next.g[k][j] * next.hat[k][j], b.of[j] += next.g[k][j];
+        }
     }
-    rooms[0][warp][lane] = w, rooms[1][warp][lane] = b;
+    weights[warp][lane] = w, biases[warp][lane] = b;
     __syncthreads();
-    if (warp || columns.c >= channels) return;
-    for (int k = 1; k < 8; ++k) w += rooms[0][k][lane], b += rooms[1][k][lane];
-    i64 at = columns.part * channels + c;
-    made[2 * at] = w, made[2 * at + 1] = b;
+    c = columns.c - lane * N + threadIdx.x;
+    if (threadIdx.x >= 32 * N || c >= channels) return;
+    Pack<A, 2> all = {};
+    int from = threadIdx.x / N, which = threadIdx.x % N;
+    for (int k = 0; k < 8; ++k) all.of[0] += weights[k][from].of[which], all.of[1] += biases[k][from].of[which];
+    *(Pack<A, 2>*)(made + 2 * (columns.part * channels + c)) = all;
 }
 
 // Their sums, which are also stored in the first share's place, where dx reads them in full precision.
@@ -167,25 +195,35 @@ __global__ void batch_norm_dx(const T* dy, const T* x, const void* weight, const
     }
 }
 
-// As batch_norm_dx, for channels that are adjacent in memory: a thread has the numbers of one channel.
-template <typename T>
+// As batch_norm_dx, for channels that are adjacent in memory: a thread has the numbers of N channels.
+template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
 batch_dx_columns(const T* dy, const T* x, const void* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
                  const void* bias, const T* shown, i64 count, i64 channels, int parts, int wide, int relu) {
     typedef WIDE(T) A;
-    Columns columns(count, channels, parts);
+    Columns<N> columns(count, channels, parts);
     i64 c = columns.c;
     if (c >= channels) return;
-    Cotangent<T> cotangent(dy, shown, weight, bias, wide, relu, c, c);
-    A m = mean[c], r = rstd[c], own = weight ? r * of_channel<T>(weight, c, wide) : r;
-    A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
-    x += c;
-    dx += c;
-    for (i64 row = columns.first; row < columns.last; row += 8 * RowCotangents<T>::some) {
-        RowCotangents<T> next(cotangent, x, columns, row, m, r);
+    Cotangent<T> cotangent[N];
+    A m[N], r[N], own[N], level[N], slope[N], both[2 * N];
+    of_channels<T>(mean, c, true, (A)0, m);
+    of_channels<T>(rstd, c, true, (A)0, r);
+    of_channels<T>(made, 2 * c, true, (A)0, both);
+    cotangents_of(cotangent, dy, shown, weight, bias, wide, relu, c);
 #pragma unroll
-        for (int k = 0; k < next.some; ++k)
-            if (k < next.there) dx[(row + 8 * k) * channels] = (T)(own * (next.g[k] - level - next.hat[k] * slope));
+    for (int j = 0; j < N; ++j) {
+        own[j] = r[j] * cotangent[j].factor;
+        level[j] = both[2 * j + 1] / (A)count, slope[j] = both[2 * j] / (A)count;
+    }
+    for (i64 row = columns.back(RowCotangents<T, N>::some); row >= columns.first; row -= 8 * RowCotangents<T, N>::some) {
+        RowCotangents<T, N> next(cotangent, x + c, columns, row, m, r);
+#pragma unroll
+        for (int k = 0; k < next.some; ++k) {
+            Pack<T, N> now;
+#pragma unroll
+            for (int j = 0; j < N; ++j) now.of[j] = (T)(own[j] * (next.g[k][j] - level[j] - next.hat[k][j] * slope[j]));
+            if (k < next.there) *(Pack<T, N>*)(dx + (row + 8 * k) * channels + c) = now;
+        }
     }
 }
 

@@ -56,14 +56,19 @@ __device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int p
     __syncthreads();
 }
 
-// A block's part of adjacent channels, of [count, channels]: a warp reads 32 of them in each of its rows, of which some are on
+// Rows of adjacent channels that a thread loads at once, with N neighbours of T in an access.
+template <typename T, int N>
+constexpr int rows_of() { return N == 1 ? (sizeof(T) > 4 ? 4 : 8) : N * sizeof(WIDE(T)) > 16 ? 2 : 4; }
+
+// A block's part of adjacent channels, of [count, channels]: a warp reads 32 N of them in each of its rows, of which some are on
 // their way at once.
+template <int N>
 struct Columns {
     i64 channels, part, c, first, last;
     __device__ __forceinline__ Columns(i64 count, i64 channels, int parts) : channels(channels) {
-        i64 tiles = (channels + 31) / 32;
+        i64 tiles = (channels + 32 * N - 1) / (32 * N);
         part = blockIdx.x / tiles;
-        c = blockIdx.x % tiles * 32 + (threadIdx.x & 31);
+        c = (blockIdx.x % tiles * 32 + (threadIdx.x & 31)) * N;
         share_of(count, part, parts, first, last);
         first += threadIdx.x >> 5;
         if (c >= channels) last = first;
@@ -71,5 +76,9 @@ struct Columns {
     // How many of the `some` rows `row`, `row` + 8 and so on exist.
     __device__ __forceinline__ int there(i64 row, int some) const {
         return last - row >= 8 * some ? some : (int)(last - row + 7) / 8;
+    }
+    // The last place of a walk: one back from there begins with what is still in cache.
+    __device__ __forceinline__ i64 back(int some) const {
+        return last > first ? first + (last - first - 1) / (8 * some) * (8 * some) : first - 1;
     }
 };

@@ -1,11 +1,11 @@
 // Losses: cross-entropy of rows of logits against class indices, a team of threads per row, forward and backward; mean squared
 // error.
 //
-// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, and writes a loss and a weight per row, which the
-// last block to arrive sums in a fixed order. Backward reads N C s and N labels, and writes N C s; each block, or a launch before
-// it, reads all labels for the sum of weights; a row that fits is in cache for its second read. The fused forward and backward
-// reads each row once. mse_loss reads 2 n s for n elements and writes up to 256 partial sums, which the last block adds up. An
-// invalid label gives NaN: the host could not check it without waiting.
+// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, and writes a loss per row, or the sums of a
+// block's rows, which the last block to arrive adds up in a fixed order. Backward reads N C s and N labels, and writes N C s; each
+// block, or a launch before it, reads all labels for the sum of weights; a row that fits is in cache for its second read. The fused
+// forward and backward reads each row once. mse_loss reads 2 n s for n elements and writes up to 256 partial sums, which the last
+// block adds up. An invalid label gives NaN: the host could not check it without waiting.
 
 #include "common.cuh"
 #include "arrivals.cuh"
@@ -68,46 +68,51 @@ __device__ __forceinline__ void slopes_of(const T* x, Part<T, N>& part, const Pe
     }
 }
 
-// One block: the sum or mean of the rows, in an order that does not change from run to run.
-template <typename T>
-__device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T* out, i64 rows, int mean) {
-    double loss = 0, weight = 0;
-    each_of(losses, rows, [&](T own) { loss += (double)own; });
-    each_of(weights, rows, [&](T own) { weight += (double)own; });
-    loss = block_sum(loss);
-    weight = block_sum(weight);
-    if (!threadIdx.x) *out = (T)(mean ? loss / weight : loss);
-}
-
-// Each row's loss and weight and, with `out`, their sum or mean; with `Slopes` also its gradient for a cotangent of 1, which is
-// stored in `one`. The gradient of a mean is divided by `whole`, or if that is null, by the total that each block computes.
+// Each row's loss or, with `out`, their sum or mean; with `Slopes` also its gradient for a cotangent of 1, which is stored in
+// `one`. The gradient of a mean is divided by `whole`, or if that is null, by the total that each block computes.
 template <typename T, typename I, int N, bool Slopes>
-__global__ void __launch_bounds__(256, 2)
-cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* weights, T* out, const WIDE(T)* whole, T* one,
-              T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes, Shared* shared) {
+__global__ void __launch_bounds__(256, Slopes || sizeof(T) > 4 ? 2 : 4)
+cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* out, const WIDE(T)* whole, T* one, T* slopes, i64 rows,
+              int classes, i64 ignored, int mean, int lanes, Shared* shared) {
     typedef WIDE(T) A;
     __shared__ A room[16];
     Team team(lanes);
-    A over = 1;
-    if (Slopes && mean) over = whole ? *whole : whole_of<A>(target, weight, rows, classes, ignored);
+    bool counts = Slopes && mean && !whole;
+    A over = Slopes && mean && whole ? *whole : (A)1;
+    // The sums of a thread's losses and weights, for which there are no registers.
+    __shared__ double kept[2][256];
+    kept[0][threadIdx.x] = kept[1][threadIdx.x] = 0;
     if (Slopes && !team.row && !team.rank) *one = (T)(A)1;
-    for (i64 row = team.row; row < rows; row += (i64)gridDim.x * (256 / lanes)) {
+    int teams = 256 / lanes;
+    for (i64 first = (i64)blockIdx.x * teams; first < rows; first += (i64)gridDim.x * teams, counts = false) {
+        i64 row = first + team.row % teams, label = row < rows ? target[row] : 0;
         const T* x = logits + row * classes;
         Part<T, N> part;
-        Peak<A> peak = peak_of(x, classes, 1, team, room, part);
-        i64 label = target[row];
+        Peak<A> peak;
+        if (row < rows) peak = peak_of(x, classes, 1, team, room, part);
+        // After the first loads, which have no need to wait for it.
+        if (counts) over = whole_of<A>(target, weight, rows, classes, ignored);
+        if (row >= rows) continue;
         A w = weight_of<A>(label, weight, classes, ignored);
         if (!team.rank) {
-            weights[row] = (T)w;
             // A NaN weight marks an invalid label, which must not be read at; 0 times an infinite loss must not spoil the sum.
-            losses[row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
+            A own = w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label]));
+            if (!out) losses[row] = (T)own;
+            kept[0][threadIdx.x] += (double)own, kept[1][threadIdx.x] += (double)w;
         }
         if (Slopes) slopes_of(x, part, peak, label, ignored, mean ? w / over : w, slopes + row * classes, classes, team);
     }
     if (!out) return;
-    if (gridDim.x == 1) __syncthreads();
-    else if (!last_of(shared->arrivals, 0, (int)gridDim.x)) return;
-    fold_losses(losses, weights, out, rows, mean);
+    double loss = block_sum(kept[0][threadIdx.x]), total = block_sum(kept[1][threadIdx.x]);
+    if (gridDim.x > 1) {
+        double* sums = (double*)shared->parts;
+        if (!threadIdx.x) sums[2 * blockIdx.x] = loss, sums[2 * blockIdx.x + 1] = total;
+        if (!last_of(shared->arrivals, 0, (int)gridDim.x)) return;
+        loss = total = 0;
+        for (int k = threadIdx.x; k < (int)gridDim.x; k += 256) loss += sums[2 * k], total += sums[2 * k + 1];
+        loss = block_sum(loss), total = block_sum(total);
+    }
+    if (!threadIdx.x) *out = (T)(mean ? loss / total : loss);
 }
 
 // One block: the total weight, for the mean's gradient.

@@ -212,11 +212,12 @@ def columns_of(width: int, length: int) -> tuple[int, int, int] | None:
     """Threads of the team, a warp or a block, whose threads can add up columns of rows of ``width`` in registers; accesses of
     each to a part of a row, and parts. None if there are too many columns.
 
-    One part of at most 16 elements, or four of at most 8, leaves room for two blocks a multiprocessor.
+    One part of at most 16 elements, or four of at most 8, leaves room for two blocks a multiprocessor. What a warp cannot hold
+    in one part is for a block, whose threads then hold little and can load several rows at once.
     """
     return next(((lanes, some, parts) for lanes in (32, BLOCK) for parts, some in ((1, 1), (1, 2), (1, 4), (4, 1), (4, 2))
                  if width <= lanes * length * some * parts and length * some <= (16 if parts == 1 else 8)
-                 and (parts == 1 or length > 1)), None)
+                 and (parts == 1 or (length > 1 and lanes == BLOCK))), None)
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:

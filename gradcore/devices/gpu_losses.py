@@ -15,6 +15,8 @@ _NARROW = 32
 #: The work of one block that takes as long as the meeting of several, in elements that a thread handles in sequence: some 50
 #: cycles each, about 1 microsecond in all. And the cost to a thread of a reduction over its team, in such elements.
 _SERIAL, _FOLD = 32, 16
+#: The most blocks that meet for a sum, which keep most devices busy: each adds up its rows first.
+_MEETING = 512
 #: The most labels that all blocks together may read, if each computes the whole weight itself: 16 MB from the L2 cache, which
 #: takes as long as a launch. Beyond that a launch of its own computes it once.
 _COUNTED = 1 << 21
@@ -34,7 +36,7 @@ def _folding_blocks(rows: int, classes: int) -> int:
     """The number of blocks for the losses: one if it handles all rows in the time that several take to meet for their sum
     (up to 8,192 logits, fewer with reductions over teams)."""
     lanes, blocks = _lanes(classes), _blocks(rows, classes)
-    return 1 if blocks * (-(-classes // lanes) + (_FOLD if lanes > 1 else 0)) <= _SERIAL else blocks
+    return 1 if blocks * (-(-classes // lanes) + (_FOLD if lanes > 1 else 0)) <= _SERIAL else min(blocks, _MEETING)
 
 
 def _shared(blocks: int) -> Any:
@@ -53,13 +55,13 @@ def _whole(blocks: int, logits: Any, target: Any, weight: Any, workspace: Any, r
     return whole
 
 
-def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weights: Any, out: Any, reduction: str,
-          ignore_index: int, whole: Any = None, one: Any = None, slopes: Any = None) -> None:
-    """Compute losses and weights of the rows; with ``out`` also their sum or mean, with ``slopes`` also the gradient."""
+def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, out: Any, reduction: str, ignore_index: int,
+          whole: Any = None, one: Any = None, slopes: Any = None) -> None:
+    """Compute the losses of the rows or, with ``out``, their sum or mean; with ``slopes`` also the gradient."""
     rows, classes = logits.shape
     mean = np.int32(reduction == "mean")
     types = logits.dtype, target.dtype, gl.length_of(classes, logits, slopes), "false" if slopes is None else "true"
-    gl.run_blocks("loss", "cross_entropy", types, blocks, logits, target, weight, losses, weights, out, whole, one, slopes,
+    gl.run_blocks("loss", "cross_entropy", types, blocks, logits, target, weight, losses, out, whole, one, slopes,
                   np.int64(rows), np.int32(classes), np.int64(ignore_index), mean, np.int32(_lanes(classes)),
                   _shared(blocks if out is not None else 1))
 
@@ -67,12 +69,10 @@ def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weigh
 @gl.kernel
 def cross_entropy(logits: Any, target: Any, weight: Any, out: Any, workspace: Any, *, reduction: str = "mean",
                   ignore_index: int = -100) -> None:
-    rows = logits.shape[0]
-    losses, weights = split_workspace(workspace, (rows, logits.dtype), (rows, logits.dtype))
     if reduction == "none":
-        _rows(_blocks(*logits.shape), logits, target, weight, out, weights, None, reduction, ignore_index)
+        _rows(_blocks(*logits.shape), logits, target, weight, out, None, reduction, ignore_index)
     else:
-        _rows(_folding_blocks(*logits.shape), logits, target, weight, losses, weights, out, reduction, ignore_index)
+        _rows(_folding_blocks(*logits.shape), logits, target, weight, None, out, reduction, ignore_index)
 
 
 @gl.kernel
@@ -90,12 +90,9 @@ def cross_entropy_with_slopes(one: Any, logits: Any, target: Any, weight: Any, s
                               reduction: str, ignore_index: int) -> None:
     """Write the sum or mean to ``out``, its cotangent 1 to ``one``, and the gradient to ``slopes``, with the same bits as the
     separate kernels. It takes one launch, and another for the weight of very many rows."""
-    rows = logits.shape[0]
-    compute = wide(logits.dtype)
-    _, losses, weights = split_workspace(workspace, (1, compute), (rows, logits.dtype), (rows, logits.dtype))
     blocks = _folding_blocks(*logits.shape)
     whole = _whole(blocks, logits, target, weight, workspace, reduction, ignore_index)
-    _rows(blocks, logits, target, weight, losses, weights, out, reduction, ignore_index, whole, one, slopes)
+    _rows(blocks, logits, target, weight, None, out, reduction, ignore_index, whole, one, slopes)
 
 
 @gl.kernel

@@ -6,6 +6,7 @@ A replay calls some of them with a further argument, and they do the next instru
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import wide
 from gradcore.tiling import BUSY
 
-#: A number of blocks that keeps most devices busy, and the most rows that a team handles in sequence with fewer blocks.
-_FILLED, _TURNS = 128, 8
-#: The most blocks whose sums one of them adds up alone.
-_MEETING = 16
+#: A number of blocks that keeps most devices busy, and the most that pay. The most rows for a team of fewer blocks, and the
+#: fewest: it loads several at once.
+_FILLED, _MOST, _TURNS, _LEAST = 128, BUSY // 4, 32, 4
+#: The most blocks whose sums one of them adds up alone, and the most bytes of sums.
+_MEETING, _ALONE = 16, 1 << 17
 #: The most elements of a channel for one block, and the most shares of a channel that blocks combine without a launch of its
 #: own (the room in kernels/channels.cuh and batch_norm*.cu).
 _CHANNEL, _SHARES = 4096, 32
@@ -25,6 +27,9 @@ _CHANNEL, _SHARES = 4096, 32
 _NEIGHBOURS, _CACHED = 32, 1 << 18
 #: The fewest adjacent channels of which a warp reads up to 32 together.
 _ROW = 8
+#: The fewest rows of adjacent channels for a block, and the most blocks, of one input and of a gradient, which all run at once:
+#: each walks to the last of its rows, and then another back, of which some are in cache.
+_ROWS, _SIDE = 64, (3 * BUSY // 8, BUSY // 4)
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
@@ -59,10 +64,10 @@ def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inner: int, channels: int, relu: bool = False,
             dy: Any = None) -> None:
     if _beside(inner, channels):
-        count = x.size // channels
-        parts, blocks = _parts_of_columns(count, channels)
-        gl.run_blocks("batch_norm", "affine_columns", (x.dtype,), blocks, x, weight, bias, mean, rstd, out, np.int64(count),
-                      np.int64(channels), parts, _wide(x, weight, bias), np.int32(relu), dy)
+        count, length = x.size // channels, gl.length_of(channels, x, out, dy, weight, bias, mean, rstd)
+        parts, blocks = _parts_of_columns(count, channels, length)
+        gl.run_blocks("batch_norm", "affine_columns", (x.dtype, length), blocks, x, weight, bias, mean, rstd, out,
+                      np.int64(count), np.int64(channels), parts, _wide(x, weight, bias), np.int32(relu), dy)
         return
     length = gl.length_of(inner, x, out, dy, *(() if channels else (weight, bias)))
     gl.run("norm", "affine", (x.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
@@ -99,7 +104,7 @@ def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dwei
     room = workspace.nbytes // max(each, 1)
     lanes, *accesses = columns or (gl.BLOCK,)
     teams = gl.BLOCK // lanes
-    blocks = max(min(room, -(-rows // teams), BUSY), 1)
+    blocks = max(min(room, -(-rows // (teams * _LEAST)), _MOST), 1)
     # The workspace limits the number of blocks with sums. If these are too few for many rows, or a row is too long for a team,
     # separate launches handle rows and columns, which reads them twice.
     together = columns and (blocks >= _FILLED or rows <= blocks * teams * _TURNS)
@@ -108,13 +113,13 @@ def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dwei
     made = workspace[:parts * each] if parts > 1 else None
     shared = gl.SHARED if parts > 1 else None
     if together:
-        gl.run_blocks("norm", "layer_norm_grads", (x.dtype, length, *accesses), parts, dy, x, weight, bias, mean, rstd, dx,
+        gl.run_blocks("norm_grad", "layer_norm_grads", (x.dtype, length, *accesses), parts, dy, x, weight, bias, mean, rstd, dx,
                       again, made, dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes),
-                      np.int32(neighbours(parts)), shared)
+                      np.int32(parts if parts * each <= _ALONE else neighbours(parts)), shared)
     else:
-        gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight, bias,
-                    mean, rstd, dx, again, *sizes, np.int64(0), np.int64(0), np.int32(added))
-        gl.run_blocks("norm", "affine_parts", (x.dtype,), tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
+        gl.run_rows("norm_grad", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight,
+                    bias, mean, rstd, dx, again, *sizes, np.int64(0), np.int64(0), np.int32(added))
+        gl.run_blocks("norm_grad", "affine_parts", (x.dtype,), tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
                       np.int32(parts), shared)
 
 
@@ -136,15 +141,15 @@ def group_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
     length = gl.length_of(inner, dy, x, dx)
     if needs[0] and x.size:
         width = each * inner
-        gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), mean.size, gl.lanes_of_parts(width, length), dy, x, weight,
+        gl.run_rows("norm_grad", "layer_norm_dx", (x.dtype, length), mean.size, gl.lanes_of_parts(width, length), dy, x, weight,
                     None, mean, rstd, dx, None, np.int64(mean.size), np.int64(width), np.int64(inner), np.int64(groups),
                     np.int32(0))
     if needs[1] or needs[2]:
         rows = samples * channels
         made = workspace[:2 * rows * wide(x.dtype).itemsize]
-        gl.run_rows("norm", "group_slopes", (x.dtype, length), rows, gl.lanes_of_parts(inner, length), dy, x, mean, rstd, made,
-                    np.int64(rows), np.int64(inner), np.int64(each))
-        gl.run_blocks("norm", "affine_total", (x.dtype,), -(-channels // 32), made, dweight, dbias, np.int64(channels),
+        gl.run_rows("norm_grad", "group_slopes", (x.dtype, length), rows, gl.lanes_of_parts(inner, length), dy, x, mean, rstd,
+                    made, np.int64(rows), np.int64(inner), np.int64(each))
+        gl.run_blocks("norm_grad", "affine_total", (x.dtype,), -(-channels // 32), made, dweight, dbias, np.int64(channels),
                       np.int32(samples))
 
 
@@ -156,10 +161,10 @@ def _beside(inner: int, channels: int) -> bool:
     return inner == 1 and channels >= _ROW
 
 
-def _parts_of_columns(count: int, channels: int) -> tuple[Any, int]:
-    """The blocks that share 32 adjacent channels of ``count`` rows, which all write, and the number of all blocks."""
-    tiles = -(-channels // 32)
-    parts = max(min(-(-count // 64), 4 * BUSY // tiles), 1)
+def _parts_of_columns(count: int, channels: int, length: int, gradient: bool = False) -> tuple[Any, int]:
+    """The blocks that share adjacent channels of ``count`` rows, 32 accesses of ``length`` side by side, and all blocks."""
+    tiles = -(-channels // (32 * length))
+    parts = max(min(-(-count // _ROWS), _SIDE[gradient] // tiles), 1)
     return np.int32(parts), parts * tiles if count else 0
 
 
@@ -181,15 +186,19 @@ def alone(x: Any) -> bool:
 class _Channels:
     """How blocks share the channels of ``x``: each takes one or more channels, or ``parts`` blocks share one."""
 
-    def __init__(self, x: Any, workspace: Any) -> None:
+    def __init__(self, x: Any, workspace: Any, others: Sequence[Any], numbers: Sequence[Any], gradient: bool = False) -> None:
         channels, compute = x.shape[1], wide(x.dtype)
         count, inner = x.size // max(channels, 1), math.prod(x.shape[2:])
         each = max(2 * channels * compute.itemsize, 1)
         near, self.alone = _near(x), alone(x)
-        #: Do blocks take 32 channels together, which are adjacent?
+        #: Do blocks take adjacent channels together?
         self.columns = _beside(inner, channels) and not near
-        tiles, least = (-(-channels // 32), 256) if self.columns else (channels, 2048)
-        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // least, BUSY // max(tiles, 1)), 1)
+        #: The type of the elements, and how many a thread accesses together.
+        self.types = x.dtype, (gl.length_of(channels, x, *others, *numbers) if self.columns else
+                               gl.length_of(inner, x, *others))
+        tiles = -(-channels // (32 * self.types[1])) if self.columns else channels
+        least, most = (_ROWS, _SIDE[gradient]) if self.columns else (2048, BUSY)
+        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // least, most // max(tiles, 1)), 1)
         #: Do the blocks that need a channel's totals combine the shares themselves?
         self.together = near and self.parts <= _SHARES
         #: Room for two numbers from each block.
@@ -204,20 +213,21 @@ class _Channels:
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
     """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
-    by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
+    by, numbers = _Channels(x, workspace, (out,), (weight, bias, mean, rstd)), (np.float64(eps), np.float64(momentum), batches)
     kept, parts = (mean, rstd, running_mean, running_var), np.int32(by.parts)
     own = _wide(x, weight, bias, running_mean, running_var)
     count, inner, channels = by.sizes
-    types = x.dtype, gl.length_of(int(inner), x, out)
+    types = by.types
     if by.columns:
-        gl.run_blocks("batch_norm", "batch_columns", types[:1], by.blocks, x, by.made, count, channels, parts)
+        gl.run_blocks("batch_norm", "batch_columns", types, by.blocks, x, by.made, count, channels, parts)
     elif not by.alone:
         gl.run_blocks("batch_norm", "batch_parts", types, by.blocks, x, by.made, *by.sizes, parts)
     if by.together:
         gl.run_blocks("batch_norm", "batch_norm", types, by.channels * by.shares, x, weight, bias, by.made, out, *kept,
                       *by.sizes, parts, np.int32(by.shares), *numbers, own, np.int32(relu))
         return
-    gl.run("batch_norm", "batch_statistics", types[:1], by.channels, by.made, *kept, count, channels, parts, *numbers, own)
+    gl.run_blocks("batch_norm", "batch_statistics", types[:1], -(-by.channels // 32), by.made, *kept, count, channels, parts,
+                  *numbers, own)
     _affine(x, weight, bias, mean, rstd, out, int(inner), by.channels, relu)
 
 
@@ -232,11 +242,13 @@ def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
-    by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), (_wide(x, weight, bias, dweight), np.int32(relu))
+    given = dy, x, weight, mean, rstd
+    by = _Channels(x, workspace, (dy, dx, shown), (weight, bias, mean, rstd), gradient=True)
+    last = _wide(x, weight, bias, dweight), np.int32(relu)
     count, inner, channels = by.sizes
-    family, types, parts = "batch_norm_grad", (x.dtype, gl.length_of(int(inner), dy, x, dx, shown)), np.int32(by.parts)
+    family, types, parts = "batch_norm_grad", by.types, np.int32(by.parts)
     if by.columns:
-        gl.run_blocks(family, "batch_grad_columns", types[:1], by.blocks, *given, by.made, bias, shown, count, channels, parts,
+        gl.run_blocks(family, "batch_grad_columns", types, by.blocks, *given, by.made, bias, shown, count, channels, parts,
                       *last)
     elif not by.alone:
         gl.run_blocks(family, "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes, parts, *last)
@@ -246,8 +258,8 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
         return
     gl.run(family, "batch_grad_total", types[:1], by.channels, by.made, dweight, dbias, channels, parts, last[0])
     if needs[0] and by.columns:
-        parts, blocks = _parts_of_columns(int(count), by.channels)
-        gl.run_blocks(family, "batch_dx_columns", types[:1], blocks, *given, by.made, dx, bias, shown, count, channels, parts,
+        parts, blocks = _parts_of_columns(int(count), by.channels, types[1], gradient=True)
+        gl.run_blocks(family, "batch_dx_columns", types, blocks, *given, by.made, dx, bias, shown, count, channels, parts,
                       *last)
     elif needs[0]:
         gl.run(family, "batch_norm_dx", types, x.size // types[1], *given, by.made, dx, bias, shown, np.int64(x.size), inner,

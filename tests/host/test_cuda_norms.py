@@ -191,7 +191,7 @@ BOTH += [(f, shape, dtype) for f in (layer_norm_again, rms_norm_again) for shape
 
 #: Rows, their width, blocks, which meet in groups if there are more than 16, and the threads that hold a row of this width.
 SUMS = ((45, 40, 45, 32), (20, 300, 17, 32), (150, 40, 1, 32), (150, 40, 3, 32), (33, 300, 2, 32), (70, 256, 2, 32),
-        (5, 1000, 2, 32), (7, 1100, 3, 256), (1, 3, 1, 32), (0, 5, 1, 32), (2, 33, 5, 32),
+        (5, 1000, 2, 256), (40, 600, 19, 256), (7, 1100, 3, 256), (1, 3, 1, 32), (0, 5, 1, 32), (2, 33, 5, 32),
         (9, 131, 2, 256), (9, 1023, 2, 256), (3, 8188, 2, 256))
 
 
@@ -205,7 +205,7 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     found = columns_of(width, length)
     assert found is not None and lanes == found[0]
     before, (dx, *sums) = [c.cupy() for c in given], [c.cupy() for c in results]
-    emulator.launch("norm", f"layer_norm_grads<float, {length}, {found[1]}, {found[2]}>", parts, 256, (
+    emulator.launch("norm_grad", f"layer_norm_grads<float, {length}, {found[1]}, {found[2]}>", parts, 256, (
         *before[:3], None, *before[3:], dx, None, *sums, *sizes, np.int32(0), np.int32(lanes), np.int32(neighbours(parts)),
         SHARED))
     for copy in (*given, *results):
