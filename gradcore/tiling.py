@@ -123,7 +123,7 @@ def shares_alone(most: int, tiles: int) -> int:
 #: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them, in
 #: one launch. Both take some 20 microseconds there: the five launches or more of the sort take that long themselves. By whether
 #: a place is looked after by a block, of which fewer than :data:`BUSY` take as long as that many, or by a thread.
-PAIRS = {True: 1 << 24, False: 1 << 26}
+PAIRS = {True: 1 << 23, False: 1 << 26}
 #: Sorted positions that one thread adds up.
 RUN = 64
 #: Bits by which positions are sorted at once.

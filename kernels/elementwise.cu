@@ -299,13 +299,13 @@ __global__ void turn(Out* out, const T* x, const __grid_constant__ Axes axes, i6
 }
 
 // The same where N elements can be accessed at once in both tensors: a thread turns a square of N x N in registers, so that
-// nothing waits at a barrier. A warp has 4 squares along x's adjacent elements and 8 along those of out, a block 16 x 16.
+// nothing waits at a barrier. A warp has 8 squares along x's adjacent elements and 4 along those of out, a block 16 x 16.
 template <typename C, typename Out, typename T, int N>
 __global__ void turn_squares(Out* out, const T* x, const __grid_constant__ Axes axes, i64 rows, i64 columns, i64 out_row,
                              i64 x_column) {
     Tile tile(axes, rows, columns, 16 * N);
     int t = threadIdx.x;
-    i64 row = tile.row + ((t & 3) | (t >> 3 & 12)) * N, column = tile.column + ((t >> 2 & 7) | (t >> 4 & 8)) * N;
+    i64 row = tile.row + ((t & 7) | (t >> 2 & 8)) * N, column = tile.column + ((t >> 3 & 3) | (t >> 4 & 12)) * N;
     if (row >= rows || column >= columns) return;
     // All is counted in accesses: NVRTC would split stores to an address of whose alignment it is not certain.
     const Pack<T, N>* from = (const Pack<T, N>*)x + (tile.start[1] + column * x_column + row) / N;

@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(256, 2) rnn_small(const T* given, const T* wei
 }
 
 template <typename T>
-__global__ void __launch_bounds__(256, 2) lstm_small(const T* given, const T* weight, const T* h, const T* c, T* gates, T* cells,
+__global__ void __launch_bounds__(256, 3) lstm_small(const T* given, const T* weight, const T* h, const T* c, T* gates, T* cells,
                                                      T* out, T* last, i64 rows, int size) {
     small_step<4>(weight, h, rows, size,
                   [&](i64 row, int at, float (&sum)[4][4]) { set_given<4>(given, row * 4 * size + at, size, sum); },

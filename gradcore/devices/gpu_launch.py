@@ -179,9 +179,13 @@ def run_blocks(family: str, name: str, types: Sequence[Any], blocks: int, *argum
         start(family, instance(name, *types), blocks, BLOCK, arguments)
 
 
-def run_rows(family: str, name: str, types: Sequence[Any], rows: int, lanes: int, *arguments: Any) -> None:
-    """Launch a kernel with a team of ``lanes`` threads for each row; ``lanes`` is its last argument."""
-    run_blocks(family, name, types, -(-rows // (BLOCK // lanes)), *arguments, np.int32(lanes))
+def run_rows(family: str, name: str, types: Sequence[Any], rows: int, lanes: int, *arguments: Any,
+             threads: int = BLOCK) -> None:
+    """Launch a kernel with a team of ``lanes`` threads for each row; ``lanes`` is its last argument. A block has ``threads``
+    threads, or those of one team if these are more."""
+    threads = max(threads, lanes)
+    if rows:
+        start(family, instance(name, *types), -(-rows // (threads // lanes)), threads, (*arguments, np.int32(lanes)))
 
 
 def lanes_of(width: int) -> int:

@@ -12,9 +12,9 @@ from gradcore.devices.kernels import split_workspace
 
 #: The widest row that one thread handles: a warp would spend more on exchanges than on exponentials.
 _NARROW = 32
-#: The work of one block that takes as long as the meeting of several, in elements that a thread handles in sequence: some 50
+#: The work of one block that takes as long as the meeting of several, in elements that a thread handles in sequence: some 100
 #: cycles each, about 1 microsecond in all. And the cost to a thread of a reduction over its team, in such elements.
-_SERIAL, _FOLD = 32, 16
+_SERIAL, _FOLD = 16, 16
 #: The most blocks that meet for a sum, which keep most devices busy: each adds up its rows first.
 _MEETING = 512
 #: The most labels that all blocks together may read, if each computes the whole weight itself: 16 MB from the L2 cache, which
@@ -34,7 +34,7 @@ def _blocks(rows: int, classes: int) -> int:
 
 def _folding_blocks(rows: int, classes: int) -> int:
     """The number of blocks for the losses: one if it handles all rows in the time that several take to meet for their sum
-    (up to 8,192 logits, fewer with reductions over teams)."""
+    (up to 4,096 logits, fewer with reductions over teams)."""
     lanes, blocks = _lanes(classes), _blocks(rows, classes)
     return 1 if blocks * (-(-classes // lanes) + (_FOLD if lanes > 1 else 0)) <= _SERIAL else min(blocks, _MEETING)
 

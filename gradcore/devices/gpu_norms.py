@@ -17,7 +17,7 @@ from gradcore.tiling import BUSY
 
 #: A number of blocks that keeps most devices busy, and the most that pay. The most rows for a team of fewer blocks, and the
 #: fewest: it loads several at once.
-_FILLED, _MOST, _TURNS, _LEAST = 128, BUSY // 4, 32, 4
+_FILLED, _MOST, _TURNS, _LEAST = 128, 384, 32, 2
 #: The most blocks whose sums one of them adds up alone, and the most bytes of sums.
 _MEETING, _ALONE = 16, 1 << 17
 #: The most elements of a channel for one block, and the most shares of a channel that blocks combine without a launch of its
@@ -51,9 +51,9 @@ def _rows(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width:
           b: Any = None, inner: int = 0, groups: int = 0) -> None:
     rows = rstd.size
     length = gl.length_of(inner, x, out) if inner else gl.length_of(width, x, weight, bias, out, a, b)
-    gl.run_rows("norm", "layer_norm", (x.dtype, length), rows, gl.lanes_of_parts(width, length),
-                x, weight, bias, out, mean, rstd, np.int64(rows), np.int64(width), np.float64(eps), a, b, np.int64(inner),
-                np.int64(groups))
+    # Blocks of few threads: the registers of one that ends are free for the next only when all its rows are done.
+    gl.run_rows("norm", "layer_norm", (x.dtype, length), rows, gl.lanes_of_parts(width, length), x, weight, bias, out, mean,
+                rstd, np.int64(rows), np.int64(width), np.float64(eps), a, b, np.int64(inner), np.int64(groups), threads=64)
 
 
 @gl.kernel

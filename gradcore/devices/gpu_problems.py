@@ -97,4 +97,4 @@ def choose(k: int, shares: list[int]) -> int:
     shares and 13.0 in one.
     """
     most = 1 if k <= _WHOLE else k // _SHARE
-    return next((i for i, count in enumerate(shares) if count <= most), 0)
+    return next((i for i, count in enumerate(shares) if count <= most), shares.index(min(shares)))

@@ -276,8 +276,8 @@ def test_a_product_is_planned_once_and_descriptors_go_with_their_plans(plain, mo
 
 
 @pytest.mark.parametrize("k, offered, taken", [
-    (64, [132, 16, 1, 8], 1), (256, [2, 1], 1), (128, [16, 8], 16), (7, [1, 2], 1),
-    (512, [264, 33, 16], 16), (512, [32, 1], 32), (1024, [8, 1], 8), (1024, [65, 1], 1)])
+    (64, [132, 16, 1, 8], 1), (256, [2, 1], 1), (128, [16, 8], 8), (7, [1, 2], 1),
+    (512, [264, 33, 16], 16), (512, [264, 33], 33), (512, [32, 1], 32), (1024, [8, 1], 8), (1024, [65, 1], 1)])
 def test_short_sums_are_not_split(plain, monkeypatch, k, offered, taken):
     lt = FakeLt()
     lt.offered = offered

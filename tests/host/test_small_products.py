@@ -50,7 +50,7 @@ def multiplied(a, b):
     return copies[2].array
 
 
-@pytest.mark.parametrize("k", [1, 3, 127, 128, 129, 300, 512])
+@pytest.mark.parametrize("k", [1, 3, 127, 128, 129, 256])
 def test_products_of_all_sizes_are_numpys(small, k):
     for m, n in itertools.product((1, 5, 16, 17, 40), (1, 10, 16, 33)):
         a, b = laid_out("plain", (m, k), "float32"), laid_out("transposed", (k, n), "float32")
@@ -96,6 +96,6 @@ def test_relu_keeps_nan_and_needs_no_trial(small):
 def test_large_products_and_other_numbers_go_to_the_library():
     of = Matrix(0, 64, 0, 256)
     assert gpu_products.suits(Problem("float32", 64, 64, 64, 1, of, of, of))
-    for other in ({"kind": "float16"}, {"kind": "float64"}, {"k": 1024}, {"m": 1024, "n": 1024}, {"batch": 64},
+    for other in ({"kind": "float16"}, {"kind": "float64"}, {"k": 257}, {"m": 1024, "n": 1024}, {"batch": 9},
                   {"batch": 2, "then": "bias"}, {"added": True}):
         assert not gpu_products.suits(Problem("float32", 64, 64, 64, 1, of, of, of)._replace(**other))

@@ -17,7 +17,8 @@ UNSUPPORTED, INVALIDATED, ILLEGAL, INVALID = 900, 901, 401, 1
 
 
 class GraphCard(HostCard):
-    """Kernels are submitted by :meth:`give`, to the stream ``current``; ``nodes`` names the work in live graphs, by handle."""
+    """Kernels are submitted by :meth:`give`, to the stream ``current``; ``nodes`` names the work in live graphs, by handle,
+    but for the copies that each begins and ends with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class GraphCard(HostCard):
 
     @property
     def nodes(self) -> dict[int, list[str]]:
-        return {handle: [name for name, _ in nodes] for handle, nodes in self.executables.items()}
+        return {handle: [name for name, _ in nodes if name != "bring"] for handle, nodes in self.executables.items()}
 
     def give(self, name: str, work: Callable[[], Any], stream: int | None = None) -> None:
         stream = self.current if stream is None else stream
