@@ -1,5 +1,5 @@
 // Batch norm. Several blocks share a channel, one block has a channel to itself, or, where channels are adjacent in memory, blocks
-// share 32 of them.
+// share as many of them as a warp reads at once.
 //
 // Traffic in bytes, n elements of s: reads 2 n s and writes n s. The workspace holds two numbers per share of a channel.
 // Ioffe and Szegedy, arXiv:1502.03167.

@@ -1,5 +1,5 @@
-// Layer, group and RMS norm, a team of threads per row; and the affine map of all norms for given statistics. RMS norm is layer
-// norm without a mean, which is null, and without biases.
+// Layer, group and RMS norm, a team of threads per row, in blocks of 64 threads or of one team; and the affine map of all norms for
+// given statistics. RMS norm is layer norm without a mean, which is null, and without biases.
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (twice more if a row does not fit in registers), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. affine reads and writes n s, and reads n s

@@ -47,7 +47,7 @@ class Numbers:
         self.nbytes = count * ROOM
         self._send = send
         self._staged = np.zeros(count * ROOM, np.uint8)
-        self._bytes = memoryview(self._staged)
+        self._bytes = self._staged.data
         #: The values that the staged fields were computed from.
         self._computed: list[Any] = []
         #: For each op: the staging array of its fields, the function that computes them, and the slice of values that it takes.
@@ -76,6 +76,8 @@ class Numbers:
     def computed(self) -> memoryview:
         """The bytes of all fields, from :attr:`values`."""
         if self.values != self._computed:
+            # If one cannot be computed, others have been.
+            self._computed = []
             for held in self._held:
                 self._compute(*held)
             self._computed = [*self.values]

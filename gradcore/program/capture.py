@@ -21,7 +21,7 @@ from gradcore.devices.device import get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.devices.precision import rounded
 from gradcore.devices.storage import Storage
-from gradcore.errors import CaptureError, DeviceFault
+from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
 from gradcore.events import TAGS, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.arena import moved, shift
@@ -139,9 +139,18 @@ class CapturedReplay(Replay):
                  and self.program.buffers[x.buffer].nbytes and self.program.split is None}
         self._out = [(b, array.data.ptr, spec.nbytes, tag) for b, x in whole.items() for spec, tag, array in [bound.copied(x)]]
         self._out_bytes = sum(nbytes for _, _, nbytes, _ in self._out), sum(round_up(nbytes) for _, _, nbytes, _ in self._out)
-        self._boxes = [graphs.mailbox([(home, nbytes) for _, home, _, nbytes in self._copies[k]],
-                                      [] if k else [(home, nbytes) for _, home, nbytes, _ in self._out],
-                                      None if k else self._table, start + turns + k * graphs.turn, tag) for k in range(2)]
+        try:
+            self._boxes = [graphs.mailbox([(home, nbytes) for _, home, _, nbytes in self._copies[k]],
+                                          [] if k else [(home, nbytes) for _, home, nbytes, _ in self._out],
+                                          None if k else self._table, start + turns + k * graphs.turn, tag) for k in range(2)]
+        except OutOfMemory as error:
+            # Of pinned memory. Not the error itself, whose traceback would keep the frames alive.
+            reason = str(error)
+        else:
+            reason = ""
+        if reason:
+            self._give_up(reason)
+            return
         bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
@@ -213,13 +222,6 @@ class CapturedReplay(Replay):
             for box in self._boxes:
                 if box is not None:
                     box.note_stream()
-
-    def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
-        try:
-            super()._play(bound, part, inputs)
-        except BaseException:
-            self._made = {}
-            raise
 
     def _make_results(self, bound: Binding) -> tuple[int, int]:
         if self._boxes[0] is None or bound.freed:

@@ -83,39 +83,44 @@ class Replay:
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on tensors of the traced specs, and return the outputs, in the order of the traced run, without a graph."""
         with self._lock:
-            bound = self._bind() if self._bound is None or self._held(self._bound) else self._bound
-            self._bring(bound, inputs)
-            self._drop(bound.replaced)
-            updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
-            for places, before, (kind, state, group, params) in zip(bound.numbers, self._updated_before, self._updates,
-                                                                    strict=True):
-                numbers = {}
-                if kind._numbers:
-                    numbers = kind._advanced(state[params[0]] if before is None else updates[before][1])
-                operands = kind._operands(group, numbers)
-                updates.append((state, numbers, params))
-                for args, at, position in places:
-                    args[at] = operands[position]
             try:
-                self._play(bound, 0, inputs)
-            except BaseException:
-                # Other buffers may have overwritten them by now, and the function had dropped them.
-                for leaf, g, _ in bound.gradients:
-                    leaf.grad = None if leaf.grad is g else leaf.grad
-                bound.close()
-                raise
+                return self._run(inputs)
             finally:
-                self._note_writes(inputs)
-                self.release()
-            for state, numbers, params in updates:
-                if numbers:
-                    for p in params:
-                        state[p].update(numbers)
-            results = self._results(bound, inputs)
-            self._drop(bound.read)
+                # An interrupt may have come before they were returned.
+                self._made = {}
+
+    def _run(self, inputs: Sequence[Any]) -> list[Any]:
+        bound = self._bind() if self._bound is None or self._held(self._bound) else self._bound
+        self._bring(bound, inputs)
+        self._drop(bound.replaced)
+        updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
+        for places, before, (kind, state, group, params) in zip(
+                bound.numbers, self._updated_before, self._updates, strict=True):
+            numbers = kind._advanced(state[params[0]] if before is None else updates[before][1]) if kind._numbers else {}
+            operands = kind._operands(group, numbers)
+            updates.append((state, numbers, params))
+            for args, at, position in places:
+                args[at] = operands[position]
+        try:
+            self._play(bound, 0, inputs)
+        except BaseException:
+            # Other buffers may have overwritten them by now, and the function had dropped them.
             for leaf, g, _ in bound.gradients:
-                leaf.grad = g
-            return results
+                leaf.grad = None if leaf.grad is g else leaf.grad
+            bound.close()
+            raise
+        finally:
+            self._note_writes(inputs)
+            self.release()
+        for state, numbers, params in updates:
+            if numbers:
+                for p in params:
+                    state[p].update(numbers)
+        results = self._results(bound, inputs)
+        self._drop(bound.read)
+        for leaf, g, _ in bound.gradients:
+            leaf.grad = g
+        return results
 
     def _drop(self, entries: list[Left]) -> None:
         """Drop the gradients that this run replaces, as the traced function did. Replays that had left them let them go."""

@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_mailbox
-from tests.host.captured_steps import Training, full, on
+from gradcore.devices import gpu_mailbox, gpu_numbers
+from gradcore.program.replay import Replay
+from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
@@ -113,6 +114,61 @@ def test_a_result_of_each_run_is_memory_of_its_own(bed):
     for k, (y, total) in enumerate(found):
         assert bits(y) == bits(full(k / 8).tanh()) and bits(total) == bits(full(k / 8).tanh().sum())
     assert len({t.storage.block.address for pair in found for t in pair}) == 16
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_an_interrupt_after_the_launch_leaves_no_results_behind(bed, monkeypatch, captured):
+    def fail():
+        raise RuntimeError("cannot be captured")
+
+    if not captured:
+        # Given up in the run that is interrupted, whose results the next one must not take for its own.
+        plant(bed, "tanh", fail)
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    for k in range(3 if captured else 1):
+        f(full(k))
+    x, release = full(0.5), Replay.release
+    live = gradcore.memory_allocated("cuda")
+
+    def interrupted(replay):
+        release(replay)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            f(x)
+    if captured:
+        assert gradcore.memory_allocated("cuda") == live
+    assert bits(f(full(0.75))) == bits(full(0.75).tanh() * 2)
+
+
+def test_without_pinned_memory_kernels_are_launched_one_by_one(bed, monkeypatch):
+    class Full:
+        def allocate(self, nbytes, tag):
+            raise gradcore.OutOfMemory(f"cannot allocate {nbytes} bytes of pinned memory")
+
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_mailbox, "get_device", lambda name: Full())
+        for k in range(3):
+            assert bits(f(full(k / 8))) == bits(full(k / 8).tanh() * 2)
+    assert "one by one: cannot allocate" in f.explain() and "of pinned memory" in f.explain()
+    assert bits(f(full(3))) == bits(full(3).tanh() * 2)
+
+
+def test_numbers_that_could_not_be_computed_are_computed_again():
+    numbers = gpu_numbers.Numbers(2, 4096, lambda *copied: None)
+    first, second = numbers.number(), numbers.number()
+    numbers.values[:] = [0.125, 0.125]
+    for number in (first, second):
+        numbers.hold(np.dtype([("rate", "f8")]), lambda rate: (rate,), (number,))
+    before = bytes(numbers.computed())
+    numbers.values[:] = [0.5, 10**400]
+    with pytest.raises(OverflowError):
+        numbers.computed()
+    numbers.values[:] = [0.125, 0.125]
+    assert bytes(numbers.computed()) == before
 
 
 def test_numbers_come_with_the_inputs(bed):
