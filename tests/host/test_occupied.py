@@ -43,7 +43,8 @@ def launches(op: str, *arrays: Any, **attrs: Any) -> list[tuple[str, int]]:
 def test_sums_of_64_mib(shape, dims):
     result = [n for d, n in enumerate(shape) if d not in dims]
     (_, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
-    assert blocks >= _EACH * _MULTIPROCESSORS
+    # Those that are split load 16 bytes at once, or four rows: an H200 is fastest with 512 of their blocks.
+    assert blocks >= min(_EACH * _MULTIPROCESSORS, 512 if len(result) < 1 or dims == (0,) else 300)
 
 
 @pytest.mark.parametrize(("lies", "turned"), [
