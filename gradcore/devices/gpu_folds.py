@@ -42,7 +42,7 @@ def _plan(shape: tuple[int, ...], dims: tuple[int, ...], *strides: tuple[int, ..
     rows, width = int(where["rows"]), int(where["width"])
     if gl.neighbours(where) and rows >= 32:
         tiles = -(-rows // 32)
-        parts = max(min(width // 64, _BLOCKS // tiles), 1)
+        parts = max(min(width // 64, -(-_BLOCKS // tiles)), 1)
         return where, "fold_columns", tiles * parts, np.int32(parts)
     parts = _parts(rows, width)
     if parts > 1:
@@ -53,7 +53,7 @@ def _plan(shape: tuple[int, ...], dims: tuple[int, ...], *strides: tuple[int, ..
 
 def _parts(rows: int, width: int) -> int:
     """The number of blocks for each row."""
-    return min(width // _PART, _BLOCKS // max(rows, 1))
+    return min(width // _PART, -(-_BLOCKS // max(rows, 1)))
 
 
 def _reduction(op: str) -> Any:

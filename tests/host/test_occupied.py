@@ -42,9 +42,10 @@ def launches(op: str, *arrays: Any, **attrs: Any) -> list[tuple[str, int]]:
                                              ((300, 55_924), (1,))])
 def test_sums_of_64_mib(shape, dims):
     result = [n for d, n in enumerate(shape) if d not in dims]
-    (_, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
-    # Those that are split load 16 bytes at once, or four rows: an H200 is fastest with 512 of their blocks.
-    assert blocks >= min(_EACH * _MULTIPROCESSORS, 512 if len(result) < 1 or dims == (0,) else 300)
+    (name, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
+    # Blocks that combine what they have stored have more loads under way each, and an H200 runs some 512 of them at once: with
+    # 792 it took a sixth longer.
+    assert blocks >= (512 if name.startswith(("fold_split", "fold_columns")) else _EACH * _MULTIPROCESSORS)
 
 
 @pytest.mark.parametrize(("lies", "turned"), [
