@@ -100,8 +100,12 @@ class Bed:
                 patch.setattr(module, "is_library", lambda file: file in SIMULATING or libraries.is_library(file))
             for name in ("cuda", "cuda:0"):
                 patch.setitem(devices._devices, name, self.device)
-            patch.setattr(devices, "_used", [*devices._used, self.device])
-            yield self
+            # Not a list of its own: a device that is first used within the block stays.
+            devices._used.append(self.device)
+            try:
+                yield self
+            finally:
+                devices._used.remove(self.device)
 
     def use_cublas(self) -> None:
         """Let products use cuBLAS through CuPy, as without nvmath-python."""
