@@ -66,7 +66,7 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
             return id(x), id(x.storage), x.spec
         tensors.append(x)
         layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
-        return layout, x.storage.device, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
+        return layout, x.storage.device.name, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
     if isinstance(x, float) and not x:
         # 0.0 and -0.0 are equal.
         return type(x), str(x)

@@ -191,6 +191,12 @@ class Binding:
             self._origins[x.buffer] = found
         return found
 
+    def is_held(self) -> bool:
+        """Does anything but its leaf hold a gradient that a run left, or will the next run read one that lies in the arena?"""
+        return is_any_held(self.gradients) or (bool(self.read or self.left_to_holders) and (
+            any(g is not None and leaf.grad is g for leaf, g, _ in self.read)
+            or any(part() is not None for part in self.left_to_holders)))
+
 
 def is_any_held(entries: list[Left]) -> bool:
     """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""

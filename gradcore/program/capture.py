@@ -183,8 +183,8 @@ class CapturedReplay(Replay):
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def _held(self, bound: Binding) -> bool:
-        return super()._held(bound) or self._moved()
+    def _must_bind(self, bound: Binding) -> bool:
+        return super()._must_bind(bound) or self._moved()
 
     def _moved(self) -> bool:
         """Has any captured tensor other memory than when the calls were bound?"""

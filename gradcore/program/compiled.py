@@ -126,7 +126,7 @@ class Compiled:
         tensors: list[Any] = []
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
-        key = (*_MODES(state), get_default_dtype(), get_default_device())
+        key = (*_MODES(state), get_default_dtype(), get_default_device().name)
         seen_args, seen_kwargs = self._seen(args, kwargs) if self._has_unread else (args, kwargs)
         if args:
             key = (*key, *[key_of(a, tensors, kept, leaves) for a in seen_args])

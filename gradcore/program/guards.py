@@ -10,7 +10,7 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,37 @@ MOST_INSIDE = 1000
 _LONG = 200
 #: Gives an object a name that terms can refer to it by.
 Namer = Callable[[Any], str]
+
+
+class Item:
+    """Reads ``of[key]``; a function that does the same costs a guard ten times as much as the term."""
+
+    __slots__ = ("of", "key")
+
+    def __init__(self, of: Any, key: Any) -> None:
+        self.of = of
+        self.key = key
+
+    def __call__(self) -> Any:
+        return self.of[self.key]
+
+    def term(self, name: Namer) -> str:
+        return f"{name(self.of)}[{repr(self.key) if type(self.key) in (str, int) else name(self.key)}]"
+
+
+class Cell:
+    """Reads what a closure's cell holds."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: CellType) -> None:
+        self.cell = cell
+
+    def __call__(self) -> Any:
+        return self.cell.cell_contents
+
+    def term(self, name: Namer) -> str:
+        return f"{name(self.cell)}.cell_contents"
 
 
 class Guard:
@@ -45,11 +76,22 @@ class Guard:
             return False
 
     def terms(self, name: Namer) -> Iterator[str]:
-        now, seen = f"{name(self.look)}()", name(self.seen)
+        now = self.look.term(name) if isinstance(self.look, (Item, Cell)) else f"{name(self.look)}()"
         if self.same is same_object:
-            yield f"{seen}() is {now} is not None"
+            yield f"{name(self.seen)}() is {now} is not None"
+        elif self.same is identical:
+            yield f"{now} is {name(self.seen)}"
+        elif self.same is equal:
+            # Immutable data mostly is the same object.
+            yield f"((now := {now}) is {name(self.seen)} or {name(equal)}(now, {name(self.seen)}))"
+        elif self.same is same_bytes:
+            tensor, storage, spec, edge = map(name, self.seen)
+            yield f"{now} is {tensor}"
+            yield f"{tensor}.storage is {storage}"
+            yield f"{tensor}.spec is {spec}"
+            yield f"{tensor}.edge is {edge}"
         else:
-            yield f"{now} is {seen}" if self.same is identical else f"{name(self.same)}({now}, {seen})"
+            yield f"{name(self.same)}({now}, {name(self.seen)})"
 
     def values(self) -> list[Any]:
         """The tensor that is guarded, if it is one."""
@@ -162,7 +204,8 @@ def is_plain(x: Any, depth: int = 4) -> bool:
 
 
 def copied(x: Any) -> Any:
-    """A copy of plain data, of the same types; methods of subclasses are not called, which may fail without their items."""
+    """A copy of plain data, of the same types, or itself if nothing in it can change; methods of subclasses are not called,
+    which may fail without their items."""
     kind: Any = type(x)
     if isinstance(x, dict):
         base = OrderedDict if isinstance(x, OrderedDict) else dict
@@ -171,7 +214,8 @@ def copied(x: Any) -> Any:
             base.__setitem__(made, k, copied(v))
         return made
     if isinstance(x, (tuple, frozenset)):
-        return (tuple if isinstance(x, tuple) else frozenset).__new__(kind, map(copied, x))
+        items = list(map(copied, x))
+        return x if all(map(is_, items, x)) else (tuple if isinstance(x, tuple) else frozenset).__new__(kind, items)
     if isinstance(x, (list, deque, set)):
         made = kind.__new__(kind)
         for v in x:

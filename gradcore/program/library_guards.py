@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from operator import attrgetter, is_, itemgetter
+from operator import is_, itemgetter
 from typing import Any, TypeGuard
 from weakref import ref
 
@@ -17,16 +17,17 @@ from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
 from gradcore.program.guards import Namer
 
-_storage, _spec = attrgetter("storage"), attrgetter("spec")
+
+def _same_memory(name: Namer, tensor: Any, storage: Any, spec: Any) -> Iterator[str]:
+    yield f"{name(tensor)}.storage is {name(storage)}"
+    # Other elements of the same memory, as after p.data = p.data[:4].
+    yield f"{name(tensor)}.spec is {name(spec)}"
 
 
-class _Whole:
-    """Base class of guards that are asked as a whole, and that no tensor's memory depends on."""
+class _Memoryless:
+    """Base class of guards that no tensor's memory depends on."""
 
     __slots__ = ()
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
 
     def values(self) -> list[Any]:
         return []
@@ -35,7 +36,7 @@ class _Whole:
         return []
 
 
-class GradientGuard(_Whole):
+class GradientGuard(_Memoryless):
     """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
     It matters whether it is held, since a held gradient is not added to in place.
@@ -47,6 +48,9 @@ class GradientGuard(_Whole):
         self.leaf = leaf
         self.spec = spec
         self.held = held
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
 
     def holds(self) -> bool:
         grad = self.leaf.grad
@@ -119,21 +123,23 @@ class OptimizerGuard:
         return found
 
     def terms(self, name: Namer) -> Iterator[str]:
-        # A variable of the expression's: several terms ask for it.
+        # Variables of the expression's: several terms ask for them.
         optimizer = f"o{id(self.owner)}"
         yield f"({optimizer} := {name(self.owner)}()) is not None"
         yield f"{optimizer}.state is {name(self.state)}"
-        yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))"
-        if self.tensors:
-            places, names, tensors = map(list, zip(*self.tensors, strict=True))
-            yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
-            yield f"all(map({name(is_)}, map({name(_storage)}, {name(tensors)}), {name(self.storages)}))"
-            yield f"all(map({name(is_)}, map({name(_spec)}, {name(tensors)}), {name(self.specs)}))"
-        yield f"{name(step_hooks)}({optimizer}) == {self.hooks!r}"
+        # The dict creates an entry for a parameter that has none.
+        place_of = name(self.state.get)
+        for p, place in zip(self.kept, self.places, strict=True):
+            yield f"{place_of}({name(p)}) is {name(place)}"
+        for (place, key, tensor), *memory in zip(self.tensors, self.storages, self.specs, strict=True):
+            yield f"{name(place)}[{key!r}] is {name(tensor)}"
+            yield from _same_memory(name, tensor, *memory)
+        yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks
+               else f"not {optimizer}._before and not {optimizer}._after")
         yield f"len({optimizer}.param_groups) == {len(self.groups)}"
         for k, (options, values, decisive, count, params) in enumerate(self.groups):
-            group = f"{optimizer}.param_groups[{k}]"
-            yield f"len({group}) == {count}"
+            group = f"g{k}_{id(self.owner)}"
+            yield f"len({group} := {optimizer}.param_groups[{k}]) == {count}"
             yield f"{name(options)}({group}) == {name(values)}"
             if decisive is not None:
                 yield f"{optimizer}._decisive({group}) == {name(decisive)}"
@@ -142,12 +148,11 @@ class OptimizerGuard:
                 if value is None:
                     yield f"not isinstance({group}[{key!r}], {name(Value)})"
                 else:
-                    tensor, storage, spec = map(name, value)
-                    yield f"{group}[{key!r}] is {tensor}"
-                    yield f"{tensor}.storage is {storage}"
-                    yield f"{tensor}.spec is {spec}"
-            yield f"len({group}['params']) == {len(params)}"
-            yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
+                    yield f"{group}[{key!r}] is {name(value[0])}"
+                    yield from _same_memory(name, *value)
+            members = f"p{k}_{id(self.owner)}"
+            yield f"len({members} := {group}['params']) == {len(params)}"
+            yield from (f"{members}[{i}] is {name(p)}" for i, p in enumerate(params))
 
     def values(self) -> list[Any]:
         return [*(x for _, _, x in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
@@ -167,22 +172,23 @@ class OptimizerGuard:
         return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
-class CountsGuard(_Whole):
+class CountsGuard(_Memoryless):
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
 
-    __slots__ = ("kind", "places", "count")
+    __slots__ = ("kind", "places", "names")
 
     def __init__(self, optimizer: Optimizer, params: list[Any]) -> None:
         self.kind = type(optimizer)
         self.places = [optimizer.state[p] for p in params]
-        self.count = itemgetter(*optimizer._numbers)
+        self.names = tuple(optimizer._numbers)
 
-    def holds(self) -> bool:
-        return len(set(map(self.count, self.places))) == 1
+    def terms(self, name: Namer) -> Iterator[str]:
+        for key in self.names:
+            yield " == ".join(f"{name(place)}[{key!r}]" for place in self.places)
 
     def why_not(self) -> str:
         return (f"the optimizer {self.kind.__name__} has updated its parameters different numbers of times: "
-                f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))}")
+                f"{', '.join(map(str, dict.fromkeys(map(itemgetter(*self.names), self.places))))}")
 
 
 class ModuleGuard:
@@ -235,9 +241,7 @@ class ModuleGuard:
             if hooks is not None:
                 yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}"
         for _, tensor, storage, spec, edge in self.tensors:
-            yield f"{name(tensor)}.storage is {name(storage)}"
-            # Other elements of the same memory, as after p.data = p.data[:4].
-            yield f"{name(tensor)}.spec is {name(spec)}"
+            yield from _same_memory(name, tensor, storage, spec)
             yield f"{name(tensor)}.edge is {name(edge)}"
         if self.table is not None:
             yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}"

@@ -23,8 +23,10 @@ from gradcore.program.guards import (
     GENERATORS,
     MOST,
     MOST_INSIDE,
+    Cell,
     Draws,
     Guard,
+    Item,
     Items,
     Opaque,
     Options,
@@ -77,8 +79,8 @@ class Reach:
         """Guards for the globals that a code object names, and the modules that it imports."""
         for name in globals_of(code):
             if name in variables:
-                yield from self.of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
-                                         variables[name], ("global", id(variables), name))
+                yield from self.of_value(f"the global {name}", Item(variables, name), variables[name],
+                                         ("global", id(variables), name))
             elif "globals" in code.co_names:
                 yield (Guard(f"whether there is a global {name}", lambda n=name: n in variables,  # type: ignore[misc]
                              False, identical), ("absent", id(variables), name))
@@ -98,8 +100,7 @@ class Reach:
             if id_in(cell) is None:
                 yield Guard(f"what {variable} holds", functools.partial(id_in, cell), None, identical), ("empty", id(cell))
                 continue
-            yield from self.of_value(variable, lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
-                                     cell.cell_contents, ("cell", id(cell)))
+            yield from self.of_value(variable, Cell(cell), cell.cell_contents, ("cell", id(cell)))
         for attribute in ("__defaults__", "__kwdefaults__"):
             if defaults and getattr(function, attribute):
                 yield from self.of_value(f"the defaults of {code.co_name}",
@@ -259,7 +260,7 @@ class Reach:
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
         own, of = getattr(owner, "__dict__", {}), given(owner)
-        look = (lambda: own[name]) if name in own and not isinstance(owner, type) else (lambda: getattr(of(), name))
+        look = Item(own, name) if name in own and not isinstance(owner, type) else lambda: getattr(of(), name)
         if isinstance(owner, (ModuleType, type)):
             whose = owner.__name__
         else:

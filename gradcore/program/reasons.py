@@ -59,7 +59,7 @@ def _text(part: Any) -> str:
     if isinstance(part, tuple) and isinstance(part[0], int):
         return _LEAF
     if isinstance(part, tuple) and isinstance(part[0], TensorSpec):
-        return f"{part[0]} on {part[1].name}" + " that requires a gradient" * (part[3] > 0)
+        return f"{part[0]} on {part[1]}" + " that requires a gradient" * (part[3] > 0)
     if _is_container(part):
         return f"a {part[0].__name__} of {len(part) - 1}"
     if isinstance(part, tuple) and part[0] in (int, float, bool, str, type(None)):

@@ -90,7 +90,7 @@ class Replay:
                 self._made = {}
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
-        bound = self._bind() if self._bound is None or self._held(self._bound) else self._bound
+        bound = self._bind() if self._bound is None or self._must_bind(self._bound) else self._bound
         self._bring(bound, inputs)
         self._drop(bound.replaced)
         updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
@@ -217,10 +217,9 @@ class Replay:
         found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
         return found
 
-    def _held(self, bound: Binding) -> bool:
-        """Does anything but its leaf hold a gradient that a run left, or will this run read one that lies in the arena?"""
-        return (any(g is not None and leaf.grad is g for leaf, g, _ in bound.read) or is_any_held(bound.gradients)
-                or any(part() is not None for part in bound.left_to_holders))
+    def _must_bind(self, bound: Binding) -> bool:
+        """Does a run need another arena, or calls bound anew?"""
+        return bound.is_held()
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls.
