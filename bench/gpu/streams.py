@@ -131,7 +131,7 @@ def poisoned(name: str) -> Iterator[Any]:
     from gradcore.devices.gpu import CudaDevice
 
     registered: tuple[dict[int, Any], ...] = (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
-                                              gpu_loaded.HELD)
+                                              gpu_loaded.FIGURES)
     before = [each.copy() for each in registered]
     gpu_workspaces.SHARED.clear()
     device = CudaDevice(0, poison=True)

@@ -201,7 +201,8 @@ class CudaDevice(Device):
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_workspaces.RESERVES[index] = self._reserve
         gpu_workspaces.FLUSHES[index] = lambda: self.ledger.flush() + self.bridge.ledger.flush()
-        gpu_loaded.HELD[index] = lambda: self.ledger.reserved + self.bridge.ledger.reserved
+        gpu_loaded.FIGURES[index] = lambda: (held := self.ledger.reserved + self.bridge.ledger.reserved,
+                                             self._account.of_process(held))
         self._blocking = gpu_faults.blocking()
         # Waiting after each kernel is impossible if all are one launch.
         self.graphs = None if self._blocking else Graphs(self, cuda)

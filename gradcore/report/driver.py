@@ -115,12 +115,19 @@ class DriverAccount:
         remainder = None if used is None else used - (context or 0) - segments - library
         return DriverFigures(used, source, context, segments, library, remainder, named, unseen)
 
-    def _used(self, held: int) -> tuple[int | None, int | None, str]:
+    def of_process(self, held: int) -> int | None:
+        """NVML's bytes of this process, which holds ``held`` at least; None if NVML gives none, or those of another process."""
         process = self._nvml.of_process() if self._context is not None else None
-        if process is not None and process >= held:
+        if process is not None and process < held:
+            self._nvml.why = f"NVML lists {process:,} bytes for this process ID, fewer than it has allocated"
+            return None
+        return process
+
+    def _used(self, held: int) -> tuple[int | None, int | None, str]:
+        process = self.of_process(held)
+        if process is not None:
             return process, self._context, "NVML, this process"
-        why = self._nvml.why or ("NVML does not list this process" if process is None else
-                                 f"NVML lists {process:,} bytes for this process ID, fewer than it has allocated")
+        why = self._nvml.why or "NVML does not list this process"
         card = self._nvml.of_card()
         if card is not None and self._card_before is not None:
             return (card - self._card_before, self._card_context,

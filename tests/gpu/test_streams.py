@@ -27,7 +27,7 @@ def test_a_separate_device_leaves_nothing_behind():
 
     def registered():
         return [dict(each) for each in (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
-                                        gpu_loaded.HELD)]
+                                        gpu_loaded.FIGURES)]
 
     device = gradcore.device("cuda")
     gradcore.ones(1 << 20, device=device).sum().item()

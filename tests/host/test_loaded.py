@@ -1,4 +1,4 @@
-"""Code that is loaded on a card counts by the card's free bytes."""
+"""Code that is loaded on a card counts by the bytes that this process uses, or by the card's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made = Machine()
     monkeypatch.setattr(gpu_loaded, "runtime", made)
     monkeypatch.setattr(gpu_loaded, "_TAKEN", {})
-    monkeypatch.setattr(gpu_loaded, "HELD", {})
+    monkeypatch.setattr(gpu_loaded, "FIGURES", {})
     yield made
 
 
@@ -46,11 +46,25 @@ def test_what_loading_takes_is_summed_by_whose_it_is(machine: Machine) -> None:
 
 def test_segments_that_come_meanwhile_are_no_code(machine: Machine) -> None:
     held = [50]
-    gpu_loaded.HELD[7] = lambda: held[0]
+    gpu_loaded.FIGURES[7] = lambda: (held[0], None)
     with gpu_loaded.loading("kernels", 7):
         machine.used += 300
         held[0] += 200
     assert gpu_loaded.code(7) == [LibraryBytes("code of kernels", 100)]
+
+
+def test_what_other_processes_take_is_no_code(machine: Machine) -> None:
+    mine: list[int | None] = [400]
+    gpu_loaded.FIGURES[7] = lambda: (50, mine[0])
+    with gpu_loaded.loading("kernels", 7):
+        machine.used += 500
+        mine[0] = 430
+    assert gpu_loaded.code(7) == [LibraryBytes("code of kernels", 30)]
+    # A figure of the one kind less one of the other says nothing.
+    with gpu_loaded.loading("kernels", 7):
+        machine.used += 500
+        mine[0] = None
+    assert gpu_loaded.code(7) == [LibraryBytes("code of kernels", 30)]
 
 
 def test_a_load_that_fails_is_counted_and_its_error_passes(machine: Machine) -> None:
