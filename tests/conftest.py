@@ -158,7 +158,7 @@ def _registered() -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
     from gradcore.devices import gpu_loaded, gpu_workspaces
 
     return [(held, held.copy()) for held in (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
-                                             gpu_loaded.HELD)]
+                                             gpu_loaded.FIGURES)]
 
 
 #: What was registered before any test.
