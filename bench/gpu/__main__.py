@@ -1,8 +1,8 @@
 """``python -m bench.gpu --out DIR [--cpu-rehearsal] [--parts NAME ...]``: DIR/gpu.json and DIR/gpu.md, in under nine minutes.
 
-Each part runs in a process of its own with its own seconds, and those that parts before it, or not asked for, have left; a
-failure is recorded, and the other parts still run. The exit code is 1 if anything is wrong. ``--cpu-rehearsal`` runs the parts
-that do not need a GPU, on the CPU device.
+Each part runs in a process of its own; those that only check run beside each other if there are cores and memory for it, those
+that measure alone. A failure is recorded, and the other parts still run. The exit code is 1 if anything is wrong.
+``--cpu-rehearsal`` runs the parts that do not need a GPU, on the CPU device.
 """
 
 from __future__ import annotations
@@ -15,24 +15,31 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from bench.gpu.page import page
-from bench.gpu.part import Part, Setting, run_part
+from bench.gpu.part import Outcome, Part, Setting
+from bench.gpu.schedule import outcomes
 
-#: In order of importance; the seconds add up to less than nine minutes.
+#: The seconds add up to less than nine minutes.
 PARTS = (
     Part("environment", "Which machine is it?", "bench.gpu.facts:environment", 20),
     Part("compile", "Does every kernel compile for it, and how long does that take?", "bench.gpu.facts:compile_all", 50),
-    Part("train", "Does `gradcore train` train?", "bench.gpu.commands:train", 18),
-    Part("tests", "Do the GPU's tests pass in strict mode?", "bench.gpu.correct:tests", 46),
-    Part("logs", "Is the log the same on NumPy, meta and CUDA?", "bench.gpu.correct:logs", 27),
-    Part("kernels", "Do all kernels agree with NumPy, and write only to their outputs?", "bench.gpu.correct:kernels", 46),
-    Part("errors", "How large are errors of float32 beside NumPy's?", "bench.gpu.errors:errors", 10),
-    Part("training", "Does a seed give the same training on both devices?", "bench.gpu.training:training", 22),
-    Part("determinism", "Do gradients have the same bits every time?", "bench.gpu.training:determinism", 10),
+    Part("tests", "Do the GPU's tests pass in strict mode?", "bench.gpu.correct:tests", 46, True),
+    Part("kernels", "Do all kernels agree with NumPy, and write only to their outputs?", "bench.gpu.correct:kernels", 46, True),
+    Part("logs", "Is the log the same on NumPy, meta and CUDA?", "bench.gpu.correct:logs", 27, True),
+    Part("train", "Does `gradcore train` train?", "bench.gpu.commands:train", 18, True),
+    Part("training", "Does a seed give the same training on both devices?", "bench.gpu.training:training", 22, True),
+    Part("errors", "How large are errors of float32 beside NumPy's?", "bench.gpu.errors:errors", 10, True),
+    Part("determinism", "Do gradients have the same bits every time?", "bench.gpu.training:determinism", 10, True),
+    Part("ownership", "Do arrays of other libraries keep our memory alive?", "bench.gpu.ownership:ownership", 15, True),
+    Part("forms", "Do calls of all forms and of mixed dtypes agree with the CPU's?", "bench.gpu.correct:forms", 22, True),
+    Part("memcheck", "Is every access within an allocation?", "bench.gpu.correct:memcheck", 7, True, needs_gpu=True),
+    Part("racecheck", "Are accesses to shared memory ordered?", "bench.gpu.correct:racecheck", 5, True, needs_gpu=True),
+    Part("initcheck", "Is memory written before it is read?", "bench.gpu.correct:initcheck", 4, True, needs_gpu=True),
+    Part("synccheck", "Do all threads reach each barrier?", "bench.gpu.correct:synccheck", 4, True, needs_gpu=True),
     Part("memory", "Do the pool's bytes and the driver's agree?", "bench.gpu.memory:reconciliation", 20),
-    Part("ownership", "Do arrays of other libraries keep our memory alive?", "bench.gpu.ownership:ownership", 15),
     Part("streams", "Is memory synchronized that one stream frees and another reuses?", "bench.gpu.streams:streams", 20),
     Part("libraries", "How much memory do matrix products allocate outside our pools?", "bench.gpu.libraries:libraries", 20),
     Part("out of memory", "Does everything work after the memory limit was reached?", "bench.gpu.memory:out_of_memory", 12),
@@ -42,10 +49,15 @@ PARTS = (
     Part("graphs", "How does a captured step's time compare with torch's graph?", "bench.gpu.graphs:graphs", 41),
     Part("bandwidth", "What share of a copy's bandwidth do memory-bound kernels reach?", "bench.gpu.speed:bandwidth", 27),
     Part("arithmetic", "How fast are products, convolutions and attention?", "bench.gpu.speed:arithmetic", 15),
-    Part("host", "How much host time does a call take?", "bench.gpu.host:host_cost", 10),
-    Part("forms", "Do calls of all forms and of mixed dtypes agree with the CPU's?", "bench.gpu.correct:forms", 22),
-    Part("sanitizer", "Does compute-sanitizer find anything?", "bench.gpu.correct:sanitizer", 18, needs_gpu=True),
+    Part("host", "How much host time does a call take?", "bench.gpu.host:host_cost", 8),
 )
+#: Bytes of the card and cores for each of the parts that run beside each other, and the most of them.
+_SHARE, _CORES, _MOST = 8 << 30, 2, 12
+
+
+def at_once(memory: float) -> int:
+    """How many parts may run beside each other, on a card of so many bytes."""
+    return int(max(min((os.cpu_count() or 1) // _CORES, memory // _SHARE, _MOST), 1))
 
 
 def finite(value: Any) -> Any:
@@ -78,21 +90,24 @@ def main() -> None:
     if not options.cpu_rehearsal:
         place_for_code()
     setting = Setting("cpu" if options.cpu_rehearsal else "cuda", options.cpu_rehearsal, options.out.resolve())
-    found = []
+    found: dict[str, Outcome] = {}
     chosen = [part for part in PARTS if not options.parts or part.name in options.parts]
-    spare = float(sum(part.seconds for part in PARTS if part not in chosen))
-    for part in chosen:
-        outcome = run_part(part, setting, spare)
-        # What a part leaves of its seconds, the next may use: how long each takes is not known before, the whole is limited.
-        spare = max(spare + part.seconds - outcome.seconds, 0.0)
-        found.append((part, outcome))
+    begin = perf_counter()
+
+    def beside() -> int:
+        figures = found["environment"].figures if "environment" in found else {}
+        return at_once(figures.get("device", {}).get("memory", math.inf))
+
+    for part, outcome in outcomes(chosen, setting, sum(part.seconds for part in PARTS), beside):
+        found[part.name] = outcome
         print(f"{part.name:14} {outcome.status:8} {outcome.seconds:5.1f} s  {outcome.summary}", flush=True)
         # After each part, so that an interruption does not lose the results so far.
+        done = [(p, found[p.name]) for p in chosen if p.name in found]
         (options.out / "gpu.json").write_text(json.dumps(finite({
-            "version": 1, "rehearsal": options.cpu_rehearsal,
-            "parts": {p.name: {"question": p.question, **dataclasses.asdict(o)} for p, o in found}}), indent=1) + "\n")
-        (options.out / "gpu.md").write_text(page(found, options.cpu_rehearsal))
-    sys.exit(any(outcome.problems for _, outcome in found))
+            "version": 1, "rehearsal": options.cpu_rehearsal, "seconds": perf_counter() - begin,
+            "parts": {p.name: {"question": p.question, **dataclasses.asdict(o)} for p, o in done}}), indent=1) + "\n")
+        (options.out / "gpu.md").write_text(page(done, options.cpu_rehearsal, perf_counter() - begin))
+    sys.exit(any(outcome.problems for outcome in found.values()))
 
 
 if __name__ == "__main__":

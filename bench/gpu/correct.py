@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +18,7 @@ from bench.gpu.part import Outcome, Setting, python, run_limited, slower
 
 def tests(setting: Setting) -> Outcome:
     """``pytest tests/gpu``, with allocations that no op declares as errors, but for the files of :func:`forms`."""
-    return _pytest(setting, "tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
+    return _pytest(setting, "tests", "tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
 
 
 #: Tests with hundreds of kernels that no other part compiles, each of which takes a compiler half a second.
@@ -27,15 +28,15 @@ _MANY_KERNELS = ("tests/gpu/test_forms.py", "tests/gpu/test_mixed.py")
 def forms(setting: Setting) -> Outcome:
     """The tests that :func:`tests` leaves out, in several processes if pytest-xdist is installed."""
     workers = () if setting.rehearsal or find_spec("xdist") is None else ("-n", str(min(os.cpu_count() or 1, 12)))
-    return _pytest(setting, *_MANY_KERNELS, *workers)
+    return _pytest(setting, "forms", *_MANY_KERNELS, *workers)
 
 
 #: The seconds that a test may take, and the most processes, each of which goes on where the one before it ended.
 _TEST_SECONDS, _RUNS = 25, 10
 
 
-def _pytest(setting: Setting, *words: str) -> Outcome:
-    path = setting.folder / "tests.jsonl"
+def _pytest(setting: Setting, name: str, *words: str) -> Outcome:
+    path = setting.folder / f"{name}.jsonl"
     path.unlink(missing_ok=True)
     until = perf_counter() + setting.seconds
     variables = {"GRADCORE_STRICT": "1", pytest_lines.PATH: str(path), pytest_lines.MOST: str(_TEST_SECONDS * slower())}
@@ -164,32 +165,31 @@ def _of_calls(lines: list[dict[str, Any]], crashes: list[str]) -> Outcome:
                    figures={"calls": len(done), "wrong": len(wrong), "crashes": len(crashes), "ops": ops})
 
 
-#: compute-sanitizer's tools, the fraction of the time for each, and N if it runs every N-th call.
-_TOOLS = (("memcheck", 0.4, 60), ("racecheck", 0.25, 400), ("initcheck", 0.2, 400), ("synccheck", 0.15, 400))
+#: By tool of compute-sanitizer: N if it runs every N-th call.
+_EVERY = {"memcheck": 60, "racecheck": 400, "initcheck": 400, "synccheck": 400}
 
 
-def sanitizer(setting: Setting) -> Outcome:
-    """Run compute-sanitizer on sample calls of every op, with a separate allocation for each array."""
+def _sanitized(name: str, setting: Setting) -> Outcome:
+    """Run a tool of compute-sanitizer on sample calls of every op, with a separate allocation for each array."""
     tool = sanitizer_path()
     if tool is None:
         return Outcome("compute-sanitizer is not installed (it comes with the CUDA toolkit)", status="not run")
-    outcome = Outcome(table=[["tool", "calls", "result"]])
-    for name, share, every in _TOOLS:
-        path = setting.folder / f"{name}.jsonl"
-        path.unlink(missing_ok=True)
-        # CuPy raises what its calls return, while the runtime's own look-ups in a driver older than it fail by design.
-        quiet = ("--report-api-errors", "no") if name == "memcheck" else ()
-        code, output = run_limited([tool, "--tool", name, *quiet, "--error-exitcode", "77", *python(
-            "bench.gpu.rows", setting.device, str(path), "0", str(every), "1")], share * setting.seconds)
-        calls = sum("error" in line for line in _lines(path))
-        path.unlink(missing_ok=True)
-        result = "out of time, nothing found so far" if code is None else "nothing found" if code == 0 else f"code {code}"
-        found = [line for line in output.splitlines() if line.startswith("========= ") and "ERROR SUMMARY: 0" not in line]
-        if code not in (0, None) or (code is None and any("Invalid" in line or "hazard" in line for line in found)):
-            outcome.problems.append(f"{name}: {result}: " + "\n".join(found[:15] or [output[-1500:]]))
-        if not calls and code in (0, None):
-            outcome.problems.append(f"{name} has checked no call: {result}; the end of its output:\n{output[-1500:]}")
-        outcome.table.append([name, str(calls), result])
-        setting.keep(outcome)
-    outcome.summary = "; ".join(f"{row[0]} over {row[1]} calls: {row[2]}" for row in outcome.table[1:])
+    path = setting.folder / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    # CuPy raises what its calls return, while the runtime's own look-ups in a driver older than it fail by design.
+    quiet = ("--report-api-errors", "no") if name == "memcheck" else ()
+    code, output = run_limited([tool, "--tool", name, *quiet, "--error-exitcode", "77", *python(
+        "bench.gpu.rows", setting.device, str(path), "0", str(_EVERY[name]), "1")], setting.seconds)
+    calls = sum("error" in line for line in _lines(path))
+    path.unlink(missing_ok=True)
+    result = "out of time, nothing found so far" if code is None else "nothing found" if code == 0 else f"code {code}"
+    outcome = Outcome(f"{calls} calls: {result}", figures={"calls": calls, "complete": code == 0})
+    found = [line for line in output.splitlines() if line.startswith("========= ") and "ERROR SUMMARY: 0" not in line]
+    if code not in (0, None) or (code is None and any("Invalid" in line or "hazard" in line for line in found)):
+        outcome.problems.append(f"{result}: " + "\n".join(found[:15] or [output[-1500:]]))
+    if not calls and code in (0, None):
+        outcome.problems.append(f"it has checked no call: {result}; the end of its output:\n{output[-1500:]}")
     return outcome
+
+
+memcheck, racecheck, initcheck, synccheck = (partial(_sanitized, name) for name in _EVERY)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from bench.gpu.part import Outcome, Part
 
 
-def page(parts: list[tuple[Part, Outcome]], rehearsal: bool) -> str:
-    """Markdown with a line for each part, then all problems, then the tables."""
-    seconds = sum(outcome.seconds for _, outcome in parts)
+def page(parts: list[tuple[Part, Outcome]], rehearsal: bool, seconds: float) -> str:
+    """Markdown with a line for each part, then all problems, then the tables; the parts took ``seconds`` together."""
     lines = ["# Results on the GPU" if not rehearsal else "# Rehearsal on the CPU: no result is about a GPU", "",
              f"`python -m bench.gpu`, {seconds:.0f} s.", "", "| part | result | summary | s |", "|---|---|---|---|"]
     lines += [f"| {part.name} | {o.status} | {_cell(o.summary)} | {o.seconds:.0f} |" for part, o in parts]

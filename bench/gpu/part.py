@@ -28,6 +28,8 @@ class Part:
     question: str
     function: str
     seconds: int
+    #: May others run beside it? Not if it measures times, or bytes of the whole card.
+    beside: bool = False
     #: True if there is nothing to rehearse without a GPU.
     needs_gpu: bool = False
 
@@ -107,7 +109,8 @@ def _so_far(path: Path) -> Outcome:
 
 #: The seconds for which a stopped part is waited for, and what a part has stopped. A driver may never let go of a process.
 _ENDING, _ENDING_WITHIN = 15, 2
-#: Those that have not ended.
+#: Those that run, and those that were killed and have not ended.
+_running: set[subprocess.Popen[str]] = set()
 _lasting: list[subprocess.Popen[str]] = []
 
 
@@ -121,6 +124,7 @@ def run_limited(command: list[str], seconds: float, environment: dict[str, str] 
     """A command's exit code, None if it was stopped, and its output. It may take ``seconds``, and ``ending`` more to end."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                                env={**os.environ, **(environment or {})}, start_new_session=True)
+    _running.add(process)
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -130,7 +134,15 @@ def run_limited(command: list[str], seconds: float, environment: dict[str, str] 
         _end(process.pid)
         _rest(process, ending)
         raise
+    finally:
+        _running.discard(process)
     return process.returncode, output
+
+
+def end_all() -> None:
+    """Kill what other threads run."""
+    for process in [*_running]:
+        _end(process.pid)
 
 
 def _rest(process: subprocess.Popen[str], seconds: float) -> str:
@@ -155,7 +167,8 @@ def _end(pid: int) -> None:
     started = [pid]
     for one in started:
         started += [child for child, parent in parents.items() if parent == one]
-    os.killpg(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
     for one in started[1:]:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)

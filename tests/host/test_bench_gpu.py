@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bench.gpu import schedule
 from bench.gpu.__main__ import PARTS
 from bench.gpu.page import page
 from bench.gpu.part import Outcome, Part, Setting, find, run_part
@@ -61,31 +62,12 @@ def test_the_parts_fit_into_nine_minutes():
         assert part.question.endswith("?")
 
 
-# 10 of its own, 7.5 left by the first, 3.5 by the first two; and the 20 of those that were not asked for.
-@pytest.mark.parametrize(("asked", "seconds"), [([], [10, 17, 13]), (["--parts", "b"], [30])])
-def test_a_part_may_use_what_other_parts_left(asked, seconds, tmp_path, monkeypatch):
-    from bench.gpu import __main__ as command
-
-    given, taken = [], iter((2.5, 14.0, 1.0))
-
-    def run(part, setting, spare):
-        given.append(part.seconds + int(spare))
-        return Outcome(seconds=next(taken))
-
-    monkeypatch.setattr(command, "PARTS", tuple(Part(name, "?", "", 10) for name in "abc"))
-    monkeypatch.setattr(command, "run_part", run)
-    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--out", str(tmp_path), *asked])
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    assert given == seconds and not ended.value.code
-
-
 def test_the_file_is_json_for_any_reader_if_a_figure_is_none(tmp_path, monkeypatch):
     from bench.gpu import __main__ as command
 
     outcome = Outcome(figures={"losses": [1.5, float("nan")], "ratio": float("-inf")})
     monkeypatch.setattr(command, "PARTS", (Part("a", "?", "", 10),))
-    monkeypatch.setattr(command, "run_part", lambda *what: outcome)
+    monkeypatch.setattr(schedule, "run_part", lambda *what: outcome)
     monkeypatch.setattr(sys, "argv", ["bench.gpu", "--out", str(tmp_path)])
     with pytest.raises(SystemExit):
         command.main()
@@ -163,7 +145,7 @@ def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     assert outcome.status == "failed"
     assert any(text in problem for problem in outcome.problems)
     assert not list(tmp_path.iterdir())
-    written = page([(part, outcome)], rehearsal=False)
+    written = page([(part, outcome)], rehearsal=False, seconds=1.0)
     assert "## Problems" in written
     assert text in written
 

@@ -204,6 +204,9 @@ def test_a_route_that_fails_is_a_problem(rehearsed, monkeypatch):
     assert [problem.split(": ", 1)[1] for problem in outcome.problems] == ["code 1: no such library"] * 3
 
 
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
 def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
     def run(command, seconds, environment=None):
         path = Path(command[command.index("bench.gpu.rows") + 2])
@@ -213,9 +216,10 @@ def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
 
     monkeypatch.setattr(correct, "sanitizer_path", lambda: "compute-sanitizer")
     monkeypatch.setattr(correct, "run_limited", run)
-    outcome = correct.sanitizer(dataclasses.replace(rehearsed, seconds=9))
-    assert [row[1] for row in outcome.table[1:]] == ["1", "0", "1", "1"]
-    assert len(outcome.problems) == 1 and outcome.problems[0].startswith("racecheck has checked no call: out of time")
+    found = {name: getattr(correct, name)(dataclasses.replace(rehearsed, seconds=9)) for name in TOOLS}
+    assert [outcome.figures for outcome in found.values()] == [{"calls": n, "complete": False} for n in (1, 0, 1, 1)]
+    assert [name for name, outcome in found.items() if outcome.problems] == ["racecheck"]
+    assert found["racecheck"].problems[0].startswith("it has checked no call: out of time")
 
 
 def test_memcheck_reports_accesses_and_no_calls_that_the_runtime_tries(rehearsed, monkeypatch):
@@ -230,7 +234,7 @@ def test_memcheck_reports_accesses_and_no_calls_that_the_runtime_tries(rehearsed
 
     monkeypatch.setattr(correct, "sanitizer_path", lambda: "compute-sanitizer")
     monkeypatch.setattr(correct, "run_limited", run)
-    assert not correct.sanitizer(dataclasses.replace(rehearsed, seconds=9)).problems
+    assert not any(getattr(correct, name)(dataclasses.replace(rehearsed, seconds=9)).problems for name in TOOLS)
     # The other tools have no such option.
     assert ["--report-api-errors" in command for command in commands] == [True, False, False, False]
 
