@@ -8,7 +8,7 @@ from weakref import WeakSet, ref
 
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
-from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep
+from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep, kept
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN, Edge, Value, make_value
 from gradcore.errors import AlreadyReleased
@@ -74,7 +74,8 @@ class Node:
 def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
                number: int, site: int, scope: int, overwritten: Saved | Packed | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
-    packing = local.state.packing
+    state = local.state
+    packing = state.packing
     if type(packing) is Rerun:
         return _rebuilt(packing, call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
     node: Node = _new(Node)
@@ -86,18 +87,17 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.site = site
     node.saved = None
     node.recipe = node.hooks = None
-    if plan.again is not None and packing is None and local.state.recompute:
+    if plan.again is not None and packing is None and state.recompute and _at_hand(plan.beside, args, edges, outputs[0]):
         _plan_again(node, args, outputs, aux, edges)
     elif plan.slots:
         saved: list[Any] = []
         node.saved = saved
         for slot in plan.slots:
             kind, index, name = slot
-            edge = edges[index] if kind == INPUT else None
-            if kind == INPUT and (edge is None or edge[0].recipe is None or packing is not None) and (
-                    type(args[index]) not in PLAIN):
+            if kind == INPUT and packing is None and type(args[index]) not in PLAIN and (
+                    (edge := edges[index]) is None or edge[0].recipe is None):
                 # What _residual does in the usual case.
-                saved.append(keep(args[index], edge, None, number, name))
+                saved.append(kept(args[index], edge, None, number, name))
             else:
                 saved.append(_residual(node, slot, args, outputs, aux, edges, overwritten))
     return node
@@ -136,33 +136,26 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
 
 
-def _at_hand(value: Any, edge: Edge | None, output: Value) -> bool:
-    """May a recipe read this input, though its node does not keep it? Numbers, recomputed tensors and parameters may."""
-    if type(value) in PLAIN or (edge is not None and edge[0].recipe is not None):
-        return True
-    return (edge is None or type(edge[0]) is Leaf) and value.spec.numel < output.spec.numel
+def _at_hand(inputs: list[int], args: tuple[Any, ...], edges: list[Any], output: Value) -> bool:
+    """May a recipe read these inputs, though its node does not keep them? Numbers, recomputed tensors and parameters may."""
+    for i in inputs:
+        edge = edges[i]
+        if type(args[i]) not in PLAIN and (edge is None or edge[0].recipe is None) and (
+                (edge is not None and type(edge[0]) is not Leaf) or args[i].spec.numel >= output.spec.numel):
+            return False
+    return True
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any]) -> None:
-    """Set the residuals of a cheap op, and the recipe of its output if all that the recipe reads is kept anyway."""
+    """Set the residuals of a cheap op, and the recipe of its output, which reads only what is kept anyway."""
     plan = node.plan
     saved = [None if slot[0] == OUTPUT else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
-    sources = []
-    for slot in plan.again_slots:
-        kind, index, _ = slot
-        if slot in plan.slots:
-            source = saved[plan.slots.index(slot)]
-        elif kind == INPUT and not _at_hand(args[index], edges[index], outputs[0]):
-            break
-        else:
-            source = _residual(node, slot, args, outputs, aux, edges, None)
-        sources.append(source)
-    else:
-        node.recipe = Recipe(node, sources)
+    node.recipe = recipe = Recipe(node, [saved[plan.slots.index(slot)] if slot in plan.slots else
+                                         _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.again_slots])
     for k, slot in enumerate(plan.slots):
         if slot[0] == OUTPUT:
-            saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if node.recipe is None or slot[1]
-                        else Again(node.recipe, None, 0, slot[2]))
+            saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if slot[1]
+                        else Again(recipe, None, 0, slot[2]))
     node.saved = saved or None
 
 

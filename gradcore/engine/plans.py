@@ -29,7 +29,7 @@ BoundRule = Callable[[list[Any], list[Any]], Any]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "again", "again_slots")
+    __slots__ = ("slots", "rules", "again", "again_slots", "beside")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         op = call.op
@@ -49,6 +49,8 @@ class KeepPlan:
         #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
         self.again_slots: list[Slot] = []
         self.again = None if op.again is None else _bound(call, op.again, self.again_slots, (), op.again.params)
+        #: The inputs that it reads, and the node would not keep otherwise.
+        self.beside = [slot[1] for slot in self.again_slots if slot[0] == INPUT and slot not in self.slots]
 
 
 def _bound(call: Call, rule: Rule, slots: list[Slot], needs: tuple[bool, ...], read: Sequence[str]) -> BoundRule:
