@@ -14,8 +14,8 @@ import pytest
 from gradcore.devices import device as devices
 from gradcore.devices import gpu, gpu_cublas, gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.program import libraries, outside, watch
+from tests.host import compiled, fake_cublas
 from tests.host import emulator as emulation
-from tests.host import fake_cublas
 from tests.host.emulator import Emulator
 from tests.host.fake_cublas import FakeCublas, FakeLt
 from tests.meta import graph_card, simulated_cuda
@@ -24,7 +24,7 @@ from tests.meta.graph_card import GraphCard
 #: What asks whether code is a library's, which a trace does not watch.
 ASKING = (watch, outside)
 #: Files whose functions simulate CUDA, which a trace takes for a library's.
-SIMULATING = {module.__file__ for module in (emulation, fake_cublas, graph_card, simulated_cuda)} | {__file__}
+SIMULATING = {module.__file__ for module in (compiled, emulation, fake_cublas, graph_card, simulated_cuda)} | {__file__}
 
 
 class QueuedLt(FakeLt):
