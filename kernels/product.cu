@@ -1,12 +1,13 @@
-// Products of small matrices of floats: out = x y, then a bias, or a bias and relu; or beside it the sums of y over the inner
-// dimension, which are a bias's gradient. A library's kernels, made for large matrices, take longer: their tiles are as large as the
+// Products of small matrices of floats: out = x y, then a bias, or a bias and relu; or the gradient of relu, by relu's result,
+// which is stored as out is; or beside it the sums of y over the inner dimension, which are a bias's gradient. A library's kernels, made for large matrices, take longer: their tiles are as large as the
 // whole result, so that one or two multiprocessors work, or they split short sums and add up the parts in a second launch.
 //
 // A block computes 16 x 16 elements of the result, a thread one of them, from panels of 128 products that all its threads have
 // brought to shared memory at once. Sums have four parts, each in the order of the inner dimension. Matrices are stored by columns,
 // as for cuBLAS.
 //
-// Traffic in bytes, m x n elements of s, of k products each: reads s k (m ceil(n / 16) + n ceil(m / 16)), writes s m n.
+// Traffic in bytes, m x n elements of s, of k products each: reads s k (m ceil(n / 16) + n ceil(m / 16)), writes s m n, and reads
+// s m n of relu's result.
 
 #include "common.cuh"
 
@@ -20,7 +21,7 @@ struct Sizes {
     i64 m, n, k, x_row, x_inner, y_inner, y_column, out_column, x_step, y_step, out_step;
 };
 
-enum { NOTHING, BIAS, RELU_BIAS, BIAS_GRADIENT };
+enum { NOTHING, BIAS, RELU_BIAS, BIAS_GRADIENT, RELU_GRADIENT };
 
 // A thread's elements of 16 lines of up to 128, with zeros beyond the matrix. Neighbouring threads have neighbours in memory.
 struct Part {
@@ -78,10 +79,13 @@ __global__ void small_product(const float* x, const float* y, float* out, float*
     float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     i64 row = i + ti, column = j + tj;
     if (row < s.m && column < s.n) {
+        i64 at = batch * s.out_step + row + column * s.out_column;
         if (then == BIAS || then == RELU_BIAS) sum += vector[row];
         // NaN stays NaN.
         if (then == RELU_BIAS) sum = sum < 0.0f ? 0.0f : sum;
-        out[batch * s.out_step + row + column * s.out_column] = sum;
+        // out may be in the place of relu's result.
+        if (then == RELU_GRADIENT && vector[at] <= 0.0f) sum = 0.0f;
+        out[at] = sum;
     }
     if (then == BIAS_GRADIENT && !i) {
 #pragma unroll

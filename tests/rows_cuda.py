@@ -325,7 +325,7 @@ UNBOUND = {
                     "with_slopes<Gelu, GeluGrad, float, 8, half>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, 1, bfloat, const float*>"},
-    "mailbox": {"bring"}, "product": {f"small_product<{then}>" for then in range(4)},
+    "mailbox": {"bring"}, "product": {f"small_product<{then}>" for then in range(5)},
     "norm": {"layer_norm<bfloat, 8>"},
     # Rounded to TF32, which a setting chooses.
     "convolution": {f"{name}<float, {height}, 1{rest}>" for height in (32, 64) for name, rest in (

@@ -11,7 +11,7 @@ import cupy
 
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.gpu_elementwise import gelu_with_grad
-from gradcore.devices.gpu_linalg import linear_grad, linear_relu
+from gradcore.devices.gpu_linalg import can_show_relu, input_grad_through_relu, linear_grad, linear_relu
 from gradcore.devices.gpu_losses import cross_entropy_with_slopes
 from gradcore.devices.gpu_norms import alone
 
@@ -59,11 +59,28 @@ def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
 
 def _around(call: KernelCall, dy: Any, x: Any, weight: Any, made: Sequence[Any], bind: Callable[..., Any]) -> list[KernelCall]:
     """A linear layer's gradients: the one of its input before a call, and after it those of its parameters."""
-    first, *rest = made
+    before = bind(partial(linear_grad, needs=(True, False, False)), "linear_grad")
+    return [(before, [dy, None, weight, made[0]]), call, *_of_parameters(dy, x, made[1:], bind)]
+
+
+def _of_parameters(dy: Any, x: Any, made: Sequence[Any], bind: Callable[..., Any]) -> list[KernelCall]:
+    """The call for the gradients of a linear layer's parameters, if any are made."""
     # A weight has two dimensions and its bias one.
-    needs = False, any(a.ndim == 2 for a in rest), any(a.ndim == 1 for a in rest)
-    before, after = (bind(partial(linear_grad, needs=n), "linear_grad") for n in ((True, False, False), needs))
-    return [(before, [dy, None, weight, first]), call, (after, [dy, x, None, *rest])]
+    needs = False, any(a.ndim == 2 for a in made), any(a.ndim == 1 for a in made)
+    return [(bind(partial(linear_grad, needs=needs), "linear_grad"), [dy, x, None, *made])] if made else []
+
+
+def linear_slopes_through_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """The product that makes the gradient of a linear layer's input also applies that of the relu before, and the gradient
+    between is never written. The parameters' come first: they read relu's result, whose place the plan may have given away."""
+    ((_, (dy, x, weight, *made)),), ((_, (_, shown, result)),) = steps
+    # None is a place that a run fills in another argument list.
+    if any(a is None or not a.flags.c_contiguous for a in (dy, x, weight, shown, result)) or not _disjoint(result, dy, weight):
+        return None
+    if not (_disjoint(result, shown) or _same(result, shown)) or not can_show_relu(dy, weight, result):
+        return None
+    through = bind(input_grad_through_relu, "linear_grad"), [dy, weight, shown, result]
+    return [[*_of_parameters(dy, x, made[1:], bind), through], []]
 
 
 def loss_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -203,7 +220,8 @@ def _with_next(steps: Steps, kernel: Callable[..., Any], given: list[Any], resul
 
 
 KINDS: dict[str, Callable[[Steps, Callable[..., Any]], Steps | None]] = {
-    "linear with relu": linear_with_relu, "gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes,
+    "linear with relu": linear_with_relu, "linear gradient with relu's": linear_slopes_through_relu,
+    "gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes,
     "batch norm with relu": norm_with_relu,
     "counted batch norm with relu": counted_norm, "counted batch norm": counted_norm,
     "batch norm with relu gradient": norm_with_relu_slopes, "relu gradient with batch norm's": slopes_through_norm,

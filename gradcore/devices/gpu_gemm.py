@@ -132,6 +132,8 @@ class CublasLt:
         return found
 
     def _planned(self, problem: Problem, compute: int) -> Plan | None:
+        if problem.then not in EPILOGUES:
+            return None
         lt, data = self._lt, DATA[problem.kind]
         descriptor = lt.matmul_desc_create(compute, DATA["float64" if problem.kind == "float64" else "float32"])
         of = lt.MatmulDescAttribute

@@ -16,7 +16,15 @@ from gradcore.devices import gpu_gemm
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
-from gradcore.devices.gpu_problems import DATA, INSTEAD, VECTOR_ALIGNMENT, Matrix, Problem, alignment
+from gradcore.devices.gpu_problems import (
+    DATA,
+    INSTEAD,
+    RELU_GRADIENT,
+    VECTOR_ALIGNMENT,
+    Matrix,
+    Problem,
+    alignment,
+)
 
 Shape = tuple[int, ...]
 
@@ -40,8 +48,9 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None, added:
     """Write a @ b, with leading dimensions broadcast, to ``out``, whose rows or columns are contiguous; nothing is copied.
     ``added``: add it to what ``out`` holds.
 
-    ``then`` is a key of :data:`~gradcore.devices.gpu_problems.EPILOGUES` for the operands in the order b, a. Returns the key of
-    the epilogue that was done with ``vector`` in the same launch; the caller has to do the rest.
+    ``then`` is a key of :data:`~gradcore.devices.gpu_problems.EPILOGUES` for the operands in the order b, a, or
+    ``RELU_GRADIENT``, which must be possible. Returns the epilogue that was done with ``vector`` in the same launch; the caller
+    has to do the rest.
     """
     if not out.size:
         return ""
@@ -50,8 +59,7 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None, added:
             copy(0, out)
         return ""
     x, y, z = a.data.ptr, b.data.ptr, out.data.ptr
-    how = _described(a.dtype, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides,
-                     (alignment(x, 0), alignment(y, 0), alignment(z, 0)), then, added)
+    how = _described(*_operands(a, b, out), then, added)
     if type(how) is Problem:
         library = gpu_gemm.library()
         plan, at = library.plan(how), vector.data.ptr if then else 0
@@ -71,6 +79,11 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None, added:
         return ""
     _plain(a, b, out, added)
     return ""
+
+
+def _operands(a: Any, b: Any, out: Any) -> tuple[Any, ...]:
+    return (a.dtype, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides,
+            (alignment(a.data.ptr, 0), alignment(b.data.ptr, 0), alignment(out.data.ptr, 0)))
 
 
 # What to do if a library cannot compute a product in one call.
@@ -178,6 +191,17 @@ def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, 
     summed = needs[1] and product(dy.T, x.reshape(rows, x.shape[-1]), dweight, then, dbias)
     if needs[2] and not summed:
         fold("Sum", dy, dbias, (0,))
+
+
+def can_show_relu(dy: Any, weight: Any, out: Any) -> bool:
+    """Can :func:`input_grad_through_relu` be computed? Its arrays are contiguous."""
+    how = _described(*_operands(_flat(dy), weight, _flat(out)), RELU_GRADIENT, False)
+    return type(how) is Problem and gpu_gemm.library().plan(how) is not None
+
+
+def input_grad_through_relu(dy: Any, weight: Any, shown: Any, out: Any) -> None:
+    """The gradient of a linear layer's input that is ``shown``, the result of a relu, through that relu: in one launch."""
+    product(_flat(dy), weight, _flat(out), RELU_GRADIENT, shown)
 
 
 class CupyWithProducts:

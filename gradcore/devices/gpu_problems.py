@@ -15,6 +15,8 @@ COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeTyp
 #: product as cuBLAS sees it (``bias``), or receives the sums of ``y`` over the inner dimension (``bias_gradient``). cuBLASLt's
 #: GELU is not among them: it approximates tanh in its own way, so a replay would have other bits than the op.
 EPILOGUES = {"": "DEFAULT", "bias": "BIAS", "relu_bias": "RELU_BIAS", "bias_gradient": "BGRADB"}
+#: What only gradcore's own kernel does: 0 where the vector, here a matrix like the result, is at most 0.
+RELU_GRADIENT = "relu_gradient"
 #: The epilogue to try next if a library lacks one; the caller does what is left out.
 INSTEAD = {"relu_bias": "bias", "bias": "", "bias_gradient": ""}
 #: How many algorithms a library is asked for.
@@ -40,7 +42,8 @@ class Matrix(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES.
+    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES,
+    or RELU_GRADIENT.
     ``added``: out += x y, in the precision of the computation."""
 
     kind: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gradcore.devices import gpu_launch
-from gradcore.devices.gpu_problems import Problem
+from gradcore.devices.gpu_problems import RELU_GRADIENT, Problem
 
 #: As the kernel has them.
 SIZES = np.dtype([(name, "i8") for name in ("m", "n", "k", "x_row", "x_inner", "y_inner", "y_column", "out_column",
                                             "x_step", "y_step", "out_step")])
-THEN = ("", "bias", "relu_bias", "bias_gradient")
+THEN = ("", "bias", "relu_bias", "bias_gradient", RELU_GRADIENT)
 #: Rows and columns of the part of the result that a block computes; the most blocks, and the most products in a sum. On an H200
 #: it takes 0.6 to 0.9 of cuBLASLt's time there, and as long with twice as many.
 _SIDE, _BLOCKS, _INNER = 16, 128, 256

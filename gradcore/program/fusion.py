@@ -89,6 +89,12 @@ def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
             and relu.operands == linear.outputs)
 
 
+def _is_linear_slopes_with_relu(products: Instruction, slopes: Instruction) -> bool:
+    """The gradients of a linear layer, and that of the relu before it."""
+    return ((products.op, slopes.op) == ("linear_grad", "relu_grad") and dict(products.attrs)["needs"][0]
+            and slopes.operands[0] == products.outputs[0] and _alike(*slopes.operands, *slopes.outputs))
+
+
 def _is_norm_with_relu(norm: Instruction, relu: Instruction) -> bool:
     """Batch norm, by the batch's statistics or given ones, and relu of its output."""
     return (norm.op in ("batch_norm", "batch_norm_apply") and relu.op == "relu" and relu.operands == norm.outputs[:1]
@@ -183,13 +189,16 @@ ROW_NORMS = {"layer norm": "layer_norm", "RMS norm": "rms_norm"}
 #: By norm: the op that recomputes it.
 AGAIN = {"layer_norm": "layer_norm_apply", "rms_norm": "rms_norm"}
 
-KINDS = {
+KINDS: dict[str, Kind] = {
     # The loss is written by the last of the three, and has bytes of its own if it still lives then.
     "loss with slopes": Kind(3, _is_loss_with_slopes, lambda program, first, last: _last(program, first) >= last),
     # The cotangent of gelu is overwritten.
     "gelu with slopes": Kind(3, _is_gelu_with_slopes, lambda program, first, last: _last(program, first + 1) <= last),
     # relu's input is never written; the gradient of relu reads its output.
     "linear with relu": Kind(2, _is_linear_with_relu, _passing(1)),
+    # The gradient of relu's result is never written. A batch norm before relu has a gradient that applies relu's, too.
+    "linear gradient with relu's": Kind(2, _is_linear_slopes_with_relu, lambda program, first, last: (
+        _passing(1)(program, first, last) and not _is(program, KINDS["relu gradient with batch norm's"], last))),
     # None of the first three results is written.
     "batch norm again with relu and gradients": Kind(4, _is_relu_slopes_through_norm_again, lambda program, first, last: (
         _passing(3)(program, first, last) and _known(program, first, 2))),

@@ -27,7 +27,7 @@ def emulator(tmp_path_factory):
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed: the emulator cannot be compiled")
     found = Emulator(tmp_path_factory.mktemp("small"))
-    found.wanted = {"product": {f"small_product<{then}>" for then in range(4)}}
+    found.wanted = {"product": {f"small_product<{then}>" for then in range(len(gpu_products.THEN))}}
     found.compile()
     return found
 
