@@ -198,13 +198,22 @@ class Binding:
             or any(part() is not None for part in self.left_to_holders)))
 
 
+def _count_of_local() -> int:
+    """The count of a local variable that one container refers to: from Python 3.14 on, a call adds no reference of its own."""
+    for x, in [[object()]]:
+        return sys.getrefcount(x)
+    raise AssertionError
+
+
+_ALONE = _count_of_local()
+
+
 def is_any_held(entries: list[Left]) -> bool:
     """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
     getrefcount = sys.getrefcount
-    for entry in entries:
-        # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
-        if entry[1] is not None and (getrefcount(entry[1]) > 2 + (entry[0].grad is entry[1])
-                                     or entry[1].array is not entry[2] or entry[1].edge is not None
-                                     or getrefcount(entry[1].storage) > 3):
+    for leaf, g, array in entries:
+        # Of the storage, the tensor, the binding and the argument.
+        if g is not None and (getrefcount(g) > _ALONE + (leaf.grad is g) or g.array is not array or g.edge is not None
+                              or getrefcount(g.storage) > 3):
             return True
     return False
