@@ -126,18 +126,19 @@ class Compiled:
         tensors: list[Any] = []
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
-        key = (*_MODES(state), get_default_dtype(), get_default_device().name)
+        parts = [*_MODES(state), get_default_dtype(), get_default_device().name]
         seen_args, seen_kwargs = self._seen(args, kwargs) if self._has_unread else (args, kwargs)
-        if args:
-            key = (*key, *[key_of(a, tensors, kept, leaves) for a in seen_args])
-        if kwargs:
-            key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in seen_kwargs.items()])
-        if len(tensors) > 1:
+        for a in seen_args:
+            parts.append(key_of(a, tensors, kept, leaves))
+        for name, a in seen_kwargs.items():
+            parts.append((name, key_of(a, tensors, kept, leaves)))
+        if len({id(t.storage) for t in tensors}) < len(tensors):
             # A program for arguments that share memory is not valid for arguments that do not, and the other way round.
             seen: dict[int, int] = {}
-            key = (*key, *[seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)])
-            if len(seen) < len(tensors):
-                key = (*key, *[seen.setdefault(id(t), k) for k, t in enumerate(tensors)], *distances(tensors))
+            parts += [seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)]
+            parts += [seen.setdefault(id(t), k) for k, t in enumerate(tensors)]
+            parts += distances(tensors)
+        key = tuple(parts)
         for entry in self._entries.get(key, ()):
             if entry.fits(tensors):
                 return self._replay(entry, tensors, args, kwargs)

@@ -215,7 +215,9 @@ def copied(x: Any) -> Any:
         return made
     if isinstance(x, (tuple, frozenset)):
         items = list(map(copied, x))
-        return x if all(map(is_, items, x)) else (tuple if isinstance(x, tuple) else frozenset).__new__(kind, items)
+        # One of a subclass may have attributes, and hold on to what they refer to.
+        return x if kind in (tuple, frozenset) and all(map(is_, items, x)) else (
+            tuple if isinstance(x, tuple) else frozenset).__new__(kind, items)
     if isinstance(x, (list, deque, set)):
         made = kind.__new__(kind)
         for v in x:
