@@ -1,13 +1,14 @@
-// Products of small matrices of floats: out = x y, then a bias, or a bias and relu; or the gradient of relu, by relu's result,
-// which is stored as out is; or beside it the sums of y over the inner dimension, which are a bias's gradient. A library's kernels, made for large matrices, take longer: their tiles are as large as the
-// whole result, so that one or two multiprocessors work, or they split short sums and add up the parts in a second launch.
+// Products of small matrices of floats: out = x y, then a bias, or a bias and relu; or the gradient of relu, by relu's result, which
+// is stored as out is; or beside it the sums of y over the inner dimension, which are a bias's gradient. A library's kernels, made
+// for large matrices, take longer: their tiles are as large as the whole result, so that one or two multiprocessors work, or they
+// split short sums and add up the parts in a second launch.
 //
 // A block computes 16 x 16 elements of the result, a thread one of them, from panels of 128 products that all its threads have
 // brought to shared memory at once. Sums have four parts, each in the order of the inner dimension. Matrices are stored by columns,
 // as for cuBLAS.
 //
-// Traffic in bytes, m x n elements of s, of k products each: reads s k (m ceil(n / 16) + n ceil(m / 16)), writes s m n, and reads
-// s m n of relu's result.
+// Traffic in bytes, m x n elements of s, of k products each: reads s k (m ceil(n / 16) + n ceil(m / 16)), writes s m n; for the
+// gradient of relu it reads s m n more.
 
 #include "common.cuh"
 

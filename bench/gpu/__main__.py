@@ -55,9 +55,10 @@ PARTS = (
 _SHARE, _CORES, _MOST = 8 << 30, 2, 12
 
 
-def at_once(memory: float) -> int:
-    """How many parts may run beside each other, on a card of so many bytes."""
-    return int(max(min((os.cpu_count() or 1) // _CORES, memory // _SHARE, _MOST), 1))
+def at_once(memory: int | None) -> int:
+    """How many parts may run beside each other, on a card of so many bytes, or on none."""
+    fit = _MOST if memory is None else memory // _SHARE
+    return max(min((os.cpu_count() or 1) // _CORES, fit, _MOST), 1)
 
 
 def finite(value: Any) -> Any:
@@ -96,7 +97,7 @@ def main() -> None:
 
     def beside() -> int:
         figures = found["environment"].figures if "environment" in found else {}
-        return at_once(figures.get("device", {}).get("memory", math.inf))
+        return at_once(figures.get("device", {}).get("memory"))
 
     for part, outcome in outcomes(chosen, setting, sum(part.seconds for part in PARTS), beside):
         found[part.name] = outcome

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -76,8 +77,8 @@ def find(function: str) -> Any:
 
 
 def run_part(part: Part, setting: Setting, spare: float = 0.0) -> Outcome:
-    """Run a part in a process of its own, so that a crash or hang does not affect the others; ``spare`` are the seconds that
-    the parts before it have left."""
+    """Run a part in a process of its own, so that a crash or hang does not affect the others; it may take ``spare`` seconds
+    beside its own."""
     if setting.rehearsal and part.needs_gpu:
         return Outcome("needs a GPU", status="not run")
     path = setting.folder / f"part-{part.name}.json"
@@ -109,8 +110,9 @@ def _so_far(path: Path) -> Outcome:
 
 #: The seconds for which a stopped part is waited for, and what a part has stopped. A driver may never let go of a process.
 _ENDING, _ENDING_WITHIN = 15, 2
-#: Those that run, and those that were killed and have not ended.
+#: Those that run, after :func:`end_all` no more, and those that were killed and have not ended.
 _running: set[subprocess.Popen[str]] = set()
+_starting, _over = threading.Lock(), threading.Event()
 _lasting: list[subprocess.Popen[str]] = []
 
 
@@ -122,9 +124,12 @@ def slower() -> int:
 def run_limited(command: list[str], seconds: float, environment: dict[str, str] | None = None,
                 ending: float = _ENDING_WITHIN) -> tuple[int | None, str]:
     """A command's exit code, None if it was stopped, and its output. It may take ``seconds``, and ``ending`` more to end."""
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                               env={**os.environ, **(environment or {})}, start_new_session=True)
-    _running.add(process)
+    with _starting:
+        if _over.is_set():
+            raise InterruptedError(f"it is over, and {command} is not started")
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   errors="replace", env={**os.environ, **(environment or {})}, start_new_session=True)
+        _running.add(process)
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -140,7 +145,9 @@ def run_limited(command: list[str], seconds: float, environment: dict[str, str] 
 
 
 def end_all() -> None:
-    """Kill what other threads run."""
+    """Kill what other threads run, and let them start nothing more."""
+    with _starting:
+        _over.set()
     for process in [*_running]:
         _end(process.pid)
 

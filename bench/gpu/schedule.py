@@ -34,7 +34,9 @@ def outcomes(parts: Sequence[Part], setting: Setting, seconds: float,
             running = {pool.submit(run, part): part for part in parts if part in chosen}
             for ended in as_completed(running):
                 yield running[ended], ended.result()
-        finally:
-            # After an interrupt they would go on, as processes in groups of their own do.
+        except BaseException:
+            # They would go on, as processes in groups of their own do.
             pool.shutdown(wait=False, cancel_futures=True)
             end_all()
+            raise
+        pool.shutdown()

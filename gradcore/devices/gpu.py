@@ -201,13 +201,17 @@ class CudaDevice(Device):
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_workspaces.RESERVES[index] = self._reserve
         gpu_workspaces.FLUSHES[index] = lambda: self.ledger.flush() + self.bridge.ledger.flush()
-        gpu_loaded.FIGURES[index] = lambda: (held := self.ledger.reserved + self.bridge.ledger.reserved,
-                                             self._account.of_process(held))
+        gpu_loaded.FIGURES[index] = self._held_and_used
         self._blocking = gpu_faults.blocking()
         # Waiting after each kernel is impossible if all are one launch.
         self.graphs = None if self._blocking else Graphs(self, cuda)
         # Kept here, since CuPy has only a weak reference to its current stream.
         self._known_to_cupy: dict[Stream, Any] = {}
+
+    def _held_and_used(self) -> tuple[int, int | None]:
+        """The bytes that the pools hold, and those that the driver says this process uses, or None."""
+        held = self.ledger.reserved + self.bridge.ledger.reserved
+        return held, self._account.of_process(held)
 
     def _reserve(self, nbytes: int, library: str, op: str) -> ScratchMemory:
         try:

@@ -14,8 +14,8 @@ from gradcore.devices.kernels import split_workspace
 
 #: Elements of a row that are enough work for a block.
 _PART = 8192
-#: Blocks that long rows, and tiles of columns, are split over: enough loads under way, while all run at once and few arrive. On
-#: an H200, 264 and 792 take a tenth longer.
+#: Blocks that long rows, and tiles of columns, are split over, or up to twice as many: enough loads under way, while all run at
+#: once and few arrive. On an H200, 264 and 792 take a tenth longer.
 _BLOCKS = 512
 
 

@@ -73,9 +73,10 @@ def _of_parameters(dy: Any, x: Any, made: Sequence[Any], bind: Callable[..., Any
 def linear_slopes_through_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """The product that makes the gradient of a linear layer's input also applies that of the relu before, and the gradient
     between is never written. The parameters' come first: they read relu's result, whose place the plan may have given away."""
-    ((_, (dy, x, weight, *made)),), ((_, (_, shown, result)),) = steps
-    # None is a place that a run fills in another argument list.
-    if any(a is None or not a.flags.c_contiguous for a in (dy, x, weight, shown, result)) or not _disjoint(result, dy, weight):
+    ((kernel, (dy, x, weight, *made)),), ((_, (_, shown, result)),) = steps
+    # None is a place that a run fills in another argument list, or x where no gradient of the weight is made.
+    read = dy, weight, shown, result, *((x,) if keywords(kernel)["needs"][1] else ())
+    if any(a is None or not a.flags.c_contiguous for a in read) or not _disjoint(result, dy, weight):
         return None
     if not (_disjoint(result, shown) or _same(result, shown)) or not can_show_relu(dy, weight, result):
         return None

@@ -63,6 +63,7 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None, added:
     if type(how) is Problem:
         library = gpu_gemm.library()
         plan, at = library.plan(how), vector.data.ptr if then else 0
+        assert plan is not None or then != RELU_GRADIENT, "only gradcore's own kernel applies the gradient of relu"
         while then and (plan is None or not library.exact(plan, y, x, z, at)):
             then = INSTEAD[then]
             plan = library.plan(how._replace(then=then))

@@ -92,7 +92,7 @@ def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
 def _is_linear_slopes_with_relu(products: Instruction, slopes: Instruction) -> bool:
     """The gradients of a linear layer, and that of the relu before it."""
     return ((products.op, slopes.op) == ("linear_grad", "relu_grad") and dict(products.attrs)["needs"][0]
-            and slopes.operands[0] == products.outputs[0] and _alike(*slopes.operands, *slopes.outputs))
+            and slopes.operands[0] == products.outputs[0])
 
 
 def _is_norm_with_relu(norm: Instruction, relu: Instruction) -> bool:

@@ -27,6 +27,12 @@ _LONG = 200
 Namer = Callable[[Any], str]
 
 
+def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any) -> Iterator[str]:
+    yield f"{name(tensor)}.storage is {name(storage)}"
+    # Other elements of the same memory, as after p.data = p.data[:4].
+    yield f"{name(tensor)}.spec is {name(spec)}"
+
+
 class Item:
     """Reads ``of[key]``; a function that does the same costs a guard ten times as much as the term."""
 
@@ -40,7 +46,7 @@ class Item:
         return self.of[self.key]
 
     def term(self, name: Namer) -> str:
-        return f"{name(self.of)}[{repr(self.key) if type(self.key) in (str, int) else name(self.key)}]"
+        return f"{name(self.of)}[{repr(self.key) if type(self.key) is str else name(self.key)}]"
 
 
 class Cell:
@@ -56,6 +62,21 @@ class Cell:
 
     def term(self, name: Namer) -> str:
         return f"{name(self.cell)}.cell_contents"
+
+
+class Attributes:
+    """Reads the ``__dict__`` of what a weak reference, or a function, gives: an object may get another one."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Callable[[], Any]) -> None:
+        self.of = of
+
+    def __call__(self) -> Any:
+        return self.of().__dict__
+
+    def term(self, name: Namer) -> str:
+        return f"{name(self.of)}().__dict__"
 
 
 class Guard:
@@ -76,7 +97,7 @@ class Guard:
             return False
 
     def terms(self, name: Namer) -> Iterator[str]:
-        now = self.look.term(name) if isinstance(self.look, (Item, Cell)) else f"{name(self.look)}()"
+        now = self.look.term(name) if isinstance(self.look, (Item, Cell, Attributes)) else f"{name(self.look)}()"
         if self.same is same_object:
             yield f"{name(self.seen)}() is {now} is not None"
         elif self.same is identical:
@@ -85,11 +106,10 @@ class Guard:
             # Immutable data mostly is the same object.
             yield f"((now := {now}) is {name(self.seen)} or {name(equal)}(now, {name(self.seen)}))"
         elif self.same is same_bytes:
-            tensor, storage, spec, edge = map(name, self.seen)
-            yield f"{now} is {tensor}"
-            yield f"{tensor}.storage is {storage}"
-            yield f"{tensor}.spec is {spec}"
-            yield f"{tensor}.edge is {edge}"
+            tensor, storage, spec, edge = self.seen
+            yield f"{now} is {name(tensor)}"
+            yield from same_memory(name, tensor, storage, spec)
+            yield f"{name(tensor)}.edge is {name(edge)}"
         else:
             yield f"{name(self.same)}({now}, {name(self.seen)})"
 
@@ -196,7 +216,8 @@ def _comparable(state: Any) -> Any:
 def is_plain(x: Any, depth: int = 4) -> bool:
     """Is this a number, a string, None, or a container of these that is not too large?"""
     if isinstance(x, _PLAIN):
-        return True
+        # A structured scalar can be written to.
+        return not isinstance(x, np.void)
     if depth and isinstance(x, (list, tuple, set, frozenset, deque)) and len(x) <= MOST:
         return all(is_plain(v, depth - 1) for v in x)
     return bool(depth) and isinstance(x, dict) and len(x) <= MOST and all(

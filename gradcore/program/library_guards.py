@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any, TypeGuard
 from weakref import ref
 
@@ -15,19 +15,21 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Namer
+from gradcore.program.guards import Namer, same_memory
+
+_storage, _spec = attrgetter("storage"), attrgetter("spec")
+#: The most tensors of an optimizer that have terms of their own. These are asked several times faster than a loop, but it takes
+#: Python 13 us to compile one.
+_MOST_TERMS = 32
 
 
-def _same_memory(name: Namer, tensor: Any, storage: Any, spec: Any) -> Iterator[str]:
-    yield f"{name(tensor)}.storage is {name(storage)}"
-    # Other elements of the same memory, as after p.data = p.data[:4].
-    yield f"{name(tensor)}.spec is {name(spec)}"
-
-
-class _Memoryless:
-    """Base class of guards that no tensor's memory depends on."""
+class _Whole:
+    """Base class of guards that are asked as a whole, and that no tensor's memory depends on."""
 
     __slots__ = ()
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
 
     def values(self) -> list[Any]:
         return []
@@ -36,7 +38,7 @@ class _Memoryless:
         return []
 
 
-class GradientGuard(_Memoryless):
+class GradientGuard(_Whole):
     """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
     It matters whether it is held, since a held gradient is not added to in place.
@@ -48,9 +50,6 @@ class GradientGuard(_Memoryless):
         self.leaf = leaf
         self.spec = spec
         self.held = held
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
 
     def holds(self) -> bool:
         grad = self.leaf.grad
@@ -127,13 +126,16 @@ class OptimizerGuard:
         optimizer = f"o{id(self.owner)}"
         yield f"({optimizer} := {name(self.owner)}()) is not None"
         yield f"{optimizer}.state is {name(self.state)}"
-        # The dict creates an entry for a parameter that has none.
-        place_of = name(self.state.get)
-        for p, place in zip(self.kept, self.places, strict=True):
-            yield f"{place_of}({name(p)}) is {name(place)}"
-        for (place, key, tensor), *memory in zip(self.tensors, self.storages, self.specs, strict=True):
-            yield f"{name(place)}[{key!r}] is {name(tensor)}"
-            yield from _same_memory(name, tensor, *memory)
+        yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))"
+        if len(self.tensors) > _MOST_TERMS:
+            places, names, tensors = map(list, zip(*self.tensors, strict=True))
+            yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
+            yield f"all(map({name(is_)}, map({name(_storage)}, {name(tensors)}), {name(self.storages)}))"
+            yield f"all(map({name(is_)}, map({name(_spec)}, {name(tensors)}), {name(self.specs)}))"
+        else:
+            for (place, key, tensor), *memory in zip(self.tensors, self.storages, self.specs, strict=True):
+                yield f"{name(dict.get)}({name(place)}, {name(key)}) is {name(tensor)}"
+                yield from same_memory(name, tensor, *memory)
         yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks
                else f"not {optimizer}._before and not {optimizer}._after")
         yield f"len({optimizer}.param_groups) == {len(self.groups)}"
@@ -149,10 +151,9 @@ class OptimizerGuard:
                     yield f"not isinstance({group}[{key!r}], {name(Value)})"
                 else:
                     yield f"{group}[{key!r}] is {name(value[0])}"
-                    yield from _same_memory(name, *value)
-            members = f"p{k}_{id(self.owner)}"
-            yield f"len({members} := {group}['params']) == {len(params)}"
-            yield from (f"{members}[{i}] is {name(p)}" for i, p in enumerate(params))
+                    yield from same_memory(name, *value)
+            yield f"len({group}['params']) == {len(params)}"
+            yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
 
     def values(self) -> list[Any]:
         return [*(x for _, _, x in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
@@ -172,23 +173,22 @@ class OptimizerGuard:
         return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
-class CountsGuard(_Memoryless):
+class CountsGuard(_Whole):
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
 
-    __slots__ = ("kind", "places", "names")
+    __slots__ = ("kind", "places", "count")
 
     def __init__(self, optimizer: Optimizer, params: list[Any]) -> None:
         self.kind = type(optimizer)
         self.places = [optimizer.state[p] for p in params]
-        self.names = tuple(optimizer._numbers)
+        self.count = itemgetter(*optimizer._numbers)
 
-    def terms(self, name: Namer) -> Iterator[str]:
-        for key in self.names:
-            yield " == ".join(f"{name(place)}[{key!r}]" for place in self.places)
+    def holds(self) -> bool:
+        return len(set(map(self.count, self.places))) == 1
 
     def why_not(self) -> str:
         return (f"the optimizer {self.kind.__name__} has updated its parameters different numbers of times: "
-                f"{', '.join(map(str, dict.fromkeys(map(itemgetter(*self.names), self.places))))}")
+                f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))}")
 
 
 class ModuleGuard:
@@ -226,12 +226,13 @@ class ModuleGuard:
         return [storage for _, tensor, storage, *_ in self.tensors if tensor.storage is not storage]
 
     def terms(self, name: Namer) -> Iterator[str]:
-        own, owner = name(self.own), f"{name(self.owner)}()"
+        own, owner = name(self.own), f"m{id(self.owner)}"
+        yield f"type({owner} := {name(self.owner)}()) is {name(self.kind)}"
+        yield f"{owner}.__dict__ is {own}"
         own_attributes = ("training", self.training), ("forward", self.forward), ("_hooks", self.table)
         for key, value, *_ in (*own_attributes, *self.lazy, *self.tensors, *self.others):
             # An attribute that is missing raises, and the guard then does not hold.
             yield f"{key!r} not in {own}" if value is None and key not in self.own else f"{own}[{key!r}] is {name(value)}"
-        yield f"type({owner}) is {name(self.kind)}"
         for _, parameter, kind in self.lazy:
             yield f"type({name(parameter)}) is {name(kind)}"
         for part, names in self.names:
@@ -241,7 +242,7 @@ class ModuleGuard:
             if hooks is not None:
                 yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}"
         for _, tensor, storage, spec, edge in self.tensors:
-            yield from _same_memory(name, tensor, storage, spec)
+            yield from same_memory(name, tensor, storage, spec)
             yield f"{name(tensor)}.edge is {name(edge)}"
         if self.table is not None:
             yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}"
@@ -264,6 +265,8 @@ class ModuleGuard:
         module = self.owner()
         if type(module) is not self.kind:
             return f"a {kind} " + ("no longer exists" if module is None else f"has become a {type(module).__name__}")
+        if module.__dict__ is not own:
+            return f"the dict of {kind} is a different object"
         if any(tuple(own[part]) != names for part, names in self.names):
             return f"{kind} has different parameters, buffers or modules, or has them in another order"
         if own.get("forward") is not self.forward:

@@ -23,6 +23,7 @@ from gradcore.program.guards import (
     GENERATORS,
     MOST,
     MOST_INSIDE,
+    Attributes,
     Cell,
     Draws,
     Guard,
@@ -265,6 +266,8 @@ class Reach:
             whose = owner.__name__
         else:
             whose = "a " * (not isinstance(owner, Module)) + type(owner).__name__
+            if name in own and not isinstance(owner, Module):
+                yield Guard(f"the dict of {whose}", Attributes(of), own, identical), ("dict", id(owner))
         yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
 
     def _enters(self, value: Any) -> bool:

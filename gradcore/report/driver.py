@@ -118,16 +118,15 @@ class DriverAccount:
     def of_process(self, held: int) -> int | None:
         """NVML's bytes of this process, which holds ``held`` at least; None if NVML gives none, or those of another process."""
         process = self._nvml.of_process() if self._context is not None else None
-        if process is not None and process < held:
-            self._nvml.why = f"NVML lists {process:,} bytes for this process ID, fewer than it has allocated"
-            return None
-        return process
+        return process if process is not None and process >= held else None
 
     def _used(self, held: int) -> tuple[int | None, int | None, str]:
         process = self.of_process(held)
         if process is not None:
             return process, self._context, "NVML, this process"
-        why = self._nvml.why or "NVML does not list this process"
+        listed = self._nvml.of_process() if self._context is not None else None
+        why = self._nvml.why or ("NVML does not list this process" if listed is None else
+                                 f"NVML lists {listed:,} bytes for this process ID, fewer than it has allocated")
         card = self._nvml.of_card()
         if card is not None and self._card_before is not None:
             return (card - self._card_before, self._card_context,

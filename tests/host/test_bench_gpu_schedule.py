@@ -87,13 +87,41 @@ def test_an_interrupt_ends_what_runs(tmp_path, monkeypatch):
             time.sleep(0.01)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(parts, "_over", threading.Event())
     monkeypatch.setattr(schedule, "run_part", run)
     monkeypatch.setattr(schedule, "as_completed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(schedule.outcomes([Part(name, "?", "", 1, True) for name in "abc"], SETTING, 60, lambda: 2))
     for process in [*parts._running]:
-        process.wait()
+        process.wait(timeout=5)
     assert not (tmp_path / "c").exists()
+
+
+def test_an_interrupt_before_they_start_anything_lets_them_start_nothing(monkeypatch):
+    may_start = threading.Event()
+    monkeypatch.setattr(parts, "_over", threading.Event())
+    started: list[object] = []
+
+    def run(part, setting, spare):
+        may_start.wait(timeout=20)
+        try:
+            parts.run_limited([sys.executable, "-c", ""], 5)
+            started.append(part)
+        except InterruptedError:
+            started.append(None)
+        return Outcome()
+
+    def interrupted(running):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedule, "run_part", run)
+    monkeypatch.setattr(schedule, "as_completed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(schedule.outcomes([Part(name, "?", "", 1, True) for name in "ab"], SETTING, 60, lambda: 2))
+    may_start.set()
+    while len(started) < 2:
+        time.sleep(0.01)
+    assert started == [None, None]
 
 
 def test_an_interrupted_command_leaves_no_process(tmp_path):
@@ -116,7 +144,7 @@ def test_an_interrupted_command_leaves_no_process(tmp_path):
 
 @pytest.mark.parametrize(("cores", "memory", "expected"), [
     (16, 80 << 30, 8), (64, 80 << 30, 10), (64, 141 << 30, 12), (4, 80 << 30, 2), (1, 80 << 30, 1), (16, 6 << 30, 1),
-    (16, float("inf"), 8)])
+    (16, None, 8)])
 def test_as_many_run_beside_each_other_as_have_cores_and_memory(cores, memory, expected, monkeypatch):
     monkeypatch.setattr(command.os, "cpu_count", lambda: cores)
     assert command.at_once(memory) == expected

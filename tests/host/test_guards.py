@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from gradcore.program.guard_terms import all_hold
 from gradcore.program.guards import (
     MOST,
     Guard,
+    copied,
     equal,
     is_plain,
     same_array,
@@ -23,7 +26,7 @@ from gradcore.program.guards import (
     same_items,
     same_method,
 )
-from gradcore.program.library_guards import OptimizerGuard
+from gradcore.program.library_guards import _MOST_TERMS, OptimizerGuard
 
 NAN = float("nan")
 SAME: list[tuple[Any, Any]] = [
@@ -111,6 +114,78 @@ class Weights:
             p.grad = gradcore.ones(1)
         self.optimizer.step()
         self.groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+class Name(Enum):
+    A = "a"
+
+
+def test_an_optimizer_may_have_any_names_in_its_state_and_any_dicts() -> None:
+    """What a user's own optimizer keeps; few tensors have terms of their own, many do not."""
+    for count in (1, _MOST_TERMS + 1):
+        w = Weights()
+        names: list[Any] = [Name.A, NAN, *range(count)]
+        for name in names:
+            w.state[w.two][name] = gradcore.zeros(1)
+        w.state[w.two] = defaultdict(list, w.state[w.two])
+        holds = all_hold([OptimizerGuard(w.optimizer, False)], {})
+        assert holds()
+        for name in names:
+            tensor = w.state[w.two].pop(name)
+            assert not holds() and name not in w.state[w.two], "a guard must make no entry"
+            w.state[w.two][name] = gradcore.zeros(1)
+            assert not holds()
+            w.state[w.two][name] = tensor
+            assert holds()
+            for attribute in ("storage", "spec"):
+                was = getattr(tensor, attribute)
+                setattr(tensor, attribute, getattr(gradcore.zeros(2), attribute))
+                assert not holds()
+                setattr(tensor, attribute, was)
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.factor = 2.0
+
+
+@pytest.mark.parametrize("make", [Settings, nn.Identity])
+def test_attributes_that_come_in_another_dict_are_noticed(make: Any) -> None:
+    settings = make()
+    settings.factor = 2.0
+    step = gradcore.compile(lambda x: x * settings.factor)
+    x = gradcore.ones(2)
+    for _ in range(3):
+        assert step(x).tolist() == [2, 2]
+    settings.__dict__ = {**settings.__dict__, "factor": 5.0}
+    assert step(x).tolist() == [5, 5]
+    assert "dict of" in step.traces[-1]
+
+
+def test_a_structured_scalar_that_is_written_to_is_noticed() -> None:
+    record = np.zeros(1, [("factor", "f4")])[0]
+    assert not is_plain(record)
+    record["factor"] = 2
+    step = gradcore.compile(lambda x: x * float(record["factor"]))
+    for factor in (2, 2, 7):
+        record["factor"] = factor
+        assert step(gradcore.ones(2)).tolist() == [factor] * 2
+
+
+def test_data_that_a_guard_copies_holds_on_to_nothing() -> None:
+    class Own(tuple):
+        pass
+
+    class Attribute:
+        pass
+
+    data: Any = Own((1, (2.0, frozenset("a"))))
+    data.attribute = Attribute()
+    gone = ref(data.attribute)
+    kept = copied(data)
+    assert kept == data and type(kept) is Own and copied(kept[1]) is kept[1]
+    del data
+    assert gone() is None
 
 
 CHANGES: dict[str, Callable[[Weights], Any]] = {

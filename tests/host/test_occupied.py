@@ -43,8 +43,7 @@ def launches(op: str, *arrays: Any, **attrs: Any) -> list[tuple[str, int]]:
 def test_sums_of_64_mib(shape, dims):
     result = [n for d, n in enumerate(shape) if d not in dims]
     (name, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
-    # Blocks that combine what they have stored have more loads under way each, and an H200 runs some 512 of them at once: with
-    # 792 it took a sixth longer.
+    # Blocks that combine what they have stored have more loads under way each, and an H200 is fastest with some 512 of them.
     assert blocks >= (512 if name.startswith(("fold_split", "fold_columns")) else _EACH * _MULTIPROCESSORS)
 
 
