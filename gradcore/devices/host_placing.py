@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host_indexing import LISTED, NARROW, add_rows
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import check_bounds, turned
 
@@ -77,10 +80,21 @@ def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, 
 
 @kernel
 def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
-    length = x.shape[dim]
-    lead: tuple[Any, ...] = (slice(None),) * dim
-    source: Any = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))
+    if not index.size:
+        return
+    length, shape = x.shape[dim], (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
+    check_bounds(int(index.min()), int(index.max()), length, wrap)
+    pieces = (np.remainder(index.flat[k:k + LISTED], length, dtype=np.int64) for k in range(0, index.size, LISTED))
+    lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
+    if lead * tail <= NARROW and values.shape == shape and values.flags.c_contiguous and x.flags.c_contiguous:
+        target, given = x.reshape(lead, length, tail), values.reshape(lead, index.size, tail)
+        for k, places in enumerate(pieces):
+            for part, rows in zip(target, given[:, k * LISTED:(k + 1) * LISTED], strict=True):
+                add_rows(part, places, rows)
+        return
+    before = (slice(None),) * dim
+    source = np.broadcast_to(values, shape)
     # One position at a time, in order: positions may repeat, and a fixed order keeps sums the same from run to run.
-    for spot in np.ndindex(index.shape):
-        target = x[(*lead, int(_counted(index[spot], length, wrap)), ...)]
-        np.add(target, source[(*lead, *spot, ...)], target)
+    for spot, place in zip(np.ndindex(index.shape), chain.from_iterable(map(np.ndarray.tolist, pieces)), strict=True):
+        part = x[(*before, place, ...)]
+        np.add(part, source[(*before, *spot, ...)], part)

@@ -1,0 +1,79 @@
+"""Rows that are added at positions on the CPU: in pieces, one by one, with the same sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.devices.host_indexing import LISTED, NARROW
+
+RNG = np.random.default_rng(11)
+#: More positions than are looked at together, and than fill the last piece.
+COUNT = 2 * LISTED + 77
+
+
+def expected(x: np.ndarray, index: np.ndarray, values: np.ndarray, dim: int) -> np.ndarray:
+    """Position by position, in order."""
+    found = np.moveaxis(x, dim, 0).copy()
+    rows = np.moveaxis(values, dim, 0)
+    for k, place in enumerate(index):
+        found[place] += rows[k]
+    return np.moveaxis(found, 0, dim)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16"])
+@pytest.mark.parametrize("shape, dim", [((50,), 0), ((50, 1), 0), ((50, 7), 0), ((50, NARROW), 0), ((50, NARROW + 1), 0),
+                                        ((3, 50), 1), ((3, 50, 2), 1), ((NARROW, 50, 2), 1), ((50, 0), 0)])
+def test_sums_have_the_bits_of_a_loop(shape: tuple[int, ...], dim: int, dtype: str) -> None:
+    index = RNG.integers(0, 50, COUNT)
+    x = RNG.integers(-9, 9, shape).astype(dtype) if dtype == "int64" else RNG.normal(size=shape).astype(dtype)
+    values = (RNG.normal(size=(*shape[:dim], COUNT, *shape[dim + 1:])) * 9).astype(dtype)
+    found = gradcore.tensor(x).index_add(dim, gradcore.tensor(index), gradcore.tensor(values)).numpy()
+    if dtype == "float16":
+        # Computed in float32, and rounded once.
+        np.testing.assert_allclose(found, expected(x.astype("f8"), index, values.astype("f8"), dim), rtol=2e-3, atol=2e-2)
+    else:
+        np.testing.assert_array_equal(found, expected(x, index, values, dim))
+
+
+def test_positions_of_several_dimensions_count_from_both_ends() -> None:
+    index = RNG.integers(-60, 60, (9, COUNT // 9))
+    values = RNG.normal(size=(*index.shape, 3)).astype("f4")
+    found = gradcore.zeros(60, 3).index_put((gradcore.tensor(index),), gradcore.tensor(values), accumulate=True)
+    wanted = expected(np.zeros((60, 3), "f4"), index.reshape(-1), values.reshape(-1, 3), 0)
+    np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_values_and_places_that_are_no_rows_in_memory() -> None:
+    index = RNG.integers(0, 20, COUNT)
+    values = RNG.normal(size=(4, COUNT)).astype("f4")
+    for x in (gradcore.zeros(20, 4), gradcore.zeros(4, 20).T, gradcore.zeros(20, 8)[:, ::2]):
+        x.index_add_(0, gradcore.tensor(index), gradcore.tensor(values).T)
+        np.testing.assert_array_equal(x.numpy(), expected(np.zeros((20, 4), "f4"), index, values.T, 0))
+    x = gradcore.zeros(20, 4)
+    x.index_put_((gradcore.tensor(index),), gradcore.tensor(2.0), accumulate=True)
+    np.testing.assert_array_equal(x.numpy(), 2.0 * np.bincount(index, minlength=20)[:, None].repeat(4, 1))
+
+
+def test_nothing_is_added_if_a_position_is_outside() -> None:
+    x, index = gradcore.zeros(20), np.zeros(COUNT, np.int64)
+    index[-1] = 20
+    with pytest.raises(IndexError, match="index 20 is out of bounds for dimension with size 20"):
+        x.index_add_(0, gradcore.tensor(index), gradcore.ones(COUNT))
+    assert not x.numpy().any()
+
+
+@pytest.mark.parametrize("width", [1, 16, NARROW, NARROW + 1])
+def test_gradients_of_reads(width: int) -> None:
+    index, dy = RNG.integers(0, 30, COUNT), RNG.normal(size=(COUNT, width)).astype("f4")
+    wanted = expected(np.zeros((30, width), "f4"), index, dy, 0)
+    for read in (lambda w, i: w[i], lambda w, i: nn.functional.embedding(i, w)):
+        w = gradcore.zeros(30, width, requires_grad=True)
+        read(w, gradcore.tensor(index)).backward(gradcore.tensor(dy))
+        np.testing.assert_array_equal(w.grad.numpy(), wanted)
+    turned = gradcore.zeros(2, 30, width, requires_grad=True)
+    both = np.stack([dy, -dy])
+    turned.index_select(1, gradcore.tensor(index)).backward(gradcore.tensor(both))
+    np.testing.assert_array_equal(turned.grad.numpy(), np.stack([wanted, expected(np.zeros((30, width), "f4"), index, -dy, 0)]))
