@@ -93,6 +93,7 @@ WORDS: dict[str, str] = {
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
+    "gradcore.cuda.is_available and gradcore.device": "accelerator",
     "one process on one device": "distributed parallel DistributedSampler multiprocessing is_distributed",
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "serialization hub",

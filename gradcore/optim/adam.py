@@ -71,9 +71,13 @@ class Adam(Moments):
 class AdamW(Adam):
     """Adam with decoupled weight decay: Loshchilov and Hutter, arXiv:1711.05101."""
 
+    # Scripts ask by the signature whether there is an option fused.
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options, decoupled_weight_decay=True)
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+                 fused: bool | None = None) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, foreach=foreach,
+                         capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=True)
 
     def _load(self, state_dict: Group) -> None:
         super()._load(state_dict)

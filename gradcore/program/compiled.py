@@ -235,7 +235,8 @@ class Compiled:
 
     def _refuse(self, obstacles: list[str]) -> None:
         """Say why the last trace cannot be replayed."""
-        reasons = [*dict.fromkeys(obstacles)]
+        # What the function assigns to first, from which others often follow.
+        reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: " assigns to " not in reason)
         more = len(reasons) - _MOST_REASONS
         self.traces[-1] += ("; it cannot be replayed: " + "; ".join(reasons[:_MOST_REASONS])
                             + f"; and {more} more such reasons" * (more > 0))

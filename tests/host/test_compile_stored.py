@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore import nn
 from gradcore.engine.value import Value
 
 
@@ -126,3 +127,23 @@ def test_what_shares_the_memory_of_a_result_or_a_gradient_is_stored_by_each_call
         found.append([(run(gradcore.full((2,), k / 4)).item(), plain(vars(of))) for k in range(5)])
     assert found[0] == found[1]
     assert "the function stores a tensor with the memory of a result or of a gradient in a" in run.traces[0]
+
+
+def test_what_a_function_assigns_to_is_the_first_reason() -> None:
+    """Others follow from it: results that the module keeps, and former ones that it lets go of."""
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", gradcore.zeros(3))
+            self.register_buffer("square", gradcore.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            self.mean = self.mean * 0.9 + x.sum(0) * 0.1
+            self.square = self.square * 0.9 + (x * x).sum(0) * 0.1
+            return x - self.mean
+
+    compiled = gradcore.compile(Averaged())
+    for _ in range(3):
+        compiled(gradcore.ones(2, 3))
+    first, *others = compiled.traces[-1].split("; it cannot be replayed: ")[1].split("; ")
+    assert first.endswith(" assigns to mean") and others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,12 @@ def test_a_layer_of_transposed_weights_leaves_nothing() -> None:
         assert sum(s.report.by_role.values()) == s.report.peak.allocated
         live.append(gradcore.memory_requested())
     assert live[1] == live[2]
+
+
+def test_the_options_of_every_optimizer_are_in_its_signature(torch: Any) -> None:
+    """Scripts ask ``"fused" in inspect.signature(torch.optim.AdamW).parameters``."""
+    found = {name for name in dir(optim) if isinstance(getattr(torch.optim, name, None), type)}
+    assert {"AdamW", "SGD", "LBFGS"} <= found
+    for name in found:
+        theirs, ours = (inspect.signature(getattr(library, name)).parameters for library in (torch.optim, optim))
+        assert not theirs.keys() - ours.keys(), name
