@@ -124,8 +124,10 @@ def test_an_interrupt_before_they_start_anything_lets_them_start_nothing(monkeyp
     assert started == [None, None]
 
 
+# Processes that a shell runs in the background, and what they start, ignore interrupts.
 HANGING = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from bench.gpu import __main__ as command
 from bench.gpu.part import Part
 command.PARTS = Part("hangs", "?", "tests.host.test_bench_gpu:hangs", 60),
@@ -146,7 +148,11 @@ def test_an_interrupted_command_leaves_no_process(tmp_path):
     while not (found := started()):
         time.sleep(0.05)
     process.send_signal(2)
-    assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
+    try:
+        assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.wait()
     assert not any(Path(f"/proc/{pid}/exe").exists() for pid in found)
 
 
