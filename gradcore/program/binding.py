@@ -212,7 +212,7 @@ def is_any_held(entries: list[Left]) -> bool:
     """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
     getrefcount = sys.getrefcount
     for leaf, g, array in entries:
-        # Of the storage, the tensor, the binding and the argument.
+        # The storage is referred to by the tensor, the binding and the argument.
         if g is not None and (getrefcount(g) > _ALONE + (leaf.grad is g) or g.array is not array or g.edge is not None
                               or getrefcount(g.storage) > 3):
             return True
