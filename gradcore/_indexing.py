@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.device import Device
 from gradcore.devices.kernels import check_bounds
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import is_plain, upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import creation, elementwise, movement, placing, pointwise
@@ -59,10 +59,10 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
             movement.copy_(part, _without_ones(value, part.spec.ndim))
         else:
             creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
-                part, upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=_is_plain(value)))
+                part, upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=is_plain(value)))
         return
     if not isinstance(value, Value):
-        value = upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=_is_plain(value))
+        value = upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=is_plain(value))
     value = movement.cast_to(value, part.spec)
     part, position, dim, count = _one_index(part, tensors)
     merged = _merged(part, dim, count)
@@ -70,13 +70,6 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     (placing.add_at_ if accumulate else placing.put_)(merged, position, value, dim=dim)
     if merged.storage is not part.storage:
         movement.copy_(part, movement.reshape(merged, part.spec.shape))
-
-
-def _is_plain(item: Any) -> bool:
-    """Is it made of Python numbers only? A trace treats these as constants, with guards on where they came from."""
-    if isinstance(item, (list, tuple)):
-        return all(map(_is_plain, item))
-    return type(item) in (int, bool, float, range)
 
 
 def _is_mask(item: Any) -> bool:
@@ -179,7 +172,7 @@ def _item(item: Any) -> Any:
     if not isinstance(item, Value):
         array = np.asarray(item)
         if array.dtype.kind == "b":
-            return _Mask(array, _is_plain(item))
+            return _Mask(array, is_plain(item))
     return item
 
 
@@ -206,7 +199,7 @@ def _index_tensor(item: Any, length: int, device: Device) -> Any:
                    f"{item!r}")
     if array.size:
         check_bounds(int(array.min()), int(array.max()), length, True)
-    return upload(array.astype(np.int64), device, constant=_is_plain(item))
+    return upload(array.astype(np.int64), device, constant=is_plain(item))
 
 
 def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:

@@ -16,6 +16,9 @@ from gradcore.engine.value import Value, make_value
 from gradcore.events import BORROW, TAGS, Network, Tag
 from gradcore.spec import TensorSpec, category
 
+#: The most items of a container that a compiled function compares; so many cost a replay a tenth of a millisecond.
+MOST = 10_000
+
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input",
            constant: bool = False) -> Any:
@@ -27,10 +30,23 @@ def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", 
     device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
     value = fresh(device, spec, _tag(op, role, spec), local.state.node)
-    if constant and isinstance(device.ledger.log, Tracer):
-        device.ledger.log.constant(value.storage)
+    if constant and is_traced(device):
+        device.ledger.log.constant(value.storage)  # type: ignore[union-attr]
     device.upload(value.storage, spec, values)
     return value
+
+
+def is_plain(data: Any, depth: int = 4) -> bool:
+    """Is it made of Python numbers only, as far as guards look? A trace treats these as constants, with guards on where they
+    came from."""
+    if isinstance(data, (list, tuple)):
+        return depth > 0 and len(data) <= MOST and all(is_plain(x, depth - 1) for x in data)
+    return type(data) in (int, bool, float, range)
+
+
+def is_traced(device: Device) -> bool:
+    """Is a run on this device being traced?"""
+    return isinstance(device.compute.ledger.log, Tracer)
 
 
 def pin(x: Any) -> Any:

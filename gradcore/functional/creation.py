@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
-from gradcore.engine.owners import borrow, send, upload
+from gradcore.engine.owners import borrow, is_plain, is_traced, send, upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
@@ -74,7 +74,8 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     Python floats get the default dtype, Python integers int64; arrays keep their dtype, also in lists. Raises TypeError or
     ValueError for data that is ragged or not numeric, RuntimeError for None.
     """
-    data = _read(data)
+    device = device_of_new(device)
+    constant, data = is_traced(device) and is_plain(data), _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))
     try:
         values = np.asarray(data)
@@ -98,7 +99,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = values.astype(get_default_dtype())
     elif not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    result = upload(values, device_of_new(device), op="tensor")
+    result = upload(values, device, op="tensor", constant=constant)
+    if constant:
+        # Each replay makes it again, for what is written to it or held of it.
+        result = movement.clone(result)
     result.requires_grad = requires_grad
     return result
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.node import Leaf
+from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
-from gradcore.program.guards import MOST, buffer_of, has_buffer
+from gradcore.program.guards import buffer_of, has_buffer
 from gradcore.program.libraries import is_opaque
 from gradcore.spec import TensorSpec
 

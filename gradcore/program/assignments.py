@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+from collections import Counter
 from collections.abc import Container, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -19,12 +20,16 @@ _ITEMS = frozenset(("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"))
 
 
 class Assignment(NamedTuple):
-    """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without."""
+    """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without.
+
+    ``operator`` is the offset of the in-place operator whose result it assigns (``x.y += z``), or -1.
+    """
 
     name: str
     line: int
     start: int
     at: int
+    operator: int
 
 
 def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Iterator[Assignment]:
@@ -42,6 +47,7 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
     made: list[tuple[Assignment, str | None]] = []
     line, outside, start = code.co_firstlineno, "", None
     before: Any = None
+    operator = -1
     # What is loaded first where an expression begins: an item's target is loaded after the value, which may load more.
     begins: dict[tuple[int, int], str] = {}
     for i in dis.get_instructions(code):
@@ -56,7 +62,7 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         before = i.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
-            made.append((Assignment(str(name), line, start, i.offset), None))
+            made.append((Assignment(str(name), line, start, i.offset, operator), None))
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
             outside = begins[at] = str(name)
         elif i.opname.startswith("LOAD_FAST"):
@@ -65,7 +71,9 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
             outside = ""
         elif i.opname in _ITEMS:
             container = begins.get(at, outside)
-            made.append((Assignment(f"an item of {container}", line, start, i.offset), container))
+            made.append((Assignment(f"an item of {container}", line, start, i.offset, operator), container))
+        if i.opname != "SWAP":
+            operator = i.offset if i.opname == "BINARY_OP" and i.argrepr.endswith("=") else -1
         start = None
     return made
 
@@ -82,7 +90,8 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self._ran: dict[CodeType, set[int]] = {}
+        #: By code: how often the instruction at each offset ran.
+        self._ran: dict[CodeType, Counter[int]] = {}
 
     def __enter__(self) -> Steps:
         if sys.gettrace() is None:
@@ -101,10 +110,14 @@ class Steps:
 
     def _note(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
-            self._ran.setdefault(frame.f_code, set()).add(frame.f_lasti)
+            self._ran.setdefault(frame.f_code, Counter())[frame.f_lasti] += 1
         return self._note
 
-    def may_have_run(self, code: CodeType, of: Assignment) -> bool:
-        """Did the assignment run? True also if nothing is known of its code."""
+    def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]]) -> bool:
+        """Did the assignment run more often than the runs of it, or of its operator, that were ``harmless``?
+
+        If nothing is known of its code, one harmless run speaks for all.
+        """
         ran = self._ran.get(code)
-        return ran is None or not ran.isdisjoint(range(of.start, of.at + 1))
+        times = 1 if ran is None else max(ran[at] for at in range(of.start, of.at + 1))
+        return times > max(harmless[code, of.at], harmless[code, of.operator])

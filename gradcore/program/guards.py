@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.owners import MOST
+
 #: Types that are compared by value.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
-#: The most items of a container that are compared; so many cost a replay a tenth of a millisecond.
-MOST = 10_000
 #: The most items of a container that get a guard each, if they are not plain data.
 MOST_INSIDE = 1000
 #: The most characters of plain data in a reason.

@@ -14,6 +14,7 @@ from weakref import ref
 
 import numpy as np
 
+from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
@@ -21,7 +22,6 @@ from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
 from gradcore.program.guards import (
     GENERATORS,
-    MOST,
     MOST_INSIDE,
     Attributes,
     Cell,

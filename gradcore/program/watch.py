@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -29,6 +30,7 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
+from gradcore.program.harmless import ASSIGNING, SETS_GRADIENT, is_harmless
 from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
@@ -38,7 +40,6 @@ from gradcore.program.passed import is_generated, line_of, passed, takes_first, 
 from gradcore.program.reach import Found, Reach, given
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
-_SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
@@ -82,8 +83,8 @@ class Watcher:
         self.changed: dict[int, str] = {}
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
         self.keeping: set[CodeType] = set()
-        #: Instructions that set the gradient of a tensor to None, which a replay does too.
-        self.dropped: set[tuple[CodeType, int]] = set()
+        #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
+        self.harmless: Counter[tuple[CodeType, int]] = Counter()
         #: Leaves whose ``grad`` was read and was None; those of which user code read a gradient, with its serial; and by id the
         #: parameters that require none. Weakly: those that the function makes are to be freed.
         self.without: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
@@ -130,8 +131,9 @@ class Watcher:
                 self._saw_builtin(frame, arg)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code is _SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
-            self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
+        if code in ASSIGNING and frame.f_back is not None and is_harmless(frame):
+            self.harmless[frame.f_back.f_code, frame.f_back.f_lasti] += 1
+        if code is SETS_GRADIENT and frame.f_locals["value"] is None:
             # If there is a gradient the next time, a replay has to drop it.
             self._saw_gradient_read(first, None)
         if code is _GETS_GRADIENT and first is not None:
@@ -142,7 +144,7 @@ class Watcher:
             for module in first.modules():
                 if id(module) not in self.fresh:
                     self.modes.setdefault(module, module.training)
-        if code in _EXCHANGES and id(first) not in self.fresh:
+        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame):
             self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
@@ -288,7 +290,7 @@ class Watcher:
         found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code, names in containers
                  if code.co_name not in ("__init__", "__post_init__")
                  for a in assigned(code, names, code in self.keeping)
-                 if (code, a.at) not in self.dropped and self._steps.may_have_run(code, a)]
+                 if self._steps.changes(code, a, self.harmless)]
         found += self.drawn
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]

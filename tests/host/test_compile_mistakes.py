@@ -90,7 +90,7 @@ def test_a_value_that_is_read_raises_and_names_the_line(read: Any) -> None:
 
 def test_tensors_made_from_host_data_raise_and_others_are_made_again() -> None:
     with raises(TraceError, "makes a tensor from host data", "test_compile_mistakes.py"):
-        gradcore.compile(lambda x: x + gradcore.tensor([1.0, 2.0]))(gradcore.ones(2))
+        gradcore.compile(lambda x: x + gradcore.tensor(np.array([1.0, 2.0])))(gradcore.ones(2))
     with raises(TraceError, "test_compile_mistakes.py", "use gradcore.rand(2).argsort(), which each replay computes again"):
         gradcore.compile(lambda x: x[gradcore.randperm(2)])(gradcore.ones(2))
 

@@ -1,4 +1,5 @@
-"""Tables that the library computes from shapes only are the same in every run, so a trace treats them as constants."""
+"""Tables that the library computes from shapes only, and tensors of Python numbers, are the same in every run, so a trace
+treats them as constants."""
 
 from __future__ import annotations
 
@@ -31,6 +32,13 @@ def written(x: Any) -> Any:
     return y
 
 
+def added_up(x: Any) -> Any:
+    total = gradcore.tensor(0.5)
+    for k in range(3):
+        total += (x[:, k] * k).sum()
+    return total
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "bilinear": lambda x: F.interpolate(x, size=(9, 7), mode="bilinear"),
     "corners": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True),
@@ -42,6 +50,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "positions": lambda x: x[:, [2, 0], 1:] * x[[[1], [0]], [0, 1], 2:3],
     "a list of bools": lambda x: x[[True, False], :, [1, 4]],
     "written": lambda x: written(x),
+    "of a number": lambda x: x * gradcore.tensor(1.5) + x.new_tensor([[2]]) - gradcore.as_tensor((1.0, 0.0, 3.0, -1.0, 2.0)),
+    "at a tensor of numbers": lambda x: x[:, gradcore.tensor([2, 0])],
+    "added up": lambda x: added_up(x),
     "adaptive with indices": lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True)[1] * 1.5,
 }
 
@@ -136,3 +147,28 @@ def test_another_list_is_another_program() -> None:
 def test_positions_out_of_an_array_are_still_refused(index: Any) -> None:
     with raises(TraceError, "makes a tensor from host data"):
         gradcore.compile(lambda x: x[index])(image(0))
+
+
+def test_a_tensor_of_numbers_is_another_in_each_call() -> None:
+    numbers = [1.0, 2.0]
+
+    def f(x: Any) -> Any:
+        w = gradcore.tensor(numbers, requires_grad=True)
+        return gradcore.tensor([3, 4]), gradcore.autograd.grad((x * w * w).sum(), w)[0]
+
+    compiled, held = gradcore.compile(f), []
+    for k in range(6):
+        numbers[0] = float(k // 3)
+        made, gradient = compiled(gradcore.ones(2))
+        held.append(made)
+        assert made.tolist() == [3, 4] and gradient.tolist() == [2.0 * (k // 3), 4.0]
+        made.zero_()
+    assert len({t.data_ptr() for t in held}) == 6 and len(compiled.programs) == 2
+    assert "numbers" in compiled.traces[1] and "[1.0, 2.0] and was [0.0, 2.0]" in compiled.traces[1]
+
+
+@pytest.mark.parametrize("data", [np.float32(2), [np.float32(2)], np.ones(2), [[[[[1.0]]]]], [0.0] * 10_001],
+                         ids=["scalar", "scalars", "array", "deep", "long"])
+def test_what_no_guard_compares_is_refused(data: Any) -> None:
+    with raises(TraceError, "makes a tensor from host data"):
+        gradcore.compile(lambda x: x.sum() + gradcore.tensor(data))(image(0))

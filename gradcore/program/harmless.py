@@ -1,0 +1,43 @@
+"""Tells which assignments leave all as it is, or do what a replay does too, by the library's functions that carry them out."""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+
+from gradcore._gradients import Gradients
+from gradcore._tensor import Tensor
+from gradcore.nn.module import Module
+from gradcore.program.guards import equal, is_plain
+
+SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
+_SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined]
+_REQUIRES_GRAD: CodeType = Gradients.requires_grad.fset.__code__  # type: ignore[attr-defined]
+_SETS_ATTRIBUTE: CodeType = Module.__setattr__.__code__
+_PUTS: CodeType = Module._put.__code__
+#: The in-place operators. What they return, which the statement assigns, is the tensor that was there.
+_OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
+                       if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
+                                                         "xor", "lshift", "rshift")})
+#: What an assignment of the user's calls, or the operator whose result it assigns.
+ASSIGNING = _OPERATORS | {SETS_GRADIENT, _SETS_DATA, _REQUIRES_GRAD, _SETS_ATTRIBUTE}
+
+
+def is_harmless(frame: FrameType) -> bool:
+    """Does a function of :data:`ASSIGNING`, or one that exchanges parts of a module, change nothing that a replay would not?
+
+    ``frame`` is that of the call, which has just begun.
+    """
+    code, given = frame.f_code, frame.f_locals
+    if code in _OPERATORS:
+        return True
+    owner, value = given["self"], given.get("value")
+    if code is SETS_GRADIENT:
+        return value is None
+    if code is _SETS_DATA:
+        return isinstance(value, Tensor) and value.storage is owner.storage and value.spec is owner.spec
+    if code is _REQUIRES_GRAD:
+        return bool(given["wanted"] == owner.requires_grad)
+    if code not in (_SETS_ATTRIBUTE, _PUTS) or given["name"] not in owner.__dict__:
+        return False
+    there = owner.__dict__[given["name"]]
+    return there is value or (is_plain(there) and is_plain(value) and equal(there, value))
