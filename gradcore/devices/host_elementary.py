@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
 
 HOST_KERNELS |= {
@@ -60,13 +61,19 @@ def where(condition: Any, x: Any, y: Any, out: Array) -> None:
 @kernel
 def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
     # In place, a bound may have a wider dtype than the output.
-    if low is None or high is None:
-        (np.maximum if high is None else np.minimum)(x, low if high is None else high, out=out, casting="unsafe")
-    else:
-        if isinstance(low, int) and x.dtype != out.dtype:
+    if low is not None:
+        if isinstance(low, int) and high is not None and x.dtype != out.dtype:
             low = float(low)  # the other bound made floats of the result: this one need not fit the integers of x
-        np.maximum(x, low, out=out, casting="unsafe")
-        np.minimum(out, high, out=out, casting="unsafe")
+        _bounded(np.maximum, x, low, out)
+    if high is not None:
+        _bounded(np.minimum, x if low is None else out, high, out)
+
+
+def _bounded(ufunc: Any, x: Any, bound: Any, out: Array) -> None:
+    if type(bound) in (int, float) and x.dtype == out.dtype and out.dtype.char in "fd":
+        extreme(ufunc, x, bound, out)
+    else:
+        ufunc(x, bound, out=out, casting="unsafe")
 
 
 # -- in place -----------------------------------------------------------------------------------------------------------

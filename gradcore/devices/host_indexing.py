@@ -102,12 +102,10 @@ def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array
 @kernel
 def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
     where = positions(index, x.shape[dim], workspace, wrap)
-    target = np.moveaxis(x, dim, 0)
-    shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
-    source = np.broadcast_to(values, shape)
-    lead = (slice(None),) * dim
-    for spot in np.ndindex(index.shape):
-        target[where[spot]] = source[(*lead, *spot)]
+    source = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))
+    first = range(index.ndim)
+    # In order: of repeated positions the last wins.
+    np.moveaxis(x, dim, 0)[where] = np.moveaxis(source, [dim + d for d in first], first)
 
 
 def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> Array:

@@ -13,8 +13,8 @@ from gradcore.devices.host_indexing import LISTED, NARROW, add_rows
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import check_bounds, turned
 
-#: Bytes that temporary positions may take, and the bytes of one position for each dimension.
-_ROOM, _POSITION = 48 << 10, 8
+#: Bytes that temporary positions and values may take, and those of one.
+_ROOM, _POSITION = 48 << 10, 32
 
 
 @kernel
@@ -45,37 +45,51 @@ def windows_grad(dy: Array, out: Array, *, shape: Any, dim: int, size: int, step
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 
-def _counted(index: Array, length: int, wrap: bool = False) -> Array:
-    """Positions counted from the front; with ``wrap`` negative ones count from the end. Raises IndexError for one outside."""
-    check_bounds(int(index.min()), int(index.max()), length, wrap)
-    return np.remainder(index, length)
+def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[Any, Array]]:
+    """Pieces of an index along ``dim``, in order: the places in ``x`` that they write to, and the values.
 
-
-def _index_pieces(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[tuple[Array, ...], Array]]:
-    """Pieces of an index along ``dim``: the positions that it writes to, and the values."""
+    Raises IndexError for a position outside, before the first piece.
+    """
+    if not index.size:
+        return
+    check_bounds(int(index.min()), int(index.max()), x.shape[dim], False)
     values = np.broadcast_to(values, index.shape)
-    some = _ROOM // (_POSITION * (2 * index.ndim + 3))
-    for start in range(0, index.size, some):
-        place = list(np.unravel_index(np.arange(start, min(start + some, index.size)), index.shape))
-        given = values[tuple(place)]
-        place[dim] = _counted(index[tuple(place)], shape[dim])
-        yield tuple(place), given
+    steps = [math.prod(x.shape[d + 1:]) for d in range(x.ndim)]
+    *lead, length = index.shape
+    across = np.arange(length) * steps[-1] if dim < index.ndim - 1 else np.zeros(1, np.int64)
+    # Several lines along the last dimension, or a part of one.
+    some = min(length, _ROOM // _POSITION)
+    lines = max(_ROOM // _POSITION // some, 1)
+    for first in range(0, math.prod(lead), lines):
+        at = np.unravel_index(np.arange(first, min(first + lines, math.prod(lead))), lead) if lead else ()
+        before = sum(c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim)
+        for start in range(0, length, some):
+            part = (*at, slice(start, start + some))
+            places = np.multiply(index[part], steps[dim], dtype=np.int64)
+            if lead:
+                places += np.reshape(before, (-1, 1))
+            if dim < index.ndim - 1:
+                places += across[start:start + some]
+            yield places, values[part]
 
 
 @kernel
 def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
-    for place, given in _index_pieces(index, x.shape, values, dim):
-        x[place] = given
+    for places, given in _pieces(x, index, values, dim):
+        if x.flags.c_contiguous:
+            x.reshape(-1)[places.reshape(-1)] = given.reshape(-1)
+        else:
+            x[np.unravel_index(places, x.shape)] = given
 
 
 @kernel
 def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
-    for place, given in _index_pieces(index, x.shape, values, dim):
+    for places, given in _pieces(x, index, values, dim):
         if x.flags.c_contiguous:
-            # NumPy is faster with one index than with several.
-            np.add.at(x.reshape(-1), np.ravel_multi_index(place, x.shape), given)
+            # NumPy is faster with one index than with several, and with one dimension.
+            np.add.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
         else:
-            np.add.at(x, place, given)
+            np.add.at(x, np.unravel_index(places, x.shape), given)
 
 
 @kernel

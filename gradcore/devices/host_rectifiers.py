@@ -184,8 +184,8 @@ def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
 
 @kernel
 def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
-    np.maximum(x, low, out=out)
-    np.minimum(out, high, out=out)
+    extreme(np.maximum, x, low, out)
+    extreme(np.minimum, out, high, out)
 
 
 @pointwise

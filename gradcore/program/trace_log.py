@@ -16,7 +16,7 @@ from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.sites import SITES, here
+from gradcore.engine.sites import SITES, here, is_inside
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.errors import TraceError
@@ -26,6 +26,11 @@ from gradcore.spec import TensorSpec
 
 #: The name of the node at which a trace ends and the graph of an argument begins.
 ARGUMENT = "Argument"
+#: Frames that pass a call on to a function which says more; and what users write for special methods.
+_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "<genexpr>", "<listcomp>", "<lambda>"))
+_WRITTEN = {"__bool__": "`if tensor:` or the like", "__repr__": "printing", "__str__": "printing", "__format__": "printing",
+            "__getitem__": "an index with a mask", "__setitem__": "an index with a mask", "__contains__": "`in tensor`",
+            "__array__": "an array of it", "__index__": "a tensor in the place of an integer"}
 
 
 def _bytes_of(storage: Storage) -> TensorSpec:
@@ -38,6 +43,17 @@ def _seeds() -> bool:
     while frame is not None and frame.f_code is not Generator.manual_seed.__code__:
         frame = frame.f_back
     return frame is not None
+
+
+def _asked() -> str:
+    """What the user's line calls, or writes, that reads a value."""
+    name = "a read"
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_inside(frame.f_code):
+        if frame.f_code.co_name not in _PASSING_ON:
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return _WRITTEN.get(name, f"{name.strip('_') if name.startswith('__') else name}()")
 
 
 class TraceLog(Tracer):
@@ -131,10 +147,9 @@ class TraceLog(Tracer):
         if record[0] == LAUNCH and 0 < record[3] < self.first:
             self.beyond = self.beyond or str(SITES[here()])
         if record[0] == READ:
-            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "
-                             "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "
-                             "replayed without its Python code, so what depends on the value would be frozen: compute it with "
-                             "ops, or read it outside, from what the function returns")
+            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host, by {_asked()}. A traced function runs "
+                             "once and is replayed without its Python code, so what depends on the value would be frozen: "
+                             "compute it with ops, or read it outside, from what the function returns")
         if record[0] == UPLOAD and record[1] not in self.constants:
             if _seeds():
                 raise TraceError(f"{SITES[here()]} sets the seed of a generator (manual_seed(), seed()), which a replay would "

@@ -74,16 +74,21 @@ def test_a_parameter_that_is_replaced_or_given_other_bytes_is_seen() -> None:
         assert same(f(x), layer(x)) and len(f.traces) == traces
 
 
-@pytest.mark.parametrize("read", [
-    lambda x: x.sum().item(), lambda x: print(x), lambda x: bool(x.sum() > 0), lambda x: x.tolist(), lambda x: float(x[0]),
-    lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x.unique(), lambda x: x.numpy()])
-def test_a_value_that_is_read_raises_and_names_the_line(read: Any) -> None:
+@pytest.mark.parametrize("read, by", [
+    (lambda x: x.sum().item(), "item()"), (lambda x: print(x), "printing"), (lambda x: f"{x.sum()}", "printing"),
+    (lambda x: bool(x.sum() > 0), "`if tensor:` or the like"), (lambda x: x.tolist(), "tolist()"),
+    (lambda x: float(x[0]), "float()"), (lambda x: range(x.argmax()), "a tensor in the place of an integer"),
+    (lambda x: x.nonzero(), "nonzero()"), (lambda x: x[x > 0], "an index with a mask"), (lambda x: x.unique(), "unique()"),
+    (lambda x: x.numpy(), "numpy()"), (lambda x: np.asarray(x), "an array of it"),
+    (lambda x: gradcore.tensor([x[0]]), "tensor()"), (lambda x: nn.functional.one_hot(x.long()), "one_hot()"),
+    (lambda x: nn.GaussianNLLLoss()(x, x, x), "gaussian_nll_loss()")])
+def test_a_value_that_is_read_raises_and_names_the_line(read: Any, by: str) -> None:
     def f(x: Any) -> Any:
         read(x)
         return x * 2
 
     compiled = gradcore.compile(f)
-    with raises(TraceError, "test_compile_mistakes.py", "on the host"):
+    with raises(TraceError, "test_compile_mistakes.py", f"on the host, by {by}. A traced"):
         compiled(gradcore.ones(3))
     assert gradcore.compile(lambda x: x * 2)(gradcore.ones(3)).tolist() == [2, 2, 2]
 

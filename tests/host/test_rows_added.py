@@ -77,3 +77,60 @@ def test_gradients_of_reads(width: int) -> None:
     both = np.stack([dy, -dy])
     turned.index_select(1, gradcore.tensor(index)).backward(gradcore.tensor(both))
     np.testing.assert_array_equal(turned.grad.numpy(), np.stack([wanted, expected(np.zeros((30, width), "f4"), index, -dy, 0)]))
+
+
+# -- over what is there ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, dim", [((50,), 0), ((50, 7), 0), ((3, 50), 1), ((3, 50, 2), 1)])
+@pytest.mark.parametrize("strided", [False, True], ids=["rows", "strided"])
+def test_of_repeated_positions_the_last_wins(shape: tuple[int, ...], dim: int, strided: bool) -> None:
+    index = RNG.integers(-50, 50, (3, COUNT // 3))
+    values = RNG.normal(size=(*shape[:dim], *index.shape, *shape[dim + 1:])).astype("f4")
+    wanted = np.zeros(shape, "f4")
+    for spot in np.ndindex(index.shape):
+        wanted[(slice(None),) * dim + (index[spot],)] = values[(slice(None),) * dim + spot]
+    x = gradcore.zeros(*shape, 2)[..., 0] if strided else gradcore.zeros(shape)
+    x[(slice(None),) * dim + (gradcore.tensor(index),)] = gradcore.tensor(values)
+    np.testing.assert_array_equal(x.numpy(), wanted)
+    # A row of values for all.
+    x[(slice(None),) * dim + (gradcore.tensor(index),)] = 2.5
+    assert (x.numpy() == 2.5).sum() == np.unique(index % 50).size * x.numel() // 50
+
+
+#: Lines that fill several pieces, parts of one line, and one element each.
+LONG = 3 * 1536 + 11
+
+
+@pytest.mark.parametrize("shape, count, dim", [((40, 9), (700, 9), 0), ((9, 40), (9, 700), 1), ((LONG, 2), (LONG, 2), 0),
+                                               ((2, LONG), (2, LONG), 0), ((LONG,), (2 * LONG,), 0), ((4, LONG), (3, LONG), 1),
+                                               ((5, 40, 6), (4, 300, 5), 1), ((5, 6, 40), (4, 3, 700), 2), ((3, 1), (5, 1), 0)])
+@pytest.mark.parametrize("how", ["plain", "strided", "expanded"])
+def test_places_along_a_dimension(shape: tuple[int, ...], count: tuple[int, ...], dim: int, how: str) -> None:
+    index = RNG.integers(0, shape[dim], [n if how != "expanded" or d == dim else 1 for d, n in enumerate(count)])
+    src, start = RNG.normal(size=count).astype("f4"), RNG.normal(size=shape).astype("f4")
+    put, added = start.copy(), start.copy()
+    for spot in np.ndindex(count):
+        place = (*spot[:dim], np.broadcast_to(index, count)[spot], *spot[dim + 1:])
+        put[place] = src[spot]
+        added[place] += src[spot]
+    given = gradcore.tensor(index).expand(count)
+    rows = gradcore.tensor(src)
+    for name, wanted in (("scatter_", put), ("scatter_add_", added)):
+        x = gradcore.empty(*shape, 2)[..., 1] if how == "strided" else gradcore.empty(shape)
+        x.copy_(gradcore.tensor(start))
+        getattr(x, name)(dim, given, rows)
+        np.testing.assert_array_equal(x.numpy(), wanted)
+    x = gradcore.tensor(start).scatter(dim, given, 3.0)
+    np.testing.assert_array_equal(x.numpy(), np.where(put == start, start, 3.0))
+
+
+def test_nothing_is_written_if_a_position_along_a_dimension_is_outside() -> None:
+    for last in (20, -1):
+        index = np.zeros((LONG, 2), np.int64)
+        index[-1, 1] = last
+        for name in ("scatter_", "scatter_add_"):
+            x = gradcore.zeros(20, 2)
+            with pytest.raises(IndexError, match=f"index {last} is out of bounds for dimension with size 20"):
+                getattr(x, name)(0, gradcore.tensor(index), gradcore.ones(LONG, 2))
+            assert not x.numpy().any()
