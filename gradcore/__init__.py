@@ -65,7 +65,8 @@ from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (
-    amp, autograd, backends, cuda, data, distributions, func, memory, nn, onnx, optim, program, testing, utils, version)
+    accelerator, amp, autograd, backends, compiler, cuda, data, distributed, distributions, func, memory, nn, onnx, optim,
+    program, testing, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
@@ -112,7 +113,8 @@ for _path, _module in {
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
         "distributions": distributions, "distributions.transforms": distributions.transforms,
-        "distributions.constraints": distributions.constraints, "func": func, "special": special}.items():
+        "distributions.constraints": distributions.constraints, "func": func, "special": special, "accelerator": accelerator,
+        "compiler": compiler, "distributed": distributed}.items():
     _missing.watch(_module, _path)
 
 _paths.install()

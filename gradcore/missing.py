@@ -108,7 +108,7 @@ def nearest(path: str, name: str) -> str:
     variants = stem, name.removesuffix("_ex"), name.removesuffix("_copy"), name.removeprefix("Lazy")
     for same in (*variants, variants[-1].replace("3d", "2d")):
         told = told or (_path(path, same) if _has(_at(path), same) else _elsewhere(same))
-    return f"Nearest: {told or 'see docs/ops.md and docs/pytorch.md'}"
+    return f"Nearest: {told or _told().get(f'{path}.*') or 'see docs/ops.md and docs/pytorch.md'}"
 
 
 def _elsewhere(name: str) -> str | None:

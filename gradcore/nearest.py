@@ -1,6 +1,7 @@
 """The nearest equivalents of PyTorch names that gradcore lacks, where no equal or similar name exists elsewhere in it.
 
-Each entry is what to use, and the names that it stands for, with their module where the name alone would say too little.
+Each entry is what to use, and the names that it stands for, with their module where the name alone would say too little;
+``module.*`` stands for what else the module has.
 Formulas are of ``x`` and ``y``, the arguments in order; the tests compare them with PyTorch.
 """
 
@@ -83,7 +84,8 @@ WORDS: dict[str, str] = {
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
     "gradcore.nn.Module.to": "nn.Module.xpu nn.Module.ipu nn.Module.mtia",
     "gradcore.Tensor.data_ptr, nbytes and numel": "untyped_storage",
-    "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
+    "gradcore.compile": """jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables cond while_loop
+        compiler.*""",
     "gradcore.onnx.export": "export",
     "gradcore.autograd.functional": "jacrev jacfwd hessian vjp jvp linearize",
     "gradcore.autograd.grad, with create_graph=True for higher derivatives": """forward_ad vmap functionalize
@@ -93,8 +95,8 @@ WORDS: dict[str, str] = {
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
-    "gradcore.cuda.is_available and gradcore.device": "accelerator",
-    "one process on one device": "distributed parallel DistributedSampler multiprocessing is_distributed",
+    "gradcore.cuda": "accelerator.*",
+    "one process on one device": "distributed.* parallel DistributedSampler multiprocessing is_distributed",
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "serialization hub",
     "gradcore.data.load": "datapipes",

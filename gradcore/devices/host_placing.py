@@ -64,7 +64,7 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
         at = np.unravel_index(np.arange(first, min(first + lines, math.prod(lead))), lead) if lead else ()
         before = sum(c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim)
         for start in range(0, length, some):
-            part = (*at, slice(start, start + some))
+            part: Any = (*at, slice(start, start + some))
             places = np.multiply(index[part], steps[dim], dtype=np.int64)
             if lead:
                 places += np.reshape(before, (-1, 1))
@@ -73,13 +73,17 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
             yield places, values[part]
 
 
+def _spots(places: Array, x: Array) -> Any:
+    return np.unravel_index(places, x.shape)
+
+
 @kernel
 def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
     for places, given in _pieces(x, index, values, dim):
         if x.flags.c_contiguous:
             x.reshape(-1)[places.reshape(-1)] = given.reshape(-1)
         else:
-            x[np.unravel_index(places, x.shape)] = given
+            x[_spots(places, x)] = given
 
 
 @kernel
@@ -89,7 +93,7 @@ def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, 
             # NumPy is faster with one index than with several, and with one dimension.
             np.add.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
         else:
-            np.add.at(x, np.unravel_index(places, x.shape), given)
+            np.add.at(x, _spots(places, x), given)
 
 
 @kernel

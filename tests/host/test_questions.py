@@ -1,0 +1,65 @@
+"""What scripts ask before they choose a device, join a group of processes, or keep a function out of a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import DeviceError
+
+
+def test_the_device_of_a_tutorial() -> None:
+    device = gradcore.accelerator.current_accelerator().type if gradcore.accelerator.is_available() else "cpu"
+    assert device == ("cuda" if gradcore.cuda.is_available() else "cpu")
+    assert nn.Linear(2, 3).to(device)(gradcore.ones(1, 2, device=device)).device.type == device
+
+
+def test_the_accelerator_is_the_gpu() -> None:
+    accelerator = gradcore.accelerator
+    assert accelerator.is_available() == gradcore.cuda.is_available()
+    assert accelerator.device_count() == gradcore.cuda.device_count()
+    found = accelerator.current_accelerator(check_available=True)
+    if not gradcore.cuda.is_available():
+        assert found is accelerator.current_accelerator() is None
+        assert accelerator.max_memory_allocated() == accelerator.memory_reserved() == 0
+        with pytest.raises(DeviceError, match="cuda is not available"):
+            accelerator.synchronize()
+    else:
+        assert found is gradcore.device("cuda") and accelerator.current_device_index() == found.index
+        accelerator.synchronize()
+        assert accelerator.memory_allocated() == gradcore.cuda.memory_allocated()
+
+
+def test_a_process_is_alone() -> None:
+    import gradcore.distributed as dist
+    assert not dist.is_available() and not (dist.is_available() and dist.is_initialized())
+    assert not hasattr(dist, "all_reduce")
+    with pytest.raises(ImportError, match="Nearest: one process on one device"):
+        exec("from gradcore.distributed import init_process_group")
+
+
+def test_a_function_that_is_kept_out_of_programs() -> None:
+    seen: list[bool] = []
+
+    @gradcore.compiler.disable
+    def noted(x: Any) -> Any:
+        seen.append(gradcore.compiler.is_compiling())
+        return x * 2
+
+    @gradcore.compiler.disable(recursive=False, reason="none")
+    def doubled(x: Any) -> Any:
+        return x + x
+
+    compiled = gradcore.compile(lambda x: noted(x) + 1)
+    for k in range(3):
+        assert compiled(gradcore.full((2,), float(k))).tolist() == [2.0 * k + 1] * 2
+    # It runs in each call, since it changes a list.
+    assert seen == [True] * 3 and "append() on seen" in compiled.explain()
+    assert not gradcore.compiler.is_compiling() and not gradcore.compiler.is_dynamo_compiling()
+
+    again = gradcore.compile(lambda x: doubled(x) * (3 if gradcore.compiler.is_compiling() else 0))
+    gradcore.compiler.cudagraph_mark_step_begin()
+    assert [again(gradcore.ones(1)).item() for _ in range(2)] == [6.0, 6.0] and len(again.programs) == 1
