@@ -9,23 +9,7 @@
 // Control Optim. 30, 1992.
 
 #include "common.cuh"
-
-// Up to 64 parameters with their gradients and up to three states (0 for none), the first block of each, and elements per block.
-struct Group {
-    i64 count, chunk, first[64], sizes[64];
-    u64 tensors[5][64];
-};
-
-// The index of the tensor that this block updates.
-__device__ __forceinline__ int owner(const Group& group) {
-    int low = 0, high = (int)group.count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (group.first[middle] <= blockIdx.x) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
+#include "tensors.cuh"
 
 // Update::of(param, grad, states, how), on neighbours in one access if all tensors are aligned; an absent state reads as 0.
 // `how` is a copy: if its numbers were read from memory, the compiler would have to assume that every store may change them, and

@@ -147,3 +147,19 @@ _BIG = [floats(512, 1024), floats(1024)], [floats(512, 1024, low=4.5, high=6), f
 BIG = [at(row, *_BIG) for row in ROWS]
 _many = [(k % 7 + 1, 3) for k in range(70)] + [(9001,)]
 MANY = [at(row, [floats(*s) for s in _many], [floats(*s, low=4.5, high=6) for s in _many]) for row in ROWS[-1:] + ROWS[4:7]]
+
+# -- all gradients together --------------------------------------------------------------------------------------------
+
+
+def together(name: str, tensors: list[Any]) -> list[Row]:
+    """The square sum and the scaling of the tensors."""
+    return [Row("square_sum", name, (tensors,), numpy=lambda tensors: sum((t * t).sum(dtype=t.dtype) for t in tensors)),
+            Row("scale_", name, (tensors, floats()), numpy=lambda tensors, factor: tuple(t * factor for t in tensors))]
+
+
+for _name, _tensors in (("plain", two), ("one", [floats(3)]), ("none of some", [floats(0), floats(3)]),
+                        ("0d", [floats(), floats(5)])):
+    ROWS += together(_name, _tensors)
+ROWS += [*together("empty", [floats(0)]), *together("strided", [floats(3, 4, layout="transposed"), floats(2)])[:1]]
+BIG += together("large", _BIG[0])
+MANY += together("many", [floats(*s) for s in _many])

@@ -133,6 +133,8 @@ CASES = (
     case("LSTM's gradient", "lstm_grad", _lstm_back, 5.75, backwards=False),
     case("GRU, a step", "gru", lambda n, on: (*_step(3, n, on)[:2], None, _step(3, n, on)[2]), 3, backwards=False),
     case("GRU's gradient", "gru_grad", _gru_back, 6.25, backwards=False),
+    case("squares of gradients", "square_sum", lambda n, on: ([_x(n, on)],), 1),
+    case("gradients scaled", "scale_", lambda n, on: ([_x(n, on)], gradcore.ones((), **on)), 2),
     case("SGD with momentum", "sgd_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 0.9), 5, **_SGD),
     case("Adam", "adam_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 3, 0.9), 7, **_ADAM),
 )

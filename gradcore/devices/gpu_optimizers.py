@@ -6,7 +6,7 @@ So are an update's numbers, unless they are :class:`~gradcore.devices.gpu_number
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,12 @@ import numpy as np
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_numbers import How, Moving
 from gradcore.devices.kernels import decays
+from gradcore.tiling import CHUNK
 
 _GROUP = 64
 #: Elements per block of 256 threads: many if that makes as many blocks as fill a GPU, else few, since a thread's accesses wait
 #: for one another.
-_MANY, _FEW, _FULL = 4096, 1024, 264
+_MANY, _FEW, _FULL = 4096, CHUNK, 264
 GROUP = np.dtype([("count", "i8"), ("chunk", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)),
                   ("tensors", "u8", (5, _GROUP))])
 SGD = np.dtype([(name, "f8") for name in ("rate", "momentum", "dampening", "decay")]
@@ -38,12 +39,18 @@ def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: S
     """A launch for each dtype and each 64 tensors; lists may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
     there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
+    for kind, blocks, group in _addressed(*lists):
+        gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
+
+
+def _addressed(*lists: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
+    """For each launch: the dtype, the number of blocks, and the table of tensors."""
     for kind, blocks, whole, empty in _groups(tuple([(p.dtype, p.size) for p in lists[0]])):
         group = empty.copy()
         for row, tensors in zip(group["tensors"], lists, strict=False):
             if tensors:
                 row[:len(whole)] = [tensors[k].data.ptr for k in whole]
-        gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
+        yield kind, blocks, group
 
 
 @functools.lru_cache(maxsize=256)
@@ -171,3 +178,21 @@ def asgd_(params: Sequence[Any], grads: Sequence[Any], averages: Sequence[Any], 
         return eta, mu, 1 - lambd * eta, weight_decay, maximize
 
     _update("asgd", ASGD, how, (eta, mu, lambd), params, grads, averages)
+
+
+# -- all gradients together --------------------------------------------------------------------------------------------
+
+
+@gl.kernel
+def square_sum(tensors: Sequence[Any], out: Any, workspace: Any) -> None:
+    parts, done = workspace.view(out.dtype), 0
+    for kind, blocks, group in _addressed(tensors):
+        gl.run_blocks("clip", "square_parts", (kind,), blocks, group, parts[done:])
+        done += blocks
+    gl.run_blocks("clip", "square_total", (out.dtype,), 1, parts, np.int64(done), out)
+
+
+@gl.kernel
+def scale_(tensors: Sequence[Any], factor: Any) -> None:
+    for kind, blocks, group in _addressed(tensors):
+        gl.run_blocks("clip", "scale", (kind,), blocks, group, factor)

@@ -285,3 +285,17 @@ def asgd_(params: Arrays, grads: Arrays, averages: Arrays, eta: Any, mu: Any, la
             np.copyto(average, p)
         else:
             _move(average, p, share, t)
+
+
+# -- all gradients together --------------------------------------------------------------------------------------------
+
+
+@kernel
+def square_sum(tensors: Arrays, out: Array, workspace: Array) -> None:
+    out[...] = sum(float(np.dot(flat, flat)) for t in tensors for flat in (t.reshape(-1),))
+
+
+@kernel
+def scale_(tensors: Arrays, factor: Array) -> None:
+    for t in tensors:
+        np.multiply(t, factor, t)

@@ -1,4 +1,4 @@
-"""Optimizer updates: one op for all parameters of a group, in place, by cache-sized pieces.
+"""Optimizer updates: one op for all parameters of a group, in place, by cache-sized pieces; norm and scale of all gradients.
 
 Learning rate, step count, momentum and an average's first beta are operands, not attributes: a schedule changes them every
 step.
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, op
-from gradcore.spec import PIECE, TensorSpec
+from gradcore.spec import PIECE, TensorSpec, join
+from gradcore.tiling import CHUNK
 
 
 def _update(name: str, temporaries: int, params: Sequence[TensorSpec], *others: Sequence[TensorSpec]) -> Inferred:
@@ -86,6 +89,30 @@ def _asgd_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], averag
     return _update("asgd", 2, params, grads, averages)
 
 
+def _dtype_of(name: str, tensors: Sequence[TensorSpec]) -> np.dtype[Any]:
+    kinds = {t.dtype for t in tensors}
+    if len(kinds) != 1 or not tensors[0].floating:
+        names = ", ".join(sorted(kind.name for kind in kinds)) or "none"
+        raise SpecError(f"{name}: expected tensors of one floating dtype, but got {names}")
+    return tensors[0].dtype
+
+
+def _square_sum_spec(tensors: Sequence[TensorSpec]) -> Inferred:
+    # The squares of numbers that fit in 16 bits need not.
+    out = TensorSpec.of((), join(_dtype_of("square_sum", tensors), np.dtype(np.float32)))
+    return Inferred((out,), workspace=sum(-(-t.numel // CHUNK) for t in tensors) * out.nbytes)
+
+
+def _scale_spec(tensors: Sequence[TensorSpec], factor: TensorSpec) -> Inferred:
+    if factor.shape or factor.dtype != _dtype_of("scale_", tensors):
+        raise SpecError(f"scale_: expected a factor of shape [] and of the tensors' dtype, but got {factor}")
+    return Inferred(())
+
+
+square_sum = op("square_sum", _square_sum_spec, contiguous=True,
+                doc="The sum of the squares of all elements of all tensors, 0-d, in float32 or float64.")
+scale_ = op("scale_", _scale_spec, contiguous=True, writes=("tensors",),
+            doc="Every tensor times a number on its device, which the host need not know.")
 sgd_ = op("sgd_", _sgd_spec, contiguous=True, writes=("params", "moments"),
           doc="Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013.")
 adam_ = op("adam_", _adam_spec, contiguous=True, writes=("params", "means", "squares"),

@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import ALLOC, typed
+from gradcore.events import ALLOC, LAUNCH, typed
 from tests.conftest import raises
 
 
@@ -69,6 +69,39 @@ def test_a_norm_that_is_no_number_is_told_if_asked_for() -> None:
     with raises(RuntimeError, "The total norm of order 2.0 for gradients from `parameters` is non-finite"):
         nn.utils.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
     assert nn.utils.clip_grad_norm_([p], 1.0).item() == float("inf")
+
+
+@pytest.mark.oracle
+def test_gradients_that_are_no_rows_or_share_memory_are_clipped(torch: Any) -> None:
+    """As one would be after the other: those that are strided, several in one array, and one that is passed twice."""
+    found = []
+    for library in (gradcore, torch):
+        rng = np.random.default_rng(3)
+        shared = library.tensor(rng.normal(size=12).astype(np.float32))
+        params = [library.ones(*shape, requires_grad=True) for shape in ((3, 4), (4,), (8,), (2, 3), (0,))]
+        for p, grad in zip(params, (library.tensor(rng.normal(size=(4, 3)).astype(np.float32)).T, shared[:4], shared[4:],
+                                    library.tensor(rng.normal(size=(2, 6)).astype(np.float32))[:, ::2], library.ones(0)),
+                           strict=True):
+            p.grad = grad
+        total = library.nn.utils.clip_grad_norm_([*params, params[1]], 0.7)
+        found.append([total, shared, *(p.grad for p in params)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-6)
+
+
+def test_clipping_takes_as_many_launches_for_more_gradients() -> None:
+    def launches(count: int) -> list[str]:
+        params = [gradcore.ones(3, k + 1, requires_grad=True) for k in range(count)]
+        for p in params:
+            p.grad = gradcore.ones_like(p)
+        ledger = gradcore.device("cpu").ledger
+        log = ledger.begin_log()
+        before = len(log)
+        assert nn.utils.clip_grad_norm_(params, 1.0).item() == pytest.approx((3 * count * (count + 1) / 2) ** 0.5)
+        ledger.end_log()
+        return [typed(r).tag.op for r in log[before:] if r[0] == LAUNCH]
+
+    assert launches(2) == launches(100) and len(launches(2)) <= 6
 
 
 def test_clipping_makes_no_copy_of_a_gradient() -> None:

@@ -23,7 +23,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_classes", "_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format",
                "_step", "_random", "_distributions", "_memory", "_streams"}),
     frozenset({"_paths", "_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli",
-               "cuda", "utils", "amp", "onnx", "testing", "distributions", "func", "__main__"}),
+               "cuda", "utils", "amp", "onnx", "testing", "distributions", "func", "accelerator", "compiler", "distributed",
+               "__main__"}),
 )
 #: Packages that may import only floor 0, whatever their floor.
 SECLUDED = frozenset({"report", "ops"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any
@@ -13,8 +14,8 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor as _Tensor
 from gradcore.engine.modes import no_grad
-from gradcore.ops import elementwise, linalg, movement
-from gradcore.spec import join
+from gradcore.ops import elementwise, optimizer
+from gradcore.spec import is_floating, join
 
 Tensor = Any
 
@@ -32,7 +33,7 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
 @no_grad()
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
                    foreach: bool | None = None) -> Tensor:
-    """The norm of all tensors together, as one vector, 0-d, without copying them, apart from 16-bit ones; 0 for no tensors.
+    """The norm of all tensors together, as one vector, 0-d, without copies of contiguous ones; 0 for no tensors.
 
     With ``error_if_nonfinite``, the norm is read on the host, and RuntimeError raised if it is not finite.
     """
@@ -40,15 +41,21 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
     if not tensors:
         return functional.zeros(())
     device, dtype = tensors[0].storage.device, reduce(join, {t.spec.dtype for t in tensors})
-    # The squares of numbers that fit in 16 bits need not.
+    # The powers of numbers that fit in 16 bits need not.
     wide = join(dtype, np.dtype(np.float32))
     p = float(norm_type)
-    parts = [_power_sum(t.to(dtype=wide) if t.spec.dtype.itemsize < 4 else t, p).to(device=device, dtype=wide) for t in tensors]
-    together = functional.stack(parts)
-    if math.isinf(p):
-        total = _extreme(together, p)
+    if p == 2 and is_floating(dtype):
+        groups: dict[Any, list[Tensor]] = {}
+        for t in tensors:
+            groups.setdefault((t.storage.device, t.spec.dtype), []).append(t)
+        parts = [optimizer.square_sum(same) for same in groups.values()]
     else:
-        total = functional.sum(together)
+        parts = [_power_sum(t.to(dtype=wide) if t.spec.dtype.itemsize < 4 else t, p) for t in tensors]
+    parts = [part.to(device=device, dtype=wide) for part in parts]
+    total, *others = parts
+    if others:
+        total = _extreme(functional.stack(parts), p) if math.isinf(p) else functional.sum(functional.stack(parts))
+    if not math.isinf(p):
         total = elementwise.sqrt(total) if p == 2 else elementwise.pow(total, 1 / p)
     total = total.to(dtype=dtype)
     if error_if_nonfinite and not math.isfinite(total.item()):
@@ -60,12 +67,9 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
 
 def _power_sum(x: Tensor, p: float) -> Tensor:
     """The sum of |x|^p, or for an infinite p the largest |x|, or the smallest."""
-    flat = movement.reshape(x, (1, -1))
-    if p == 2:
-        return movement.reshape(linalg.matmul(flat, flat, transpose_b=True), ())
     if not x.spec.numel:
         return functional.zeros((), dtype=x.spec.dtype, device=x.storage.device)
-    size = elementwise.abs(flat)
+    size = elementwise.abs(x)
     return _extreme(size, p) if math.isinf(p) else functional.sum(elementwise.pow(size, p))
 
 
@@ -78,8 +82,17 @@ def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float
                           foreach: bool | None = None) -> None:
     """Multiply every gradient by min(1, max_norm / (total_norm + 1e-6)), in place."""
     factor = elementwise.clamp(float(max_norm) / (total_norm + 1e-6), None, 1.0)
+    # Those of one device and dtype at once, but tensors over the same memory one after the other.
+    groups: dict[Any, list[Tensor]] = {}
+    before = Counter[int]()
     for grad in _gradients(parameters):
-        grad.mul_(factor.to(device=grad.device, dtype=grad.dtype))
+        if grad.spec.contiguous:
+            groups.setdefault((grad.device, grad.dtype, before[id(grad.storage)]), []).append(grad)
+            before[id(grad.storage)] += 1
+        else:
+            grad.mul_(factor.to(device=grad.device, dtype=grad.dtype))
+    for (device, dtype, _), same in groups.items():
+        optimizer.scale_(same, factor.to(device=device, dtype=dtype))
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
@@ -106,4 +119,4 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Clamp every element of the gradients to [-clip_value, clip_value], in place."""
     for grad in _gradients(parameters):
-        grad.copy_(elementwise.clamp(grad, -float(clip_value), float(clip_value)))
+        grad.clamp_(-float(clip_value), float(clip_value))
