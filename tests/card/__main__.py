@@ -21,6 +21,8 @@ from tests.card.session import start
 
 
 def main() -> None:
+    if len(sys.argv) < 3 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     folder = Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # On the path of every interpreter that the command starts.
