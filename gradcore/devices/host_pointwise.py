@@ -45,6 +45,32 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _bits(mask: Array, size: int) -> Array:
+    """All bits of an integer of ``size`` bytes where the mask is set."""
+    bits: Array = np.negative(mask.view(np.int8), dtype=f"i{size}")
+    return bits
+
+
+def keep(mask: Array, x: Array) -> Array:
+    """``x`` where the mask is set, else 0.
+
+    By bits, as in :func:`choose`: ``np.where`` takes three times as long for a mask that a processor cannot foresee.
+    """
+    bits = _bits(mask, x.itemsize)
+    np.bitwise_and(bits, x.view(bits.dtype), bits)
+    return bits.view(x.dtype)
+
+
+def choose(mask: Array, x: Array, y: Any) -> Array:
+    """``x``, of 4 or 8 bytes, where the mask is set, else ``y``, an array of its shape and dtype or a number."""
+    bits = _bits(mask, x.itemsize)
+    other: Array = np.asarray(y, x.dtype).view(bits.dtype)
+    made: Array = np.bitwise_xor(x.view(bits.dtype), other)
+    np.bitwise_and(made, bits, made)
+    np.bitwise_xor(made, other, made)
+    return made.view(x.dtype)
+
+
 def pow(x: Any, y: Any, out: Array) -> None:
     if out.dtype.kind not in "iu" or not isinstance(y, np.ndarray):
         np.power(x, y, out, casting="unsafe")

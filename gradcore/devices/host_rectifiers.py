@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import Array, kernel
-from gradcore.devices.host_pointwise import pointwise
+from gradcore.devices.host_pointwise import choose, keep, pointwise
 
 
 @kernel
@@ -66,8 +66,30 @@ def _sigmoid(x: Array) -> Any:
 
 
 def _log1p_exp(x: Array) -> Any:
-    """log(1 + exp(x)) without overflow."""
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    """log(1 + exp(x)) without overflow.
+
+    NumPy has vector instructions for log everywhere, for log1p on some processors only; the second term is what rounding 1 + u
+    has lost.
+    """
+    u = np.abs(x)
+    np.negative(u, u)
+    np.exp(u, u)
+    w = 1 + u
+    lost = w - 1
+    np.subtract(lost, u, lost)
+    np.divide(lost, w, lost)
+    np.log(w, w)
+    np.subtract(w, lost, w)
+    return np.add(np.maximum(x, 0, out=u), w, w)
+
+
+def _expm1(x: Array) -> Any:
+    """exp(x) - 1 for x <= 0, for the same reason by tanh(x / 2)."""
+    t = x / 2
+    np.tanh(t, t)
+    below = 1 - t
+    np.multiply(t, 2, t)
+    return np.divide(t, below, t)
 
 
 @pointwise
@@ -119,7 +141,7 @@ def hardsigmoid(x: Array) -> Any:
 
 @pointwise
 def hardsigmoid_grad(dy: Array, x: Array) -> Any:
-    return np.where((x > -3) & (x < 3), dy / 6, 0)
+    return keep((x > -3) & (x < 3), dy / 6)
 
 
 @pointwise
@@ -129,32 +151,38 @@ def hardswish(x: Array) -> Any:
 
 @pointwise
 def hardswish_grad(dy: Array, x: Array) -> Any:
-    return np.where(x <= -3, 0, dy * np.where(x < 3, x / 3 + 0.5, 1))
+    return keep(~(x <= -3), dy * choose(x < 3, x / 3 + 0.5, 1))
 
 
 @pointwise
 def leaky_relu(x: Array, slope: Any) -> Any:
+    if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
+        return np.maximum(x, x * slope)
     return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 
 @pointwise
 def leaky_relu_grad(dy: Array, x: Array, slope: Array) -> Any:
-    return np.where(x > 0, dy, dy * slope)
+    if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
+        return choose(x > 0, dy, dy * slope)
+    factor = np.greater(x, 0).astype(x.dtype)
+    np.maximum(factor, slope, out=factor)
+    return np.multiply(factor, dy, factor)
 
 
 @pointwise
 def hardshrink(x: Array, lambd: Array) -> Any:
-    return np.where(np.abs(x) <= lambd, 0, x)
+    return keep(~(np.abs(x) <= lambd), x)
 
 
 @pointwise
 def softshrink(x: Array, lambd: Array) -> Any:
-    return np.where(np.abs(x) <= lambd, 0, x - np.copysign(lambd, x))
+    return keep(~(np.abs(x) <= lambd), x - np.copysign(lambd, x))
 
 
 @pointwise
 def shrink_grad(dy: Array, x: Array, lambd: Array) -> Any:
-    return np.where(np.abs(x) <= lambd, 0, dy)
+    return keep(~(np.abs(x) <= lambd), dy)
 
 
 @pointwise
@@ -164,22 +192,22 @@ def threshold(x: Array, threshold: Array, value: Array) -> Any:
 
 @pointwise
 def elu(x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    return np.where(x > 0, scale * x, scale * alpha * np.expm1(np.minimum(x, 0) * inner))
+    return choose(x > 0, scale * x, scale * alpha * _expm1(np.minimum(x, 0) * inner))
 
 
 @pointwise
 def elu_grad(dy: Array, x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    return dy * np.where(x <= 0, scale * alpha * inner * np.exp(np.minimum(x, 0) * inner), scale)
+    return dy * choose(x <= 0, scale * alpha * inner * np.exp(np.minimum(x, 0) * inner), scale)
 
 
 @pointwise
 def softplus(x: Array, *, beta: float, threshold: float) -> Any:
-    return np.where(x * beta > threshold, x, _log1p_exp(x * beta) / beta)
+    return choose(x * beta > threshold, x, _log1p_exp(x * beta) / beta)
 
 
 @pointwise
 def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
-    return np.where(x * beta > threshold, dy, dy * _sigmoid(x * beta))
+    return choose(x * beta > threshold, dy, dy * _sigmoid(x * beta))
 
 
 @kernel
@@ -190,4 +218,4 @@ def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
 
 @pointwise
 def hardtanh_grad(dy: Array, x: Array, *, low: float, high: float) -> Any:
-    return np.where((x <= low) | (x >= high), 0, dy)
+    return keep(~((x <= low) | (x >= high)), dy)
