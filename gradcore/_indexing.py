@@ -59,10 +59,10 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
             movement.copy_(part, _without_ones(value, part.spec.ndim))
         else:
             creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
-                part, upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=is_plain(value)))
+                part, upload(np.asarray(value, x.spec.dtype), x.storage.device, numbers=is_plain(value)))
         return
     if not isinstance(value, Value):
-        value = upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=is_plain(value))
+        value = upload(np.asarray(value, x.spec.dtype), x.storage.device, numbers=is_plain(value))
     value = movement.cast_to(value, part.spec)
     part, position, dim, count = _one_index(part, tensors)
     merged = _merged(part, dim, count)
@@ -157,7 +157,7 @@ class _Mask:
         return [(out + k, self._upload(places, x), 1) for k, places in enumerate(np.nonzero(self.values))]
 
     def _upload(self, places: np.ndarray[Any, Any], x: Any) -> Any:
-        return upload(places, x.storage.device, constant=self._plain)
+        return upload(places, x.storage.device, numbers=self._plain)
 
 
 def _item(item: Any) -> Any:
@@ -199,7 +199,7 @@ def _index_tensor(item: Any, length: int, device: Device) -> Any:
                    f"{item!r}")
     if array.size:
         check_bounds(int(array.min()), int(array.max()), length, True)
-    return upload(array.astype(np.int64), device, constant=is_plain(item))
+    return upload(array.astype(np.int64), device, numbers=is_plain(item))
 
 
 def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:

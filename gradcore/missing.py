@@ -67,7 +67,9 @@ def mark(kind: Any, path: str) -> None:
 
 
 def watch(module: ModuleType, path: str) -> None:
-    """Give a module, PyTorch's ``path``, what answers for names that it has not."""
+    """Give a module, PyTorch's ``path``, what answers for names that it has not, those of modules in it included."""
+    if not hasattr(module, "__path__"):
+        module.__path__ = []
     module.__getattr__ = lookup(module.__name__, path)  # type: ignore[method-assign]
 
 
@@ -101,14 +103,15 @@ def _text(owner: str, path: str, name: str) -> str:
 def nearest(path: str, name: str) -> str:
     """What to use for PyTorch's ``path.name``: a sentence that names something that is there."""
     here = f"{name}_" if _has(_at(path), f"{name}_") else None
-    told = _told().get(f"{path}.{name}") or (here and _path(path, here)) or _elsewhere(name) or _told().get(name)
+    told = _told().get(f"{path}.{name}") or _told().get(f"{path}.*") or (here and _path(path, here)) or _elsewhere(name)
+    told = told or _told().get(name)
     stem = name.removesuffix("_")
     if told is None and stem != name and _has(_at(path), stem):
         told = f"x.copy_(x.{stem}(...))" if path == "Tensor" else _path(path, stem)
     variants = stem, name.removesuffix("_ex"), name.removesuffix("_copy"), name.removeprefix("Lazy")
     for same in (*variants, variants[-1].replace("3d", "2d")):
         told = told or (_path(path, same) if _has(_at(path), same) else _elsewhere(same))
-    return f"Nearest: {told or _told().get(f'{path}.*') or 'see docs/ops.md and docs/pytorch.md'}"
+    return f"Nearest: {told or 'see docs/ops.md and docs/pytorch.md'}"
 
 
 def _elsewhere(name: str) -> str | None:

@@ -21,17 +21,17 @@ MOST = 10_000
 
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input",
-           constant: bool = False) -> Any:
+           constant: bool = False, numbers: bool = False) -> Any:
     """A new tensor with the host's values. Uploads allocate on every device alike, on the CPU too.
 
-    ``constant`` says that only shapes and attributes decide the values, and that nothing writes to them, so a replay may use
-    those of the traced run.
+    ``constant`` says that only shapes and attributes decide the values, ``numbers`` that they are Python's, and both that
+    nothing writes to them, so a replay may use those of the traced run.
     """
     device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
     value = fresh(device, spec, _tag(op, role, spec), local.state.node)
-    if constant and is_traced(device):
-        device.ledger.log.constant(value.storage)  # type: ignore[union-attr]
+    if (constant or numbers) and is_traced(device):
+        device.ledger.log.constant(value.storage, numbers)  # type: ignore[union-attr]
     device.upload(value.storage, spec, values)
     return value
 

@@ -99,7 +99,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = values.astype(get_default_dtype())
     elif not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    result = upload(values, device, op="tensor", constant=constant)
+    result = upload(values, device, op="tensor", numbers=constant)
     if constant:
         # Each replay makes it again, for what is written to it or held of it.
         result = movement.clone(result)

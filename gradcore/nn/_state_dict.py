@@ -92,8 +92,8 @@ class Stateful:
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
 
-        With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs.
-        Raises RuntimeError, before anything is copied, with a list of all size mismatches and, if ``strict``, all missing and
+        With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs, and
+        parameters lose their gradients. Raises RuntimeError, before anything is copied, with a list of all size mismatches and, if ``strict``, all missing and
         unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
@@ -240,6 +240,9 @@ class _Loading:
                     value, device=None if self.assign else target.device)
                 if self.assign:
                     was = TAGS[target.storage.block.tag]
+                    if target.grad is not None:
+                        # It is of the values before, and perhaps of another dtype or device.
+                        target.grad = None
                     target.data = given.detach()
                     owners.retag(target, role=was.role, layer=was.layer, network=was.network)
                 else:

@@ -14,8 +14,9 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
-from gradcore.program.guards import buffer_of, has_buffer
+from gradcore.program.guards import MOST_INSIDE, buffer_of, has_buffer
 from gradcore.program.libraries import is_opaque
+from gradcore.program.unseen import LONG
 from gradcore.spec import TensorSpec
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
@@ -96,11 +97,19 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
     return id(x)
 
 
-def unknown_among(kept: list[Any]) -> list[str]:
-    """Reasons against a replay: arguments that a key identifies, but that give something else each time, or may."""
-    return [f"an argument is a {type(a).__name__}, " + ("which gives different values each time" if isinstance(a, Iterator)
-                                                        else "whose state no guard can see")
-            for a in kept if isinstance(a, Iterator) or is_opaque(a)]
+def unknown_among(kept: list[Any], numbers: bool) -> list[str]:
+    """Reasons against a replay: arguments that a key identifies, but that give something else each time, or may.
+
+    ``numbers`` says that the run made tensors of Python numbers.
+    """
+    long = [f"a {type(a).__name__}" for a in kept if isinstance(a, LONG) and not isinstance(a, deque) and not has_buffer(a)]
+    if len(kept) > MOST_INSIDE:
+        long.append("with many objects")
+    long = [f"it makes a tensor of Python numbers, and an argument, {what}, has too many items to be compared"
+            for what in long if numbers]
+    return long + [f"an argument is a {type(a).__name__}, "
+                   + ("which gives different values each time" if isinstance(a, Iterator) else "whose state no guard can see")
+                   for a in kept if isinstance(a, Iterator) or is_opaque(a)]
 
 
 def contents(arguments: Any, leaves: bool) -> Any:

@@ -95,7 +95,11 @@ class Steps:
 
     def __enter__(self) -> Steps:
         if sys.gettrace() is None:
+            # Python 3.12 follows instructions only if some frame has asked for it by now. No variable may refer to the frame
+            # that it is in, which would never be freed.
+            sys._getframe().f_trace_opcodes = True
             sys.settrace(self._follow)
+            sys._getframe().f_trace_opcodes = False
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -105,6 +109,8 @@ class Steps:
     def _follow(self, frame: FrameType, event: str, arg: Any) -> Any:
         if is_inside(frame.f_code) or is_library(frame.f_code.co_filename) or not _assigns(frame.f_code):
             return None
+        # Python 3.13 takes note of the wish for instructions only from a frame that has a function for them.
+        frame.f_trace = self._note
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         return self._note
 
@@ -113,11 +119,14 @@ class Steps:
             self._ran.setdefault(frame.f_code, Counter())[frame.f_lasti] += 1
         return self._note
 
-    def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]]) -> bool:
+    def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]],
+                dropped: Container[tuple[CodeType, int]]) -> bool:
         """Did the assignment run more often than the runs of it, or of its operator, that were ``harmless``?
 
-        If nothing is known of its code, one harmless run speaks for all.
+        If nothing is known of its code, only those that have ``dropped`` a gradient are taken for harmless.
         """
         ran = self._ran.get(code)
-        times = 1 if ran is None else max(ran[at] for at in range(of.start, of.at + 1))
+        if ran is None:
+            return (code, of.at) not in dropped
+        times = max(ran[at] for at in range(of.start, of.at + 1))
         return times > max(harmless[code, of.at], harmless[code, of.operator])

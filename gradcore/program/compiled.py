@@ -175,7 +175,9 @@ class Compiled:
         if self._check_every:
             self._calls += 1
             if self._calls % self._check_every == 0:
-                return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
+                with busy:
+                    # The function is told that it is compiled, as in its trace.
+                    return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
         outputs = entry.replay.run(tensors)
         for module, mode in entry.replay.trace.modes:
             module().training = mode
@@ -219,7 +221,7 @@ class Compiled:
         if entered.hooked and tracing.ran_backward():
             trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
         trace.obstacles += unrelated
-        trace.obstacles += unknown_among(kept)
+        trace.obstacles += unknown_among(kept, tracing.made_of_numbers())
         trace.obstacles += made_anew(shape, [*kept, self._function, getattr(self._function, "__self__", None)], tracing.guards)
         if before != contents((args, kwargs), self._take_leaves):
             trace.obstacles.append("the function modifies an argument, which a replay would not do")

@@ -7,7 +7,7 @@ from types import CodeType, FrameType
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
 from gradcore.nn.module import Module
-from gradcore.program.guards import equal, is_plain
+from gradcore.program.guards import copied, equal, is_plain
 
 SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined]
@@ -15,11 +15,11 @@ _REQUIRES_GRAD: CodeType = Gradients.requires_grad.fset.__code__  # type: ignore
 _SETS_ATTRIBUTE: CodeType = Module.__setattr__.__code__
 _PUTS: CodeType = Module._put.__code__
 #: The in-place operators. What they return, which the statement assigns, is the tensor that was there.
-_OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
+OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
                        if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
                                                          "xor", "lshift", "rshift")})
-#: What an assignment of the user's calls, or the operator whose result it assigns.
-ASSIGNING = _OPERATORS | {SETS_GRADIENT, _SETS_DATA, _REQUIRES_GRAD, _SETS_ATTRIBUTE}
+#: What an assignment of the user's calls.
+ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, _REQUIRES_GRAD, _SETS_ATTRIBUTE))
 
 
 def is_harmless(frame: FrameType) -> bool:
@@ -28,8 +28,6 @@ def is_harmless(frame: FrameType) -> bool:
     ``frame`` is that of the call, which has just begun.
     """
     code, given = frame.f_code, frame.f_locals
-    if code in _OPERATORS:
-        return True
     owner, value = given["self"], given.get("value")
     if code is SETS_GRADIENT:
         return value is None
@@ -40,4 +38,5 @@ def is_harmless(frame: FrameType) -> bool:
     if code not in (_SETS_ATTRIBUTE, _PUTS) or given["name"] not in owner.__dict__:
         return False
     there = owner.__dict__[given["name"]]
-    return there is value or (is_plain(there) and is_plain(value) and equal(there, value))
+    # A list with the same items is another list.
+    return there is value or (is_plain(value) and copied(value) is value and equal(there, value))

@@ -51,6 +51,7 @@ from gradcore.program.libraries import is_of_library, is_opaque, is_whole
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer
 from gradcore.program.names import Names, globals_of, imports_of
 from gradcore.program.passed import id_in
+from gradcore.program.unseen import LONG, Unseen
 
 #: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
@@ -139,7 +140,9 @@ class Reach:
         elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
             yield Items(name, look), (*key, "ids")
-            if self._enters(value) and len(value) <= MOST_INSIDE:
+            if len(value) > MOST_INSIDE:
+                yield Unseen(name, object, None, identical), (*key, "unseen")
+            elif self._enters(value):
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
                     at = given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
@@ -151,6 +154,7 @@ class Reach:
             yield Items(name, look), (*key, "ids")
             if len(value) > MOST_INSIDE:
                 yield Guard(name, look, dict(value), same_entries), key
+                yield Unseen(name, object, None, identical), (*key, "unseen")
             elif self._enters(value):
                 for k, item in value.items():
                     label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", given(k)
@@ -158,6 +162,8 @@ class Reach:
                                              item, (*key, "item", id(k)))
         else:
             yield self._identity(name, look, value), key
+            if isinstance(value, LONG):
+                yield Unseen(name, object, None, identical), (*key, "unseen")
             if is_opaque(value):
                 yield Opaque(f"{name}, a {type(value).__name__}", object, None, identical), (*key, "opaque")
             yield from self.of_object(value)

@@ -35,6 +35,8 @@ def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
     texts = _text(now), _text(was)
     if texts[0] == texts[1] and texts[0] in (_LEAF, _OBJECT):
         return another(name, texts[0] == _LEAF)
+    if texts[0] == texts[1] and isinstance(now[0], TensorSpec) and now[0].strides != was[0].strides:
+        return f"{name}, {texts[0]}, has strides {now[0].strides} and had {was[0].strides}"
     return f"{name} is {texts[0]} and was {texts[1]}" if all(texts) and texts[0] != texts[1] else f"{name} has changed"
 
 

@@ -27,7 +27,8 @@ from gradcore.spec import TensorSpec
 #: The name of the node at which a trace ends and the graph of an argument begins.
 ARGUMENT = "Argument"
 #: Frames that pass a call on to a function which says more; and what users write for special methods.
-_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "<genexpr>", "<listcomp>", "<lambda>"))
+_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "wrapped", "_trace", "<genexpr>", "<listcomp>",
+                         "<lambda>"))
 _WRITTEN = {"__bool__": "`if tensor:` or the like", "__repr__": "printing", "__str__": "printing", "__format__": "printing",
             "__getitem__": "an index with a mask", "__setitem__": "an index with a mask", "__contains__": "`in tensor`",
             "__array__": "an array of it", "__index__": "a tensor in the place of an integer"}
@@ -53,6 +54,8 @@ def _asked() -> str:
         if frame.f_code.co_name not in _PASSING_ON:
             name = frame.f_code.co_name
         frame = frame.f_back
+    if local.state.anomaly and name in ("backward", "a read"):
+        return "anomaly detection, which looks for NaN in gradients"
     return _WRITTEN.get(name, f"{name.strip('_') if name.startswith('__') else name}()")
 
 
@@ -80,6 +83,8 @@ class TraceLog(Tracer):
         self.first = next_number()
         #: By serial: storages that the library filled with values that depend on shapes and attributes only.
         self.constants: dict[int, Storage] = {}
+        #: Are some of them Python numbers, which came from anywhere?
+        self.numbers = False
         #: If the run from now on is to be undone: what is written to, by serial, with its version and bytes of before.
         self.undo: dict[int, tuple[Storage, int, Any]] | None = None
 
@@ -103,9 +108,10 @@ class TraceLog(Tracer):
         else:
             self.leaves.setdefault(node, value.storage.serial)
 
-    def constant(self, storage: Storage) -> None:
-        """The values uploaded to this storage are the same in every run."""
+    def constant(self, storage: Storage, numbers: bool) -> None:
+        """The values uploaded to this storage, perhaps ``numbers`` of Python's, are the same in every run."""
         self.constants[storage.serial] = storage
+        self.numbers |= numbers
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """An op runs. Its outputs are not held."""

@@ -93,6 +93,10 @@ class Tracing:
             # The caller may never ask for the gradient.
             self._refused.append(f"its result has a graph, of which a backward raises {type(error).__name__}: {error}")
 
+    def made_of_numbers(self) -> bool:
+        """Did the run make tensors of Python numbers?"""
+        return any(r.log.numbers for r in self._recorders)
+
     def leaves(self) -> list[Leaf]:
         """The leaves that existed when the run began."""
         return [leaf for recorder in self._recorders for leaf in recorder.before]
@@ -115,7 +119,7 @@ class Tracing:
         if not ran:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
-        trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes()]
+        trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"

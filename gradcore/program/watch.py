@@ -30,7 +30,7 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
-from gradcore.program.harmless import ASSIGNING, SETS_GRADIENT, is_harmless
+from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, is_harmless
 from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import is_optimizer
 from gradcore.program.names import Names, names_of
@@ -38,6 +38,7 @@ from gradcore.program.newness import New
 from gradcore.program.outside import Outside
 from gradcore.program.passed import is_generated, line_of, passed, takes_first, users_line
 from gradcore.program.reach import Found, Reach, given
+from gradcore.program.unseen import Unseen
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
@@ -85,6 +86,8 @@ class Watcher:
         self.keeping: set[CodeType] = set()
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
+        #: Instructions that set the gradient of a tensor to None, which a replay does too.
+        self.dropped: set[tuple[CodeType, int]] = set()
         #: Leaves whose ``grad`` was read and was None; those of which user code read a gradient, with its serial; and by id the
         #: parameters that require none. Weakly: those that the function makes are to be freed.
         self.without: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
@@ -123,6 +126,9 @@ class Watcher:
         if self._outside.tells(frame, event, arg):
             return
         self._outside.saw(frame, event, arg)
+        if event == "return" and code in OPERATORS and arg is not None:
+            # If it raises, nothing is assigned.
+            self._saw_harmless(frame)
         if event not in ("call", "c_call") or is_library(code.co_filename):
             return
         inside = is_inside(code)
@@ -131,9 +137,10 @@ class Watcher:
                 self._saw_builtin(frame, arg)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code in ASSIGNING and frame.f_back is not None and is_harmless(frame):
-            self.harmless[frame.f_back.f_code, frame.f_back.f_lasti] += 1
-        if code is SETS_GRADIENT and frame.f_locals["value"] is None:
+        if code in ASSIGNING and is_harmless(frame):
+            self._saw_harmless(frame)
+        if code is SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
+            self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
             # If there is a gradient the next time, a replay has to drop it.
             self._saw_gradient_read(first, None)
         if code is _GETS_GRADIENT and first is not None:
@@ -160,6 +167,11 @@ class Watcher:
             self._saw_arguments(frame)
         if not inside:
             self._saw_variables(frame)
+
+    def _saw_harmless(self, frame: FrameType) -> None:
+        """Record that the caller's instruction changed nothing that a replay would not."""
+        if frame.f_back is not None:
+            self.harmless[frame.f_back.f_code, frame.f_back.f_lasti] += 1
 
     def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
         """Record a read of ``grad``: of a tensor that has none, or by the user's code of one that has."""
@@ -283,14 +295,17 @@ class Watcher:
         """All attributes that the functions name."""
         return Names().union(*map(names_of, self.called.codes()))
 
-    def changes(self) -> list[str]:
-        """Reasons against a replay: what the functions changed in Python objects, which a replay would not do."""
+    def changes(self, numbers: bool) -> list[str]:
+        """Reasons against a replay: what the functions changed in Python objects, which a replay would not do.
+
+        ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
+        """
         # A constructor assigns to a new object.
         containers = [(of.code, of.containers()) for of in self.called.found]
         found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code, names in containers
                  if code.co_name not in ("__init__", "__post_init__")
                  for a in assigned(code, names, code in self.keeping)
-                 if self._steps.changes(code, a, self.harmless)]
+                 if self._steps.changes(code, a, self.harmless, self.dropped)]
         found += self.drawn
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
@@ -300,7 +315,8 @@ class Watcher:
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(guard.refusal() for guard in self.began.values() if not guard.holds()), *self._counts()]
+        return found or [*(guard.refusal() for guard in self.began.values()
+                           if not guard.holds() and (numbers or not isinstance(guard, Unseen))), *self._counts()]
 
     def _counts(self) -> list[str]:
         """Reasons against a replay: plain data that an optimizer of the user's changed in its state."""

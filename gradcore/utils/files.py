@@ -129,15 +129,17 @@ def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def load(f: Place, map_location: str | Device | Callable[..., Any] | None = None, *, weights_only: bool = True,
-         mmap: bool | None = None) -> Any:
+def load(f: Place, map_location: str | Device | dict[str, Any] | Callable[..., Any] | None = None, *,
+         weights_only: bool = True, mmap: bool | None = None) -> Any:
     """Read what :func:`save` wrote, or the tensors of any safetensors file as a dict.
 
-    Tensors are on the CPU, or the device ``map_location``; a function, such as ``lambda storage, location: storage``, leaves
-    them on the CPU. A file cannot run code, so ``weights_only`` makes no difference; ``mmap`` has no effect.
+    Tensors are on the CPU, or the device ``map_location``, or where it, as a dict, maps ``"cpu"``; a function, such as
+    ``lambda storage, location: storage``, leaves them on the CPU. A file cannot run code, so ``weights_only`` makes no
+    difference; ``mmap`` has no effect.
     Raises :class:`SafetensorsError`, which says what is wrong, for any other file, and OSError.
     """
-    place = None if callable(map_location) else map_location
+    # A file does not say on which device a tensor was.
+    place = map_location.get("cpu") if isinstance(map_location, dict) else None if callable(map_location) else map_location
     if isinstance(f, (str, os.PathLike)):
         path = Path(f)
         with open(path, "rb") as file:

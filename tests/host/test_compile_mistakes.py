@@ -87,9 +87,8 @@ def test_a_value_that_is_read_raises_and_names_the_line(read: Any, by: str) -> N
         read(x)
         return x * 2
 
-    compiled = gradcore.compile(f)
     with raises(TraceError, "test_compile_mistakes.py", f"on the host, by {by}. A traced"):
-        compiled(gradcore.ones(3))
+        gradcore.compile(f)(gradcore.ones(3))
     assert gradcore.compile(lambda x: x * 2)(gradcore.ones(3)).tolist() == [2, 2, 2]
 
 

@@ -329,3 +329,12 @@ def test_dropout_module_rests_in_eval() -> None:
     m = nn.Dropout(0.9)
     x = gradcore.ones(100)
     assert m.eval()(x) is x and (m.train()(x).numpy() == 0).sum() > 50
+
+
+def test_parameters_that_take_over_values_lose_their_gradients() -> None:
+    m = nn.Linear(3, 2)
+    m(gradcore.ones(1, 3)).sum().backward()
+    m.load_state_dict({k: v.double() for k, v in m.state_dict().items()}, assign=True)
+    assert m.weight.grad is None and m.bias.grad is None
+    m(gradcore.ones(1, 3, dtype=gradcore.float64)).sum().backward()
+    assert m.weight.grad.dtype == gradcore.float64

@@ -8,7 +8,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.errors import DeviceError
+from gradcore.errors import DeviceError, TraceError
 
 
 def test_the_device_of_a_tutorial() -> None:
@@ -37,8 +37,9 @@ def test_a_process_is_alone() -> None:
     import gradcore.distributed as dist
     assert not dist.is_available() and not (dist.is_available() and dist.is_initialized())
     assert not hasattr(dist, "all_reduce")
-    with pytest.raises(ImportError, match="Nearest: one process on one device"):
-        exec("from gradcore.distributed import init_process_group")
+    for line in ("from gradcore.distributed import init_process_group", "import gradcore.distributed.fsdp"):
+        with pytest.raises(ImportError, match="Nearest: one process on one device"):
+            exec(line)
 
 
 def test_a_function_that_is_kept_out_of_programs() -> None:
@@ -63,3 +64,19 @@ def test_a_function_that_is_kept_out_of_programs() -> None:
     again = gradcore.compile(lambda x: doubled(x) * (3 if gradcore.compiler.is_compiling() else 0))
     gradcore.compiler.cudagraph_mark_step_begin()
     assert [again(gradcore.ones(1)).item() for _ in range(2)] == [6.0, 6.0] and len(again.programs) == 1
+    checked = gradcore.compile(lambda x: x * (2 if gradcore.compiler.is_compiling() else 3), check_every=2)
+    assert [checked(gradcore.ones(1)).item() for _ in range(5)] == [2.0] * 5
+
+
+def test_what_looks_for_nan_in_a_trace_is_named() -> None:
+    w = gradcore.ones(2, requires_grad=True)
+    with gradcore.autograd.detect_anomaly(), pytest.raises(TraceError, match="by anomaly detection, which looks for NaN"):
+        gradcore.compile(lambda x: (x * w).sum().backward())(gradcore.ones(2))
+
+
+def test_the_strides_of_an_argument_are_told() -> None:
+    compiled, x = gradcore.compile(lambda x: x * 2), gradcore.ones(1, 9)
+    for k in (8, 9):
+        compiled(x[:, :k].T.T[:, -1:])
+        x = gradcore.ones(1, 9 + k)
+    assert compiled.traces[1] == "argument 0, float32[1, 1] on cpu, has strides (17, 1) and had (9, 1)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -172,3 +173,43 @@ def test_a_tensor_of_numbers_is_another_in_each_call() -> None:
 def test_what_no_guard_compares_is_refused(data: Any) -> None:
     with raises(TraceError, "makes a tensor from host data"):
         gradcore.compile(lambda x: x.sum() + gradcore.tensor(data))(image(0))
+
+
+LONG: dict[str, Callable[[], Any]] = {
+    "list": lambda: list(range(10_001)), "dict": lambda: {k: k for k in range(10_001)}, "array": lambda: np.arange(10_001),
+    "lists": lambda: [[k] for k in range(10_001)], "objects": lambda: [SimpleNamespace(q=[k]) for k in range(1_001)]}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("given", [False, True], ids=["global", "argument"])
+def test_numbers_out_of_what_is_too_long_for_guards_are_those_of_each_call(kind: str, given: bool) -> None:
+    data = LONG[kind]()
+
+    def first(rows: Any) -> float:
+        found = rows[0]
+        return found.q[0] if kind == "objects" else found[0] if kind == "lists" else int(found)
+
+    def f(x: Any, rows: Any) -> Any:
+        return gradcore.tensor([first(rows)]) * x
+
+    def g(x: Any) -> Any:
+        return gradcore.tensor([first(data)]) * x
+
+    compiled = gradcore.compile(f if given else g)
+    for k in range(3):
+        if kind in ("objects", "lists"):
+            (data[0].q if kind == "objects" else data[0])[0] = k
+        else:
+            data[0] = k
+        assert compiled(gradcore.ones(1), *([data] if given else [])).tolist() == [k]
+    # Lists and dicts that are arguments are compared item by item.
+    refused = "has too many items to be compared" in compiled.explain()
+    assert refused == (not given or kind in ("array", "objects")), compiled.explain()
+
+
+def test_a_long_list_is_no_obstacle_to_other_functions() -> None:
+    data = LONG["list"]()
+    compiled = gradcore.compile(lambda x: x * len(data))
+    for _ in range(2):
+        compiled(gradcore.ones(1))
+    assert len(compiled.programs) == 1
