@@ -93,8 +93,8 @@ class Stateful:
         """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
 
         With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs, and
-        parameters lose their gradients. Raises RuntimeError, before anything is copied, with a list of all size mismatches and, if ``strict``, all missing and
-        unexpected keys.
+        parameters lose their gradients. Raises RuntimeError, before anything is copied, with a list of all size mismatches and,
+        if ``strict``, all missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
