@@ -36,6 +36,9 @@ WORDS: dict[str, str] = {
     "gradcore.special.multigammaln": "mvlgamma mvlgamma_",
     "numpy.fft on x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
         hann_window kaiser_window signal""",
+    "gradcore.nn.utils.parametrize, with a mask": "prune",
+    "the package tensorboardX, whose SummaryWriter takes numbers and arrays": "tensorboard",
+    "timeit, with gradcore.cuda.synchronize before the clock is read": "benchmark ThroughputBenchmark",
     "gradcore.sort": "nanquantile",
     "numpy.histogram on x.detach().numpy()": "histc histogram histogramdd",
     "gradcore.scatter_add and gradcore.index_add": """index_reduce index_reduce_ segment_reduce

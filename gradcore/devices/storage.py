@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gradcore.errors import NotCovered
 from gradcore.memory.resource import Block, Stream
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Storage:
         #: Weak references to the views, whose history a recorded write changes, each with whether the graph was recorded when
         #: the view was taken; None before the first.
         self.views: list[Any] | None = None
+
+    def __call__(self) -> None:
+        """Raise :class:`NotCovered`: in PyTorch ``x.storage`` is a method."""
+        raise NotCovered("torch.Tensor.storage is not implemented by gradcore, where x.storage is the memory that views share. "
+                         "Nearest: x.storage.nbytes, x.data_ptr() and x.storage_offset()")
 
     def __del__(self) -> None:
         try:

@@ -1,7 +1,10 @@
-"""Multi-head attention."""
+"""Multi-head attention, and PyTorch's choice among kernels of attention."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
 
 from gradcore import functional
@@ -15,6 +18,27 @@ from gradcore.nn.parameter import Parameter
 from gradcore.ops import linalg, movement
 
 Tensor = Any
+
+
+class SDPBackend(IntEnum):
+    """PyTorch's kernels of attention."""
+
+    ERROR = -1
+    MATH = 0
+    FLASH_ATTENTION = 1
+    EFFICIENT_ATTENTION = 2
+    CUDNN_ATTENTION = 3
+    OVERRIDEABLE = 4
+
+
+@contextmanager
+def sdpa_kernel(backends: SDPBackend | list[SDPBackend], set_priority: bool = False) -> Iterator[None]:
+    """Do nothing: attention has one kernel, which never stores the scores. Raises TypeError for anything but a backend or a
+    list of them."""
+    for backend in backends if isinstance(backends, (list, tuple)) else [backends]:
+        if not isinstance(backend, SDPBackend):
+            raise TypeError(f"sdpa_kernel expected a SDPBackend or a list of them, but got {type(backend).__name__}")
+    yield
 
 
 class MultiheadAttention(Module):

@@ -6,6 +6,7 @@ import copy
 import importlib
 import inspect
 import os
+import pkgutil
 import re
 import textwrap
 import warnings
@@ -45,7 +46,9 @@ def found(path: str, torch: Any) -> list[str]:
     with warnings.catch_warnings():
         # Of names that are to go.
         warnings.simplefilter("ignore", FutureWarning)
-        return _found(path, part, torch)
+        # Modules that PyTorch does not import itself are parts of it, too.
+        beside = [m.name for m in pkgutil.iter_modules(part.__path__)] if path in ("nn.utils", "utils") else []
+        return sorted({*_found(path, part, torch), *(name for name in beside if not name.startswith("_"))})
 
 
 def _found(path: str, part: Any, torch: Any) -> list[str]:

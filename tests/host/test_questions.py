@@ -80,3 +80,21 @@ def test_the_strides_of_an_argument_are_told() -> None:
         compiled(x[:, :k].T.T[:, -1:])
         x = gradcore.ones(1, 9 + k)
     assert compiled.traces[1] == "argument 0, float32[1, 1] on cpu, has strides (17, 1) and had (9, 1)"
+
+
+def test_attention_has_one_kernel_whichever_is_asked_for() -> None:
+    from gradcore.backends.cuda import sdp_kernel
+    from gradcore.nn.attention import SDPBackend, sdpa_kernel
+
+    q = gradcore.rand(2, 3, 5, 4)
+    expected = nn.functional.scaled_dot_product_attention(q, q, q).tolist()
+    gradcore.backends.cuda.enable_flash_sdp(False)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]), sdp_kernel(enable_math=False):
+        assert nn.functional.scaled_dot_product_attention(q, q, q).tolist() == expected
+    with pytest.raises(TypeError, match="expected a SDPBackend or a list of them, but got str"), sdpa_kernel("math"):
+        pass
+
+
+def test_a_storage_is_no_method() -> None:
+    with pytest.raises(NotImplementedError, match=r"Nearest: x\.storage\.nbytes"):
+        gradcore.ones(2).storage()
