@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Container, Iterable, Mapping
+from types import FrameType
 from typing import Any
 
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.events import BORROW, TAGS, Raw, Tag
 from gradcore.memory.resource import Block
@@ -26,8 +27,9 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
 
     ``before`` are the leaves that existed when the run began.
     """
-    def left() -> list[Tag]:
-        return [TAGS[made[serial][7]] for serial in _left(device.ledger.live, log, before, made, kept, results)]
+    def left() -> dict[Tag, int]:
+        """For each tag the serial of one storage."""
+        return {TAGS[made[serial][7]]: serial for serial in _left(device.ledger.live, log, before, made, kept, results)}
 
     tags = left()
     if any(tag.role != "optimizer state" for tag in tags):
@@ -42,7 +44,19 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
     states = dict.fromkeys(f"{tag.site} makes optimizer state, as a first step does" for tag in tags
                            if tag.role == "optimizer state")
     return [*states, *(f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced "
-                       "after the run" for tag in dict.fromkeys(tags) if tag.role != "optimizer state")]
+                       f"after the run{_holder(device.ledger.live.get(serial))}"
+                       for tag, serial in tags.items() if tag.role != "optimizer state")]
+
+
+def _holder(block: Block | None) -> str:
+    """What refers to a tensor over the block, in words; "" if nothing of the user's is found."""
+    storages = [x for x in gc.get_referrers(block) if isinstance(x, Storage)] if block else []
+    tensors = [x for x in gc.get_referrers(*storages) if isinstance(x, Value)] if storages else []
+    holders = [x for x in gc.get_referrers(*tensors) if x is not tensors] if tensors else []
+    if any(isinstance(x, Leaf) for x in holders):
+        return ", as a gradient"
+    kinds = [type(x).__name__ for x in holders if not isinstance(x, (Value, Node, FrameType))]
+    return f", by a {kinds[0]}" if kinds else ""
 
 
 def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], made: Iterable[int], kept: set[int],

@@ -77,6 +77,9 @@ class Tracing:
             roots = [k for k in roots if is_held(outputs[k], swept)]
         if not roots or len(ran) != 1:
             return
+        if any(t.edge is not None and type(t.edge[0]) is Leaf and t.edge[0] not in ran[0].before for t in arguments):
+            self._refused.append("it makes an argument require a gradient: call x = x.detach().requires_grad_() inside")
+            return
         if hooked([outputs[k] for k in roots], ran[0].log.first) or any(
                 t.edge is not None and t.edge[0].hooks is not None for t in arguments):
             # They may do anything, and with placeholders for cotangents it would be wrong.

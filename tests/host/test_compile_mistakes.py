@@ -312,7 +312,7 @@ def test_what_happens_to_python_objects_happens_when_it_is_traced_or_not_at_all(
         warnings.simplefilter("always")
         for k in range(5):
             f(gradcore.full((1,), float(k)))
-    assert [s.item() for s in seen] == [0, 2, 4, 6, 8] and "still referenced after the run" in f.traces[0]
+    assert [s.item() for s in seen] == [0, 2, 4, 6, 8] and "still referenced after the run, by a" in f.traces[0]
 
 
 def test_a_schedule_inside_the_step_is_not_replayed_silently() -> None:

@@ -98,3 +98,21 @@ def test_attention_has_one_kernel_whichever_is_asked_for() -> None:
 def test_a_storage_is_no_method() -> None:
     with pytest.raises(NotImplementedError, match=r"Nearest: x\.storage\.nbytes"):
         gradcore.ones(2).storage()
+
+
+def test_what_keeps_a_result_of_a_trace_is_named() -> None:
+    held: Any = {}
+
+    def stored(x: Any) -> Any:
+        held["y"] = x * 2
+        return x + 1
+
+    def required(x: Any) -> Any:
+        (x.requires_grad_() * 2).sum().backward()
+        return x + 1
+
+    for f, reasons in ((stored, ["after the run, by a dict"]),
+                       (required, ["after the run, as a gradient", "it makes an argument require a gradient: call x = x.detach()"])):
+        compiled = gradcore.compile(f)
+        compiled(gradcore.ones(2))
+        assert all(reason in compiled.traces[0] for reason in reasons), compiled.traces
