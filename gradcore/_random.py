@@ -18,7 +18,7 @@ from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
-from gradcore.engine.state import local
+from gradcore.engine.state import SCOPES, SETUP, local, scoped
 from gradcore.errors import TraceError
 from gradcore.functional.shape import plain
 from gradcore.ops import elementwise, movement, random
@@ -158,7 +158,9 @@ def default_generator(device: str | Device | None = None) -> Generator:
     device = device.compute
     found: Generator | None = device.generator
     if found is None:
-        found = device.generator = Generator(device).manual_seed(_seed[0])
+        # It is no layer's, though one be the first to draw.
+        with scoped(like=SCOPES[SETUP]):
+            found = device.generator = Generator(device).manual_seed(_seed[0])
     return found
 
 

@@ -83,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
     budget = int(options.memory * (1 - options.margin))
 
     def attempt(batch_size: int, limit: int | None, on: Any = "meta") -> StepReport:
-        return _limited(limit, on, lambda: measure(options.model, batch_size, on, chosen, dataset, options.steps, options.seed))
+        # Without a limit only live bytes are asked for, which do not depend on where blocks lie.
+        return _limited(limit, on, lambda: measure(options.model, batch_size, on, chosen, dataset, options.steps, options.seed,
+                                                   limit is not None))
 
     found = find(attempt, budget, options.mode)
     tried, lacking = f"not run on {device}", False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,12 @@ import numpy as np
 import gradcore
 from gradcore import models
 from gradcore.cli.common import make_optimizer
+from gradcore.devices.device import get_device
 from gradcore.models.examples import batch
 from gradcore.report.step import StepReport
+
+#: The most steps until blocks lie as after a step before.
+_SETTLING = 32
 
 
 def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any,
@@ -37,10 +42,12 @@ def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, devi
 
 
 def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
-            seed: int = 0) -> StepReport:
-    """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool.
+            seed: int = 0, settle: bool = False) -> StepReport:
+    """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool; its ``peak.reserved``
+    is the most of any of them.
 
-    The first step creates the optimizer's state, so later steps differ from it.
+    The first step creates the optimizer's state, so later steps differ from it. They also find other gaps, so their blocks
+    come to lie elsewhere, until these lie as after a step before. ``settle`` goes on until then, for at most 32 steps.
     """
     gradcore.manual_seed(seed)
     gradcore.empty_cache(device)
@@ -48,5 +55,10 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
     # On meta, values are not needed, and a batch of any size costs nothing.
     x, y = batch(workload.example, model, batch_size, device == "meta", workload.any_size)
     update = make_optimizer(optimizer, workload.module.parameters())
-    reports = [train_step(workload, update, x, y, device, batch_size=batch_size)[1].report for _ in range(steps)]
-    return max(reports, key=lambda r: r.peak.allocated)
+    reports: list[StepReport] = []
+    layouts: list[Any] = []
+    while len(reports) < steps or (settle and layouts[-1] not in layouts[:-1] and len(reports) < steps + _SETTLING):
+        reports.append(train_step(workload, update, x, y, device, batch_size=batch_size)[1].report)
+        layouts.append(get_device(device).stack.pool.layout())
+    highest = max(reports, key=lambda r: r.peak.allocated)
+    return replace(highest, peak=replace(highest.peak, reserved=max(r.peak.reserved for r in reports)))

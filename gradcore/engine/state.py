@@ -88,7 +88,7 @@ class scoped:
 
     __slots__ = ("_given", "_before")
 
-    def __init__(self, *, like: Tag | None = None, phase: str | None = None, role: str | None = None) -> None:
+    def __init__(self, *, like: Tag | Scope | None = None, phase: str | None = None, role: str | None = None) -> None:
         self._given = like, phase, role
 
     def __enter__(self) -> None:

@@ -72,6 +72,18 @@ class Pool:
         #: Segments that came (True) or went since the ledger last took this list, with index and bytes.
         self.changes: list[tuple[bool, int, int]] = []
 
+    def layout(self) -> tuple[object, ...]:
+        """Where blocks lie, with their owners' tags, and wait: from equal layouts on, equal requests find equal places.
+
+        Segments are numbered by their age among those that there are.
+        """
+        number = {index: k for k, index in enumerate(sorted(self.segments))}
+        live = frozenset((number[b.segment.index], b.offset, b.size, b.tag) for b in self.blocks
+                         if b.serial and b.segment.index in number)
+        waiting = [(k, size, tuple((number[b.segment.index], b.offset) for b in blocks))
+                   for k, stream in enumerate(self.streams) for size, blocks in sorted(stream.waiting.items()) if blocks]
+        return tuple(self.segments[index].nbytes for index in number), live, tuple(waiting)
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:

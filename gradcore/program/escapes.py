@@ -50,13 +50,27 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
 
 def _holder(block: Block | None) -> str:
     """What refers to a tensor over the block, in words; "" if nothing of the user's is found."""
-    storages = [x for x in gc.get_referrers(block) if isinstance(x, Storage)] if block else []
-    tensors = [x for x in gc.get_referrers(*storages) if isinstance(x, Value)] if storages else []
-    holders = [x for x in gc.get_referrers(*tensors) if x is not tensors] if tensors else []
+    storages = [x for x in referrers([block]) if isinstance(x, Storage)] if block else []
+    tensors = [x for x in referrers(storages) if isinstance(x, Value)] if storages else []
+    holders = referrers(tensors) if tensors else []
     if any(isinstance(x, Leaf) for x in holders):
         return ", as a gradient"
     kinds = [type(x).__name__ for x in holders if not isinstance(x, (Value, Node, FrameType))]
     return f", by a {kinds[0]}" if kinds else ""
+
+
+def referrers(objects: list[Any]) -> list[Any]:
+    """What refers to any of the objects, but for this list and the call that asks.
+
+    From Python 3.13 on the tuples that carry the arguments of the call are among the answers: their last item tells them.
+    """
+    end = object()
+    found = []
+    # A comprehension would have a cell that refers to the last item.
+    for x in gc.get_referrers(*objects, end):
+        if x is not objects and not (type(x) is tuple and x and x[-1] is end):
+            found.append(x)
+    return found
 
 
 def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], made: Iterable[int], kept: set[int],
@@ -73,5 +87,5 @@ def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], mad
 
 def _shown_by_tensors(blocks: list[Any]) -> set[int]:
     """The serials of those blocks that a tensor lies in, rather than only what a graph keeps."""
-    storages = [x for x in gc.get_referrers(*blocks) if isinstance(x, Storage)] if blocks else []
-    return {x.storage.serial for x in gc.get_referrers(*storages) if isinstance(x, Value)} if storages else set()
+    storages = [x for x in referrers(blocks) if isinstance(x, Storage)] if blocks else []
+    return {x.storage.serial for x in referrers(storages) if isinstance(x, Value)} if storages else set()

@@ -6,7 +6,6 @@ run had, among the other results, the arguments, and captured tensors, so that a
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FrameType, ModuleType
@@ -17,6 +16,7 @@ import numpy as np
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
+from gradcore.program.escapes import referrers
 from gradcore.program.guards import Guard
 
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
@@ -72,7 +72,7 @@ def _stored(outputs: list[Any], made: frozenset[int]) -> list[str]:
     for k in range(len(outputs)):
         # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
         if sys.getrefcount(outputs[k]) > 2 and outputs[k].storage.serial in made:
-            holders = [x for x in _referrers(outputs[k:k + 1]) if x is not outputs and not isinstance(x, _ENGINE)]
+            holders = [x for x in referrers(outputs[k:k + 1]) if x is not outputs and not isinstance(x, _ENGINE)]
             if holders:
                 found.append(f"the function stores a result, {outputs[k].spec}, in a {type(holders[0]).__name__}, which a "
                              "replay would not do")
@@ -86,24 +86,10 @@ def _stored_apart(outputs: list[Any], made: frozenset[int], leaves: list[Leaf]) 
     if any(t.storage is g.storage and t is not g for t in outputs for g in gradients):
         return ["it returns a view of a gradient that it leaves in a parameter: return the gradient, or clone() the view"]
     known = {id(t) for t in outputs} | {id(t.base) for t in outputs}
-    shown = [x for x in _referrers(storages) if isinstance(x, Value) and id(x) not in known]
-    holders = [x for x in _referrers(shown) if not isinstance(x, _ENGINE) and x is not gradients]
+    shown = [x for x in referrers(storages) if isinstance(x, Value) and id(x) not in known]
+    holders = [x for x in referrers(shown) if not isinstance(x, _ENGINE) and x is not gradients]
     return [f"the function stores a tensor with the memory of a result or of a gradient in a {type(x).__name__}, which a "
             "replay would not do" for x in sorted(holders, key=lambda x: type(x) is tuple)[:1]]
-
-
-def _referrers(objects: list[Any]) -> list[Any]:
-    """What refers to any of the objects, but for this list and the call that asks.
-
-    From Python 3.13 on the tuples that carry the arguments of the call are among the answers: their last item tells them.
-    """
-    end = object()
-    found = []
-    # A comprehension would have a cell that refers to the last item.
-    for x in gc.get_referrers(*objects, end):
-        if x is not objects and not (type(x) is tuple and x and x[-1] is end):
-            found.append(x)
-    return found
 
 
 def _overlap(views: list[Any]) -> bool:

@@ -289,12 +289,16 @@ def _left(at_end: Sequence[folds.Holder], records: Sequence[Record]) -> tuple[Le
 
 
 def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
-    """(phase, position, time): forward ends where the first backward begins; the others at their own marks."""
-    ends = []
-    if any(m.label == "backward" for _, m in marks):
-        i, mark = next((i, m) for i, m in marks if m.label == "backward")
-        ends.append(("forward", i, mark.time))
-    ends += [(m.label, i, m.time) for i, m in marks if m.what == "end"]
+    """(phase, position, time): a forward ends where a backward begins, other phases at their own marks."""
+    ends: list[tuple[str, int, int]] = []
+    before, depth = -1, 0
+    for i, mark in marks:
+        if mark.label == "backward" and mark.what == "begin" and not depth and i > before + 1:
+            ends.append(("forward", i, mark.time))
+        if mark.what == "end":
+            ends.append((mark.label, i, mark.time))
+        depth += (mark.label == "backward") * (1 if mark.what == "begin" else -1)
+        before = i
     return ends
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -203,3 +205,60 @@ def test_measure_fits_a_line(capsys):
     assert "per sample, within " in out
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64", "--device", "meta")
     assert "per sample, within" not in out
+
+
+#: A model whose blocks find their places only after some steps.
+TEXT = """
+import numpy as np
+import gradcore
+from gradcore import nn
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(37, 12)
+        self.lstm = nn.LSTM(12, 20, num_layers=2, batch_first=True, dropout=0.2, bidirectional=True)
+        self.out = nn.Linear(40, 37)
+
+    def forward(self, x):
+        return self.out(self.lstm(self.embedding(x))[0])
+
+def text(n):
+    words = np.zeros((n, 11), np.int64)
+    return Text(), (words, words), lambda m, x, y: nn.functional.cross_entropy(m(x).flatten(0, 1), y.flatten())
+"""
+
+
+def test_a_batch_that_fits_fits_in_later_steps_too(capsys, tmp_path):
+    (tmp_path / "mine.py").write_text(TEXT)
+    model, budget = f"{tmp_path}/mine.py:text", 4 << 20
+    _, out, _ = run(capsys, "find-batch", model, "--memory", budget, "--margin", "0%", "--device", "meta", "--json")
+    found = json.loads(out)["batch_size"]
+    limit = gradcore.device("meta").stack.limit
+    before, limit.limit = limit.limit, budget
+    try:
+        measure(model, found, "meta", steps=40)
+        # What fits in three steps only is larger: of such the search must not stop at one.
+        fits = 0
+        for more in range(1, 30):
+            with contextlib.suppress(OutOfMemory):
+                measure(model, found + more, "meta")
+                fits += 1
+        assert fits
+    finally:
+        limit.limit = before
+
+
+def test_reserved_is_the_most_of_all_steps(monkeypatch):
+    with gradcore.step() as step:
+        gradcore.ones(1000)
+    made = iter([(1000, 5000), (3000, 6000), (2000, 9000), (1000, 4000)])
+
+    def taken(*args, **kwargs):
+        allocated, reserved = next(made)
+        peak = replace(step.report.peak, allocated=allocated, reserved=reserved)
+        return 0.0, SimpleNamespace(report=replace(step.report, peak=peak))
+
+    monkeypatch.setattr("gradcore.cli.steps.train_step", taken)
+    peak = measure("mlp", 2, "meta", steps=4).peak
+    assert (peak.allocated, peak.reserved) == (3000, 9000)

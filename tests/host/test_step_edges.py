@@ -83,3 +83,36 @@ def test_hooks_on_many_leaves_walk_the_graph_once(monkeypatch: pytest.MonkeyPatc
 
 def test_the_peak_of_no_records_is_nothing() -> None:
     assert folds.at_peak([]) == (folds.Peak(0, 0, 0, 0), [])
+
+
+def test_each_forward_ends_where_a_backward_begins() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
+    optimizer = gradcore.optim.SGD([w], lr=0.1)
+    losses = []
+    with gradcore.step() as s:
+        for _ in range(3):
+            losses.append((w * w).sum())
+            losses[-1].backward()
+        optimizer.step()
+        losses.append(w.sum())
+    phases = [p.phase for p in s.report.phases]
+    assert phases == ["forward", "backward"] * 3 + ["optimizer", "step"]
+    ends = [p.allocated for p in s.report.phases if p.phase == "forward"]
+    assert ends[1] == ends[0] + 4096 + 512 and ends[2] == ends[1] + 512
+    with gradcore.step() as s:
+        (w * 2).sum().backward()
+        ((w * w).sum() + (w * 3).sum()).backward()
+    assert [p.phase for p in s.report.phases] == ["forward", "backward"] * 2 + ["step"]
+
+
+def test_a_generator_is_no_layers() -> None:
+    device = gradcore.device("meta")
+    before, device.generator = device.generator, None
+    try:
+        model = gradcore.nn.Sequential(gradcore.nn.Dropout(0.5)).to("meta")
+        with gradcore.step(device="meta") as s:
+            model(gradcore.ones(8, device="meta"))
+        layers = [h.tag.layer for h in folds.live_at(s.log, len(s.log) - 1) if h.tag.op == "generator"]
+        assert layers and not any(layers)
+    finally:
+        device.generator = before
