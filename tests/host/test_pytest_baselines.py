@@ -54,3 +54,17 @@ def test_a_baseline_that_an_editor_has_saved(tmp_path: Path) -> None:
     baseline.write(path, tests)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     assert baseline.read(path) == tests
+
+
+def test_a_baseline_of_another_root_is_an_error(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811
+    tests = HEAD + """
+@pytest.mark.limit_device_memory("8 kB")
+def test_a():
+    gradcore.ones(1000)
+"""
+    run(tests, "--gradcore-memory-baseline", "peaks.json", "--gradcore-memory-update")
+    inner = pytester.mkdir("inner")
+    result = run(None, "--gradcore-memory-baseline", "peaks.json", "--rootdir", str(inner))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*none of the tests of the baseline *peaks.json is in *inner, where pytest looks for *"])
+    lines(run(None, "--gradcore-memory-baseline", "peaks.json"), "1 peak compared with peaks.json")

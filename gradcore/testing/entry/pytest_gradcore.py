@@ -73,6 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"there is no baseline {path}: --gradcore-memory-update writes it") from None
     except (OSError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
+    if recorded and not update and not any((config.rootpath / test.partition("::")[0]).exists() for test in recorded):
+        # It would be compared with nothing, and the run would pass.
+        raise pytest.UsageError(f"none of the tests of the baseline {path} is in {config.rootpath}, where pytest looks for "
+                                f"{next(iter(recorded))}: choose the --rootdir of the run that wrote it")
     config.stash[_baseline] = Baseline(path, config.rootpath, recorded, update)
 
 
