@@ -54,7 +54,7 @@ def _bits(mask: Array, size: int) -> Array:
 def keep(mask: Array, x: Array) -> Array:
     """``x`` where the mask is set, else 0.
 
-    By bits, as in :func:`choose`: ``np.where`` takes three times as long for a mask that a processor cannot foresee.
+    By bits, as in :func:`choose`: ``np.where`` takes longer for a mask that a processor cannot foresee.
     """
     bits = _bits(mask, x.itemsize)
     np.bitwise_and(bits, x.view(bits.dtype), bits)
