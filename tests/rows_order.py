@@ -150,9 +150,10 @@ ROWS += [Row("ranked", f"{k} {'down' if down else 'up'}", (a,),
              ("middle one", floats(2, 5, 2), 1, 2, 1), ("transposed", floats(2, 5, layout="transposed"), 1, 1, 3),
              ("ties", floats(7, given=(1, 0, 1, 0, 2, 1, 0)), 0, 0, 7), ("ints", ints(2, 9, low=-5), 1, 0, 9),
              ("bools", bools(6), 0, 0, 6), ("special", floats(5, given=(math.nan, 1, -math.inf, math.inf, 0)), 0, 0, 5),
-             ("few of many special", floats(600, given=(math.nan, math.inf, -math.inf) * 200), 0, 199, 3),
-             ("few of many", floats(2, 700), 1, 0, 5), ("middle of many", floats(700, 2), 0, 349, 1),
-             ("few of many ties", ints(2, 700, high=9), 1, 60, 20),
+             ("few of many special", floats(9000, given=(math.nan, math.inf, -math.inf) * 3000), 0, 2999, 3),
+             ("few of many", floats(30, 300), 1, 0, 5), ("middle of many", floats(300, 30), 0, 149, 1),
+             ("few of many ties", ints(30, 300, high=900), 1, 60, 20),
+             ("few of many equal", ints(2, 5000, high=2), 1, 0, 9),
              ("0d", floats(), 0, 0, 1), ("one", floats(1), 0, 0, 1), ("none", floats(2, 3), 1, 0, 0),
              ("empty", floats(0, 3), 1, 0, 2), ("many", floats(300), 0, 0, 300))]
 

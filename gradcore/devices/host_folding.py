@@ -67,30 +67,51 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
     for lead in np.ndindex(lines.shape[:-2]):
         for first in range(0, lines.shape[-2] if x.ndim > 1 else 1, many):
             part = (*lead, slice(first, first + many)) if x.ndim > 1 else ()
-            if n >= 512 and 0 < length <= n // 8:
-                for line, best, at in zip(*(t[part] if x.ndim > 1 else t[None] for t in (lines, found, places)), strict=True):
-                    _rank_few(line, best, at, start, length, descending)
+            # Where there is little to sort, the search for what to sort takes longer.
+            if n >= 64 and lines[part].size >= 8192 and 0 < length <= n // 4:
+                _rank_few(*(t[part] if x.ndim > 1 else t[None] for t in (lines, found, places)), start, length, descending)
             else:
                 _rank(lines[part], found[part], places[part], start, length, descending)
 
 
 def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
-    """A few ranks of one line: only elements between the values of the first and the last of them are sorted."""
-    first = x.size - start - length if descending else start
-    parted = np.partition(x, (first, first + length - 1))
-    low, high = parted[first], parted[first + length - 1]
+    """A few ranks of each row: only elements between the values of the first and the last of them are sorted."""
+    n = x.shape[1]
+    first = n - start - length if descending else start
+    parted = np.partition(x, (first, first + length - 1), axis=1)
+    # Copies, so that the whole can go.
+    low, high = parted[:, first:first + 1].copy(), parted[:, first + length - 1:first + length].copy()
     del parted
     between = (x >= low) & (x <= high)
+    # A row has more of them if elements are equal, and fewer if some are NaN.
+    plain = np.count_nonzero(between, axis=1) == length
+    if x.dtype.kind == "f" and np.isnan(x).any():
+        plain[:] = False
+    for row in np.flatnonzero(~plain):
+        _rank_equal(x[row], values[row], indices[row], between[row], high[row] if descending else low[row], start, descending)
+    between[~plain] = False
+    if not plain.any():
+        return
+    places = np.flatnonzero(between).reshape(-1, length)
+    places %= n
+    some = np.take_along_axis(x if plain.all() else x[plain], places, 1)
+    best, order = np.empty_like(some), np.empty_like(places)
+    _rank(some, best, order, 0, length, descending)
+    values[plain], indices[plain] = best, np.take_along_axis(places, order, 1)
+
+
+def _rank_equal(x: Array, values: Array, indices: Array, between: Array, edge: Array, start: int, descending: bool) -> None:
+    """A few ranks of one line, of which some elements may be equal, or NaN."""
     # With many equal elements, as of an activation that is 0, these would be copied to be sorted.
     if np.count_nonzero(between) > x.size // 2 or (x.dtype.kind == "f" and np.isnan(x).any()):
-        _rank(x, values, indices, start, length, descending)
+        _rank(x, values, indices, start, values.size, descending)
         return
     some = np.flatnonzero(between)
     order = np.empty(some.size, np.int64)
     _rank(x[some], np.empty(some.size, x.dtype), order, 0, some.size, descending)
     # The ranks before that of the first value are skipped.
-    skipped = start - np.count_nonzero(x > high if descending else x < low)
-    indices[...] = some[order[skipped:skipped + length]]
+    skipped = start - np.count_nonzero(x > edge if descending else x < edge)
+    indices[...] = some[order[skipped:skipped + values.size]]
     values[...] = x[indices]
 
 
