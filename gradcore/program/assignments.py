@@ -1,4 +1,4 @@
-"""Finds where code assigns to anything but its own variables, and which of these instructions ran."""
+"""Finds where code assigns to anything but its own variables, which of these instructions ran, and on which objects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+from weakref import ref
 
 from gradcore.engine.sites import is_inside
 from gradcore.program.libraries import is_library
@@ -16,13 +17,16 @@ from gradcore.program.libraries import is_library
 #: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))
 _CELLS = frozenset(("STORE_DEREF", "DELETE_DEREF"))
+#: Instructions that load a variable.
+_LOADS = ("LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")
 _ITEMS = frozenset(("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"))
 
 
 class Assignment(NamedTuple):
     """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without.
 
-    ``operator`` is the offset of the in-place operator whose result it assigns (``x.y += z``), or -1.
+    ``operator`` is the offset of the in-place operator whose result it assigns (``x.y += z``), or -1; ``owner`` is the variable
+    whose attribute it is, if that is loaded right before.
     """
 
     name: str
@@ -30,6 +34,8 @@ class Assignment(NamedTuple):
     start: int
     at: int
     operator: int
+    instruction: str
+    owner: str = ""
 
 
 def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Iterator[Assignment]:
@@ -59,10 +65,11 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         at = (line, i.positions.col_offset) if i.positions and i.positions.col_offset is not None else (0, i.offset)
         name, loaded = i.argval, before
         # Newer Pythons load two variables with one instruction; the second is on top of the stack.
-        before = i.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
+        before = i.opname.startswith(_LOADS) and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
-            made.append((Assignment(str(name), line, start, i.offset, operator), None))
+            owner = loaded if loaded and i.opname == "STORE_ATTR" else ""
+            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname, owner), None))
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
             outside = begins[at] = str(name)
         elif i.opname.startswith("LOAD_FAST"):
@@ -71,7 +78,7 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
             outside = ""
         elif i.opname in _ITEMS:
             container = begins.get(at, outside)
-            made.append((Assignment(f"an item of {container}", line, start, i.offset, operator), container))
+            made.append((Assignment(f"an item of {container}", line, start, i.offset, operator, i.opname), container))
         if i.opname != "SWAP":
             operator = i.offset if i.opname == "BINARY_OP" and i.argrepr.endswith("=") else -1
         start = None
@@ -83,6 +90,12 @@ def _assigns(code: CodeType) -> bool:
     return any(i.opname in _STORES | _CELLS | _ITEMS for i in dis.get_instructions(code))
 
 
+@functools.lru_cache(maxsize=4096)
+def _owners(code: CodeType) -> dict[int, str]:
+    """By offset of an instruction that assigns to an attribute: the variable that has the object, if one has."""
+    return {a.at: a.owner for a, _ in _found(code, False) if a.owner}
+
+
 class Steps:
     """A context manager that records which instructions run, in those of the user's functions that assign to something.
 
@@ -92,6 +105,8 @@ class Steps:
     def __init__(self) -> None:
         #: By code: how often the instruction at each offset ran.
         self._ran: dict[CodeType, Counter[int]] = {}
+        #: By code and offset: the objects, by id, to whose attributes the instruction assigned; None without a weak one.
+        self._owned: dict[tuple[CodeType, int], dict[int, ref[Any] | None]] = {}
 
     def __enter__(self) -> Steps:
         if sys.gettrace() is None:
@@ -116,8 +131,25 @@ class Steps:
 
     def _note(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
-            self._ran.setdefault(frame.f_code, Counter())[frame.f_lasti] += 1
+            code, at = frame.f_code, frame.f_lasti
+            self._ran.setdefault(code, Counter())[at] += 1
+            if (owner := _owners(code).get(at)) is not None:
+                self._owns(code, at, frame.f_locals[owner] if owner in frame.f_locals else frame.f_globals.get(owner))
         return self._note
+
+    def _owns(self, code: CodeType, at: int, owner: Any) -> None:
+        owned = self._owned.setdefault((code, at), {})
+        if id(owner) not in owned:
+            # A reference would keep what the run makes.
+            try:
+                owned[id(owner)] = ref(owner)
+            except TypeError:
+                owned[id(owner)] = None
+
+    def owners(self, code: CodeType, of: Assignment) -> list[Any]:
+        """The objects to whose attribute an assignment assigned, with None for each that is not known, or is gone."""
+        owned = self._owned.get((code, of.at), {0: None})
+        return [None if x is None else x() for x in owned.values()]
 
     def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]],
                 dropped: Container[tuple[CodeType, int]]) -> bool:

@@ -33,6 +33,7 @@ from gradcore.program.arguments import (
 )
 from gradcore.program.attempts import Attempts
 from gradcore.program.capture import replay_of
+from gradcore.program.carried import Carried, joined, parted
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
@@ -75,6 +76,8 @@ class Compiled:
         self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._calls = 0
         self._attempts = Attempts(max_programs)
+        #: What the function assigns tensors to, outside of it.
+        self._carried = Carried()
         #: The key of the last trace, and why the last program was dropped since, if one was.
         self._before: Any = None
         self._lost = ""
@@ -103,6 +106,9 @@ class Compiled:
         if not -len(found) <= index < len(found):
             why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
             raise TraceError(f"cannot save program {index}: there are {len(found)} programs; {why}")
+        for place in found[index].carried[:1]:
+            raise TraceError(f"cannot save program {index}, which keeps a tensor in {place.name} from one call to the next: "
+                             "pass that as an argument, and return it")
         save_entry(path, found[index].replay.trace, found[index].guards, found[index].results)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -132,6 +138,8 @@ class Compiled:
             parts.append(key_of(a, tensors, kept, leaves))
         for name, a in seen_kwargs.items():
             parts.append((name, key_of(a, tensors, kept, leaves)))
+        for place in self._carried.places and self._carried.present():
+            parts.append((place, key_of(place.get(), tensors, kept, leaves)))
         if len({id(t.storage) for t in tensors}) < len(tensors):
             # A program for arguments that share memory is not valid for arguments that do not, and the other way round.
             seen: dict[int, int] = {}
@@ -177,13 +185,14 @@ class Compiled:
             if self._calls % self._check_every == 0:
                 with busy:
                     # The function is told that it is compiled, as in its trace.
-                    return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
+                    return parted(entry.carried, checked(entry.replay, entry.results, tensors, lambda: joined(
+                        entry.carried, self._function(*args, **kwargs))))
         outputs = entry.replay.run(tensors)
         for module, mode in entry.replay.trace.modes:
             module().training = mode
         if entry.views:
             relate(entry.views, outputs, tensors)
-        return rebuilt(entry.results, outputs, tensors)
+        return parted(entry.carried, rebuilt(entry.results, outputs, tensors))
 
     # -- trace ---------------------------------------------------------------------------------------------------------
 
@@ -194,46 +203,59 @@ class Compiled:
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         before = contents((args, kwargs), self._take_leaves)
-        local.state.placed = False
+        places = [*self._carried.places]
+        former = [place.get() for place in places]
+        outputs: list[Any] = []
+        local.state.placed = ended = False
         entered = Entered(tensors if local.state.grad else [])
         try:
-            with Tracing(self._function) as tracing:
-                # With an empty cache of casts: a replay would not repeat casts that the region had made before.
-                with resumed(local.state.autocast):
-                    result = self._function(*args, **kwargs)
-                outputs: list[Any] = []
-                shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
-                trace = None
-                if not tracing.replayed():
-                    tracing.differentiate(tensors, outputs)
-                    trace = tracing.finish(tensors, outputs)
-        finally:
-            unlike = entered.leave()
-        del result
-        views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
-        if trace is None:
-            if tracing.replayed():
-                self._refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
+            try:
+                with Tracing(self._function, self._carried.keys()) as tracing:
+                    # With an empty cache of casts: a replay would not repeat casts that the region had made before.
+                    with resumed(local.state.autocast):
+                        result = self._function(*args, **kwargs)
+                    # What is carried is a result, and no change, as long as the run is looked at.
+                    shape = template_of(joined(places, result, former), tensors, outputs, gradients_of(tracing.leaves()))
+                    ended = True
+                    trace = None
+                    if not tracing.replayed():
+                        tracing.differentiate(tensors, outputs)
+                        trace = tracing.finish(tensors, outputs)
+            finally:
+                unlike = entered.leave()
+            del result
+            views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
+            if trace is None:
+                if tracing.replayed():
+                    self._refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
+                else:
+                    self.traces[-1] += "; it runs no op, so there is nothing to replay"
             else:
-                self.traces[-1] += "; it runs no op, so there is nothing to replay"
-            return rebuilt(shape, outputs, tensors)
-        trace.obstacles += unlike
-        if entered.hooked and tracing.ran_backward():
-            trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
-        trace.obstacles += unrelated
-        trace.obstacles += unknown_among(kept, tracing.made_of_numbers())
-        trace.obstacles += made_anew(shape, [*kept, self._function, getattr(self._function, "__self__", None)], tracing.guards)
-        if before != contents((args, kwargs), self._take_leaves):
-            trace.obstacles.append("the function modifies an argument, which a replay would not do")
-        if trace.obstacles:
-            self._refuse(trace.obstacles)
-        else:
-            kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
-            replay = (replay_of if trace.second is None else Differentiable)(
-                trace, plan(trace.program, trace.renewed), self._capture)
-            offsets = [t.spec.offset for t in tensors] if local.state.placed else None
-            self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets))
-        return rebuilt(shape, outputs, tensors)
+                trace.obstacles += unlike
+                if entered.hooked and tracing.ran_backward():
+                    trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
+                trace.obstacles += unrelated
+                trace.obstacles += unknown_among(kept, tracing.made_of_numbers())
+                trace.obstacles += made_anew(shape, [*kept, self._function, getattr(self._function, "__self__", None)],
+                                             tracing.guards)
+                if before != contents((args, kwargs), self._take_leaves):
+                    trace.obstacles.append("the function modifies an argument, which a replay would not do")
+                if trace.obstacles:
+                    self._refuse(trace.obstacles)
+                else:
+                    kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
+                    replay = (replay_of if trace.second is None else Differentiable)(
+                        trace, plan(trace.program, trace.renewed), self._capture)
+                    offsets = [t.spec.offset for t in tensors] if local.state.placed else None
+                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, places))
+        finally:
+            if ended:
+                found = parted(places, rebuilt(shape, outputs, tensors))
+        if trace is not None:
+            self._carried.settle(places, former, tracing.reached, not trace.obstacles)
+            if trace.obstacles:
+                self.traces[-1] += self._carried.offer(tracing.carriable)
+        return found
 
     def _refuse(self, obstacles: list[str]) -> None:
         """Say why the last trace cannot be replayed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from types import CodeType, FrameType
+from typing import Any
 
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
@@ -22,10 +24,10 @@ OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(
 ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, _REQUIRES_GRAD, _SETS_ATTRIBUTE))
 
 
-def is_harmless(frame: FrameType) -> bool:
+def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]]) -> bool:
     """Does a function of :data:`ASSIGNING`, or one that exchanges parts of a module, change nothing that a replay would not?
 
-    ``frame`` is that of the call, which has just begun.
+    ``frame`` is that of the call, which has just begun; ``carried`` has the keys of the places that a replay assigns to.
     """
     code, given = frame.f_code, frame.f_locals
     owner, value = given["self"], given.get("value")
@@ -35,6 +37,8 @@ def is_harmless(frame: FrameType) -> bool:
         return isinstance(value, Tensor) and value.storage is owner.storage and value.spec is owner.spec
     if code is _REQUIRES_GRAD:
         return bool(given["wanted"] == owner.requires_grad)
+    if code in (_SETS_ATTRIBUTE, _PUTS) and ("attribute", id(owner), given["name"]) in carried:
+        return given.get("kind", "_buffers") == "_buffers"
     if code not in (_SETS_ATTRIBUTE, _PUTS) or given["name"] not in owner.__dict__:
         return False
     there = owner.__dict__[given["name"]]

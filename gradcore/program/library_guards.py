@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from operator import attrgetter, is_, itemgetter
 from typing import Any, TypeGuard
 from weakref import ref
@@ -15,7 +15,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Namer, same_memory
+from gradcore.program.guards import Namer, is_plain, same_memory
 
 _storage, _spec = attrgetter("storage"), attrgetter("spec")
 #: The most tensors of an optimizer that have terms of their own. These are asked several times faster than a loop, but it takes
@@ -218,6 +218,11 @@ class ModuleGuard:
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]
 
+    def leave_out(self, names: Container[str]) -> None:
+        """Do not look at these buffers."""
+        self.tensors = [t for t in self.tensors if t[0] not in names]
+        self.others = [t for t in self.others if t[0] not in names]
+
     def values(self) -> list[Any]:
         return [tensor for _, tensor, *_ in self.tensors]
 
@@ -299,3 +304,16 @@ def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
 def is_optimizer(x: Any) -> TypeGuard[Optimizer]:
     """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
     return isinstance(x, Optimizer) and "_before" in x.__dict__
+
+
+def numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
+    """By id of a parameter: the plain data in its state."""
+    return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in optimizer.state.items()}
+
+
+def changed_numbers(optimizers: list[Optimizer], before: dict[int, dict[int, dict[str, Any]]]) -> list[str]:
+    """Reasons against a replay: plain data that optimizers of the user's changed in their state, by id of the optimizer."""
+    return [f"{type(o).__name__} changes {name!r} in its state: it is {now!r} and was {was.get(name)!r}"
+            for o in optimizers for p, state in numbers_of(o).items()
+            for was in [before[id(o)].get(p)] if was is not None
+            for name, now in state.items() if name not in o._numbers and was.get(name, now) != now][:1]

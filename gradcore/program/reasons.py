@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gradcore.program.carried import Place
 from gradcore.spec import TensorSpec
 
 #: What is compared by identity.
@@ -17,6 +18,10 @@ def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
     k = next((k for k, (now, was) in enumerate(zip(key, before, strict=False)) if now != was), len(key))
     if k < len(modes):
         return f"the mode is new: {modes[k]} is {key[k]} and was {before[k]}"
+    more = [part[0].name for part in key[len(modes):] if isinstance(part, tuple) and part and isinstance(part[0], Place)
+            and all(part[0] is not was[0] for was in before if isinstance(was, tuple) and was)]
+    if more:
+        return f"{', '.join(more)} became an argument"
     if len(key) != len(before) or k == len(key):
         return "there are more or fewer arguments or tensors in them, or they share memory in another way"
     now, was = key[k], before[k]
@@ -24,7 +29,9 @@ def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
         # Behind the arguments are numbers that say which of them share memory; an object is a number, too.
         return "an argument is another object, which is compared by identity, or the arguments share memory in another way"
     name = f"argument {k - len(modes)}"
-    if _is_named(now) and _is_named(was) and now[0] == was[0]:
+    if isinstance(now, tuple) and isinstance(was, tuple) and isinstance(now[0], Place) and now[0] is was[0]:
+        name, now, was = now[0].name, now[1], was[1]
+    elif _is_named(now) and _is_named(was) and now[0] == was[0]:
         name, now, was = f"argument {now[0]}", now[1], was[1]
     while _is_container(now) and _is_container(was) and now[0] is was[0] and len(now) == len(was):
         i, now, was = next((i, a, b) for i, (a, b) in enumerate(zip(now, was, strict=True)) if a != b)

@@ -15,6 +15,7 @@ from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
 from gradcore.nn.parameter import is_lazy
+from gradcore.program.carried import Place, carried_of
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
@@ -28,16 +29,24 @@ def as_forward() -> AbstractContextManager[None]:
 
 
 class Tracing:
-    """A context manager that records what a function does while it runs in it, on every device in use."""
+    """A context manager that records what a function does while it runs in it, on every device in use.
 
-    def __init__(self, function: Any) -> None:
+    ``carried`` are the keys of places outside of the function that are treated as arguments and results of it.
+    """
+
+    def __init__(self, function: Any, carried: frozenset[tuple[Any, ...]] = frozenset()) -> None:
         self._function = getattr(function, "forward", function)
-        self._watcher = Watcher(self._function)
+        self._carried = carried
+        self._watcher = Watcher(self._function, carried)
         self._second: Second | None = None
         #: Why the gradient of the results cannot be recorded.
         self._refused: list[str] = []
         #: The guards of the trace, set when it is finished.
         self.guards: list[Any] = []
+        #: Places that could be carried, without which the trace cannot be replayed. Set when it is finished.
+        self.carriable: list[Place] = []
+        #: The keys of those carried places that its code could reach. Set when it is finished.
+        self.reached: set[tuple[Any, ...]] = set()
         recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
         #: The leaves whose gradients something else refers to when the run begins.
         self._held = {leaf for r in recorders for leaf in r.specs if is_gradient_held(leaf)}
@@ -123,6 +132,7 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
+        self.carriable = self._watcher.carriable()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
@@ -147,6 +157,7 @@ class Tracing:
     def _all_guards(self, trace: Trace, ran: Recorder) -> list[Any]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         found = self._watcher.guards()
+        self.reached |= self._watcher.reached
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
         seen = updated | {id(o): o for o in self._watcher.optimizers()}
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
@@ -158,6 +169,9 @@ class Tracing:
             if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None:
                 # The mode in which the run began.
                 guard.training = self._watcher.modes.get(module, guard.training)
+                buffers = carried_of(module, self._carried)
+                guard.leave_out(buffers)
+                self.reached |= {("attribute", id(module), name) for name in buffers}
         found += [CountsGuard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -29,10 +30,11 @@ from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
+from gradcore.program.carried import Place, new_places, place_of, places_of
 from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, is_harmless
 from gradcore.program.libraries import is_library
-from gradcore.program.library_guards import is_optimizer
+from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.names import Names, names_of
 from gradcore.program.newness import New
 from gradcore.program.outside import Outside
@@ -57,9 +59,15 @@ _ASKS: dict[CodeType, str] = {
 
 
 class Watcher:
-    """A context manager that records the functions which run in it, with the objects that are their ``self``."""
+    """A context manager that records the functions which run in it, with the objects that are their ``self``.
 
-    def __init__(self, function: Any) -> None:
+    Places with a key among those ``carried`` are not looked at.
+    """
+
+    def __init__(self, function: Any, carried: frozenset[tuple[Any, ...]]) -> None:
+        self._carried = carried
+        #: Those among them that the code could reach; set by :meth:`guards`.
+        self.reached: set[tuple[Any, ...]] = set()
         self._function = getattr(function, "__func__", function)
         self._steps = Steps()
         #: What the run makes.
@@ -137,7 +145,7 @@ class Watcher:
                 self._saw_builtin(frame, arg)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code in ASSIGNING and is_harmless(frame):
+        if code in ASSIGNING and is_harmless(frame, self._carried):
             self._saw_harmless(frame)
         if code is SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
@@ -151,7 +159,7 @@ class Watcher:
             for module in first.modules():
                 if id(module) not in self.fresh:
                     self.modes.setdefault(module, module.training)
-        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame):
+        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried):
             self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
@@ -160,7 +168,7 @@ class Watcher:
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
         if is_optimizer(first) and id(first) not in self.fresh:
-            self.counted.setdefault(id(first), _numbers_of(first))
+            self.counted.setdefault(id(first), numbers_of(first))
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
         if not inside or is_generated(frame):
@@ -250,7 +258,9 @@ class Watcher:
         found: dict[tuple[Any, ...], Any] = {**self._outside.guards}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
-            if not isinstance(guard, (Draws, Items, Options)):
+            if place := place_of(key, self._carried):
+                self.reached.add(place)
+            elif not isinstance(guard, (Draws, Items, Options)):
                 found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
@@ -276,7 +286,7 @@ class Watcher:
         return list(found.values())
 
     def optimizers(self) -> list[Optimizer]:
-        """The optimizers whose methods ran."""
+        """Those whose methods ran."""
         return [owner for owner, _ in self.methods.values() if is_optimizer(owner)]
 
     def only_clears(self, optimizer: Optimizer) -> bool:
@@ -300,31 +310,33 @@ class Watcher:
 
         ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
         """
-        # A constructor assigns to a new object.
-        containers = [(of.code, of.containers()) for of in self.called.found]
-        found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code, names in containers
-                 if code.co_name not in ("__init__", "__post_init__")
-                 for a in assigned(code, names, code in self.keeping)
-                 if self._steps.changes(code, a, self.harmless, self.dropped)]
-        found += self.drawn
+        found = [*(reason for reason, _ in self._assignments()), *self.drawn]
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
-        found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for _, names in containers
-                               for name, values in names.items() for x in values if id(x) in self.changed)
+        found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
+                               for name, values in of.containers().items() for x in values if id(x) in self.changed)
         found += [f"{type(owner).__name__}.step() changes the learning rate: call it after the function"
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
         return found or [*(guard.refusal() for guard in self.began.values()
-                           if not guard.holds() and (numbers or not isinstance(guard, Unseen))), *self._counts()]
+                           if not guard.holds() and (numbers or not isinstance(guard, Unseen))),
+                         *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
 
-    def _counts(self) -> list[str]:
-        """Reasons against a replay: plain data that an optimizer of the user's changed in its state."""
-        return [f"{type(o).__name__} changes {name!r} in its state: it is {now!r} and was {before.get(name)!r}"
-                for o in self.optimizers() if self.is_extended(o)
-                for p, state in _numbers_of(o).items()
-                for before in [self.counted[id(o)].get(p)] if before is not None
-                for name, now in state.items() if name not in o._numbers and before.get(name, now) != now][:1]
+    def _assignments(self) -> Iterator[tuple[str, list[Place | None]]]:
+        """What the functions changed that is not carried: for each instruction a reason against a replay, and the places."""
+        for of in self.called.found:
+            for a in assigned(of.code, of.containers(), of.code in self.keeping):
+                # A constructor assigns to a new object.
+                if of.code.co_name not in ("__init__", "__post_init__") and self._steps.changes(
+                        of.code, a, self.harmless, self.dropped):
+                    places = places_of(of, a, self._steps.owners(of.code, a), self._new)
+                    if any(place is None or place.key not in self._carried for place in places):
+                        yield f"{of.code.co_filename}:{a.line} assigns to {a.name}", places
+
+    def carriable(self) -> list[Place]:
+        """The places that could be carried, if there is nothing else that the functions assigned to."""
+        return new_places((places for _, places in self._assignments()), self._carried)
 
 
 def _is_users(code: CodeType) -> bool:
@@ -336,8 +348,3 @@ _BEGINS = frozenset(("__init__", "__setstate__"))
 #: Methods that change a list, a dict or a set.
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
                        "setdefault", "sort", "reverse"))
-
-
-def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
-    """By id of a parameter: the plain data in its state."""
-    return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in optimizer.state.items()}
