@@ -48,7 +48,7 @@ struct Part {
 // A block of 256 threads: without the bound sm_120 gets more registers than two of them have.
 template <int then>
 __global__ void __launch_bounds__(256) small_product(const float* x, const float* y, float* out, float* vector, Sizes s) {
-    __shared__ float xs[SIDE * ROW], ys[SIDE * ROW];
+    alignas(16) __shared__ float xs[SIDE * ROW], ys[SIDE * ROW];
     i64 rows = (s.m + SIDE - 1) / SIDE, tiles = rows * ((s.n + SIDE - 1) / SIDE);
     i64 batch = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     i64 i = tile % rows * SIDE, j = tile / rows * SIDE;

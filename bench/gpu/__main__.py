@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from bench.gpu.facts import memory_of_card
 from bench.gpu.page import page
 from bench.gpu.part import Outcome, Part, Setting
 from bench.gpu.schedule import outcomes
@@ -97,7 +98,7 @@ def main() -> None:
 
     def beside() -> int:
         figures = found["environment"].figures if "environment" in found else {}
-        return at_once(figures.get("device", {}).get("memory"))
+        return at_once(figures.get("device", {}).get("memory") or (None if options.cpu_rehearsal else memory_of_card()))
 
     for part, outcome in outcomes(chosen, setting, sum(part.seconds for part in PARTS), beside):
         found[part.name] = outcome

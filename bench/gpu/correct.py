@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 from bench.gpu import pytest_lines
@@ -134,7 +135,7 @@ def kernels(setting: Setting) -> Outcome:
     start, crashes = 0, []
     while len(crashes) < 20:
         code, output = run_limited(python("bench.gpu.rows", setting.device, str(path), str(start),
-                                          "40" if setting.rehearsal else "1", "0"), max(until - perf_counter(), 1))
+                                          "40" if setting.rehearsal else "1", "0", "0"), max(until - perf_counter(), 1))
         if code == 0:
             break
         last = ([{"call": start, "name": "before the first call"}, *_lines(path)])[-1]
@@ -165,6 +166,10 @@ def _of_calls(lines: list[dict[str, Any]], crashes: list[str]) -> Outcome:
                    figures={"calls": len(done), "wrong": len(wrong), "crashes": len(crashes), "ops": ops})
 
 
+#: Seconds before its limit at which a tool's last call begins, so that it ends by itself and says what it has found.
+_LAST = 15
+#: Lines of compute-sanitizer that report nothing.
+_SAYS_NOTHING = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY: 0|RACECHECK SUMMARY: 0|^=+ *$")
 #: By tool of compute-sanitizer: N if it runs every N-th call.
 _EVERY = {"memcheck": 60, "racecheck": 400, "initcheck": 400, "synccheck": 400}
 
@@ -179,13 +184,17 @@ def _sanitized(name: str, setting: Setting) -> Outcome:
     # CuPy raises what its calls return, while the runtime's own look-ups in a driver older than it fail by design.
     quiet = ("--report-api-errors", "no") if name == "memcheck" else ()
     code, output = run_limited([tool, "--tool", name, *quiet, "--error-exitcode", "77", *python(
-        "bench.gpu.rows", setting.device, str(path), "0", str(_EVERY[name]), "1")], setting.seconds)
-    calls = sum("error" in line for line in _lines(path))
+        "bench.gpu.rows", setting.device, str(path), "0", str(_EVERY[name]), "1", str(time() + setting.seconds - _LAST))],
+        setting.seconds)
+    lines = _lines(path)
     path.unlink(missing_ok=True)
-    result = "out of time, nothing found so far" if code is None else "nothing found" if code == 0 else f"code {code}"
-    outcome = Outcome(f"{calls} calls: {result}", figures={"calls": calls, "complete": code == 0})
-    found = [line for line in output.splitlines() if line.startswith("========= ") and "ERROR SUMMARY: 0" not in line]
-    if code not in (0, None) or (code is None and any("Invalid" in line or "hazard" in line for line in found)):
+    calls, left = sum("error" in line for line in lines), sum(line.get("left", 0) for line in lines)
+    # Of a tool that had to be stopped, what it had not written by then is not known.
+    found = [line for line in output.splitlines() if line.startswith("========= ") and not _SAYS_NOTHING.search(line)]
+    result = f"code {code}" if code else "nothing found" if code == 0 else "stopped before its verdict"
+    outcome = Outcome(f"{calls} calls: {result}" + f", no time for {left}" * (left > 0),
+                      figures={"calls": calls, "complete": code == 0 and not left})
+    if code or (code is None and found):
         outcome.problems.append(f"{result}: " + "\n".join(found[:15] or [output[-1500:]]))
     if not calls and code in (0, None):
         outcome.problems.append(f"it has checked no call: {result}; the end of its output:\n{output[-1500:]}")

@@ -31,6 +31,17 @@ def sanitizer_path() -> str | None:
     return found or (str(usual) if usual.exists() else None)
 
 
+def memory_of_card() -> int | None:
+    """The bytes of the first card, without a context on it; None if the driver does not say."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total)
+    except Exception:
+        return None
+
+
 def environment(setting: Setting) -> Outcome:
     """Versions of libraries, and the driver's description of the device."""
     versions = {}

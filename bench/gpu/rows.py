@@ -1,7 +1,8 @@
-"""Sample calls of our kernels compared with NumPy: ``python -m bench.gpu.rows DEVICE LOG START EVERY EXACT``.
+"""Sample calls of our kernels compared with NumPy: ``python -m bench.gpu.rows DEVICE LOG START EVERY EXACT UNTIL``.
 
 A line of JSON is written before and after each call, so that the parent process knows which call crashed. After an error that
-leaves the device unusable the process ends; the next one starts after that call.
+leaves the device unusable the process ends; the next one starts after that call. None is begun after ``UNTIL``, seconds since
+the epoch, unless that is 0; a last line says how many are left. Tools that watch the process report when it ends.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,6 +97,7 @@ def chosen(every: int) -> list[tuple[int, Any, Any]]:
 
 def main() -> None:
     device, path, start, every, exact = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1"
+    until = float(sys.argv[6])
     on_gpu = device == "cuda"
     if on_gpu and exact:
         import cupy
@@ -104,10 +107,14 @@ def main() -> None:
     own = OWN if on_gpu else {name: kernel for name, kernel in host_table().items() if name in OWN}
     runner = SimpleNamespace(libraries=True, sanitize=exact, falling=False)
     with open(path, "a") as log:
-        for k, row, dtype in chosen(every):
+        asked = chosen(every)
+        for at, (k, row, dtype) in enumerate(asked):
             # NumPy's own kernels compute in 16 bits where ours compute in float32.
             if k < start or (not on_gpu and is_floating(np.dtype(dtype)) and np.dtype(dtype).itemsize == 2):
                 continue
+            if until and time.time() > until:
+                print(json.dumps({"left": len(asked) - at}), file=log, flush=True)
+                break
             name = f"{row} {np.dtype(dtype).name}"
             print(json.dumps({"call": k, "name": name}), file=log, flush=True)
             error = None

@@ -191,6 +191,7 @@ class CudaDevice(Device):
         stream = Stream(0, 0)
         stack = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index), limit=limit,
                       poison=self._fill_with_ones if poison else None)
+        stream.driver = stack.driver
         super().__init__(f"cuda:{index}", stack, stream, dict(KERNELS))
         self.index = index
         self._cuda = cuda
@@ -232,7 +233,7 @@ class CudaDevice(Device):
         if found is None:
             found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
             self._known_to_cupy[stream] = found
-        self._here(gpu_workspaces.choose)(self.index, found)
+        self.here(gpu_workspaces.choose)(self.index, found)
 
     def prepare_capture(self, stream: Stream) -> None:
         """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run.
@@ -244,7 +245,7 @@ class CudaDevice(Device):
         library, shared = gpu_gemm.LIBRARIES.get(self.index), gpu_workspaces.SHARED.get(self.index)
         for found in (library.workspaces if isinstance(library, gpu_gemm.CublasLt) else None, shared):
             if found is not None:
-                found.of(stream.handle)
+                self.here(found.of)(stream.handle)
         self._cuda.streamSynchronize(stream.handle)
 
     def refuse_memory(self, thread: int | None) -> None:
@@ -257,14 +258,15 @@ class CudaDevice(Device):
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
-        return self._here(gpu_faults.wait_after(launch, self._cuda) if self._blocking else again(launch))
+        return self.here(gpu_faults.wait_after(launch, self._cuda) if self._blocking else again(launch))
 
-    def _here(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, called with this device current."""
         return self._cuda.wrap(function) if isinstance(self._cuda, OnDevice) else function
 
     def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
-        return fused(kind, steps, self.bind)
+        found: list[list[Any]] | None = self.here(fused)(kind, steps, self.bind)
+        return found
 
     def foreign(self, array: cupy.ndarray, nbytes: int) -> Segment:
         return Segment(nbytes, array.data.ptr, ForeignMemory(array, nbytes))

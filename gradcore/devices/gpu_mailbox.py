@@ -115,7 +115,7 @@ class Mailbox:
         self.sent()
 
     def _start(self, which: int, first: int, last: int, ends: bool) -> None:
-        gpu_launch.start("mailbox", "bring", self._blocks[which], gpu_launch.BLOCK, (
+        self._device.here(gpu_launch.start)("mailbox", "bring", self._blocks[which], gpu_launch.BLOCK, (
             np.uint64(self._address), np.int64(self._room), np.int64(SLOTS), np.int64(first), np.int64(last), np.bool_(ends),
             np.uint64(self._turn)))
 

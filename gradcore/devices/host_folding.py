@@ -69,7 +69,8 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
             part = (*lead, slice(first, first + many)) if x.ndim > 1 else ()
             # Where there is little to sort, the search for what to sort takes longer.
             if n >= 64 and lines[part].size >= 8192 and 0 < length <= n // 4:
-                _rank_few(*(t[part] if x.ndim > 1 else t[None] for t in (lines, found, places)), start, length, descending)
+                some, best, at = (t[part] if x.ndim > 1 else t[None] for t in (lines, found, places))
+                _rank_few(some, best, at, start, length, descending)
             else:
                 _rank(lines[part], found[part], places[part], start, length, descending)
 

@@ -122,7 +122,8 @@ def test_properties_and_memory_are_the_driver_s():
     free, total = gradcore.cuda.mem_get_info()
     assert 0 < free < total == cupy.cuda.runtime.memGetInfo()[1]
     x = gradcore.zeros(64 << 20, device="cuda")
-    assert gradcore.cuda.mem_get_info("cuda:0")[0] <= free and gradcore.cuda.is_initialized()
+    # Another process may free more meanwhile than this one has taken.
+    assert 0 < gradcore.cuda.mem_get_info("cuda:0")[0] < total and gradcore.cuda.is_initialized()
     stats = gradcore.cuda.memory_stats(0)
     assert gradcore.cuda.memory_allocated(0) == gradcore.cuda.memory_allocated("cuda:0") > 0
     assert stats["allocated_bytes.all.current"] == gradcore.cuda.memory_allocated() >= x.nbytes

@@ -91,7 +91,8 @@ def test_events_measure_and_order():
     side = cuda.Stream()
     with side:
         first.record()
-        sleep(gradcore.device("cuda"), NAP)
+        # Longer than other processes may keep this one from going on.
+        sleep(gradcore.device("cuda"), 20 * NAP)
         last.record()
     assert not last.query()
     last.synchronize()

@@ -6,6 +6,9 @@ import dataclasses
 import importlib.util
 import json
 import math
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,7 +222,43 @@ def test_a_sanitizer_that_comes_to_no_call_is_a_problem(rehearsed, monkeypatch):
     found = {name: getattr(correct, name)(dataclasses.replace(rehearsed, seconds=9)) for name in TOOLS}
     assert [outcome.figures for outcome in found.values()] == [{"calls": n, "complete": False} for n in (1, 0, 1, 1)]
     assert [name for name, outcome in found.items() if outcome.problems] == ["racecheck"]
-    assert found["racecheck"].problems[0].startswith("it has checked no call: out of time")
+    assert found["racecheck"].problems[0].startswith("it has checked no call: stopped before its verdict")
+
+
+@pytest.mark.parametrize("line", [
+    "Invalid __global__ read of size 4 bytes", "Error: Race reported between Write access at 0x1 and Read access at 0x2",
+    "Uninitialized __global__ memory read of size 4 bytes", "Barrier error detected. Divergent thread(s) in block"])
+def test_what_a_sanitizer_has_found_before_it_is_stopped_is_a_problem(line, rehearsed, monkeypatch):
+    def run(command, seconds, environment=None):
+        Path(command[command.index("bench.gpu.rows") + 2]).write_text('{"call": 0, "name": "add", "error": null}\n')
+        return None, f"========= COMPUTE-SANITIZER\n========= {line}\n"
+
+    monkeypatch.setattr(correct, "sanitizer_path", lambda: "compute-sanitizer")
+    monkeypatch.setattr(correct, "run_limited", run)
+    outcome = correct.initcheck(dataclasses.replace(rehearsed, seconds=9))
+    assert len(outcome.problems) == 1 and line in outcome.problems[0] and outcome.figures == {"calls": 1, "complete": False}
+
+
+def test_a_sanitizer_ends_by_itself_when_its_calls_take_too_long(rehearsed, monkeypatch):
+    """Its verdict is of the calls so far; the number of the others is told."""
+    def run(command, seconds, environment=None):
+        path, until = Path(command[command.index("bench.gpu.rows") + 2]), float(command[-1])
+        assert 0 < time.time() + seconds - until <= 20
+        path.write_text('{"call": 0, "name": "add", "error": null}\n{"left": 7}\n')
+        return 0, "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+
+    monkeypatch.setattr(correct, "sanitizer_path", lambda: "compute-sanitizer")
+    monkeypatch.setattr(correct, "run_limited", run)
+    outcome = correct.synccheck(dataclasses.replace(rehearsed, seconds=60))
+    assert outcome.summary == "1 calls: nothing found, no time for 7" and not outcome.problems
+    assert outcome.figures == {"calls": 1, "complete": False}
+
+
+def test_no_call_begins_after_the_given_time(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    subprocess.run([sys.executable, "-m", "bench.gpu.rows", "cpu", str(path), "0", "100", "0", "1"], check=True)
+    left, = (json.loads(line) for line in path.read_text().splitlines())
+    assert left["left"] > 500
 
 
 def test_memcheck_reports_accesses_and_no_calls_that_the_runtime_tries(rehearsed, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import availability, gpu, gpu_current
+from gradcore.devices import availability, gpu, gpu_current, gpu_launch, gpu_mailbox, gpu_workspaces
 from gradcore.devices.gpu_current import OnDevice, has_context
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.pinned import AfterCopies
@@ -77,6 +77,31 @@ def test_what_a_device_does_is_done_on_it(cuda):
         assert cuda.current == 0
         del x, large
         gradcore.empty_cache(device)
+
+
+def test_a_mailbox_of_a_captured_program_is_used_on_its_device(cuda, monkeypatch):
+    """Its kernels are no op's; and when it goes, an event tells when its slots may be used again."""
+    device = device_on(cuda, 1)
+    monkeypatch.setattr(gpu_launch, "launch", lambda *what: cuda.noted.append((what[:2], cuda.current)))
+    box = gpu_mailbox.Mailbox(device, [(4096, 16)], [(8192, 16)], None, 12_288, 0)
+    cuda.noted.clear()
+    box.bring()
+    box.deliver()
+    del box
+    assert cuda.noted == [(("mailbox", "bring"), 1)] * 2 + [("event", 1)]
+    assert cuda.current == 0
+
+
+def test_fused_kernels_are_chosen_and_workspaces_made_on_the_device(cuda, monkeypatch):
+    device = device_on(cuda, 1)
+    found = []
+    monkeypatch.setattr(gpu, "fused", lambda *what: found.append(cuda.current))
+    device.fused("relu", [])
+    workspaces = SimpleNamespace(of=lambda handle: found.append(cuda.current))
+    monkeypatch.setitem(gpu_workspaces.SHARED, 1, workspaces)
+    cuda.streamSynchronize = lambda stream: found.append(cuda.current)
+    device.prepare_capture(device.make_stream())
+    assert found == [1, 1, 1] and cuda.current == 0
 
 
 def test_the_former_device_is_current_again_after_an_error(cuda):
