@@ -103,8 +103,10 @@ class Carried:
 
     def __init__(self) -> None:
         self.places: list[Place] = []
-        #: Those for which no trace has succeeded yet, and how often one has failed, by key.
+        #: Those for which no trace has succeeded yet, and below how often one has failed, by key.
         self._tried: list[Place] = []
+        #: The keys of what a trace has assigned to: a first call may make what all others find.
+        self._assigned: set[tuple[Any, ...]] = set()
         self._failed: Counter[tuple[Any, ...]] = Counter()
 
     def keys(self) -> frozenset[tuple[Any, ...]]:
@@ -117,8 +119,11 @@ class Carried:
         return self.places
 
     def offer(self, found: list[Place]) -> str:
-        """Carry these from the next trace on, unless that was tried in vain; says so for :meth:`Compiled.explain`."""
-        if not found or any(self._failed[place.key] >= _MOST_FAILURES for place in found):
+        """Carry these, to which the last trace has assigned, from the next on, unless it was the first to do so or that was
+        tried in vain; says so for :meth:`Compiled.explain`."""
+        before = self._assigned
+        self._assigned = before | {place.key for place in found}
+        if not found or any(place.key not in before or self._failed[place.key] >= _MOST_FAILURES for place in found):
             return ""
         self._tried = [*self._tried, *found]
         self.places = [*self.places, *found]

@@ -54,6 +54,24 @@ class Recurrent(nn.Module):
         return self.last(self.layers(self.words(x))[0][:, -1])
 
 
+class Stateful(nn.Module):
+    """Begins each batch in the state in which the one before has ended, and keeps a mean in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 12)
+        self.layer = nn.GRU(12, 16, batch_first=True)
+        self.last = nn.Linear(16, 5)
+        self.hidden = None
+        self.register_buffer("mean", gradcore.zeros(16))
+
+    def forward(self, x):
+        found, hidden = self.layer(self.words(x), self.hidden)
+        self.hidden = hidden.detach()
+        self.mean = 0.9 * self.mean + 0.1 * found.detach().float().mean((0, 1))
+        return self.last(found[:, -1] - self.mean)
+
+
 class Attending(nn.Module):
     def __init__(self):
         super().__init__()
@@ -87,7 +105,8 @@ def convolutions():
                          nn.Linear(8 * 8 * 8, 5))
 
 
-NETWORKS = {"residual": (Residual, images), "recurrent": (Recurrent, words), "attending": (Attending, words),
+NETWORKS = {"residual": (Residual, images), "recurrent": (Recurrent, words), "stateful": (Stateful, words),
+            "attending": (Attending, words),
             "moving": (Moving, rows), "convolutions": (convolutions, images)}
 
 
