@@ -71,10 +71,7 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range], serials: Sequence[int] 
             if not serials:
                 ledger.pool.serial += 1
             block.going = False
-            block.serial = serials[k] if serials else ledger.pool.serial
-            block.keeps = len(block.keepers)
-            ledger.ranges[block] = None
-            ledger.count(block, 1, bool(serials))
+            ledger.opened(block, serials[k] if serials else ledger.pool.serial, len(block.keepers), bool(serials))
 
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
@@ -84,9 +81,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
         for block in ranges:
             if block.serial:
                 block.drop(CONSUMED)
-                ledger.count(block, -1)
-                block.serial = 0
-                ledger.ranges.pop(block, None)
+                ledger.closed(block, False)
 
 
 def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
@@ -96,7 +91,6 @@ def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
         found = []
         for block in ranges:
             found.append(block.serial)
-            ledger.count(block, -1, True)
-            block.serial = block.keeps = 0
-            ledger.ranges.pop(block, None)
+            if block.serial:
+                ledger.closed(block, True)
         return found

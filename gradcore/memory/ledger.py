@@ -178,12 +178,28 @@ class Ledger:
             self.log += found
         self.pool.changes = []
 
-    def count(self, b: Block, sign: int, noted: bool = False) -> None:
-        """Count a block as allocated (``sign`` 1) or no longer (-1), staying where it is. The log may have it ``noted``."""
-        self._requested += sign * b.requested
-        self._allocated += sign * b.size
-        if self.log is not None and not noted:
-            self.log.append((FREE, b.serial) if sign < 0 else opening(b))
+    def opened(self, b: Block, serial: int, keeps: int, noted: bool) -> None:
+        """Count a range of an arena as allocated, under a serial, and kept so often. The log may have it ``noted``."""
+        log = None if noted else self.log
+        # No calls from here on, as an interrupt after one would leave half of it done.
+        b.serial = serial
+        b.keeps = keeps
+        self.ranges[b] = None
+        self._requested += b.requested
+        self._allocated += b.size
+        if log is not None:
+            log += ((ALLOC, serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag, b.node),)
+
+    def closed(self, b: Block, noted: bool) -> None:
+        """Stop counting a range that is open. The log may have it ``noted``."""
+        log = None if noted else self.log
+        # As above.
+        self._requested -= b.requested
+        self._allocated -= b.size
+        if log is not None:
+            log += ((FREE, b.serial),)
+        b.serial = b.keeps = 0
+        del self.ranges[b]
 
     def set_aside(self, block: Block) -> None:
         """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""

@@ -126,6 +126,43 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
     assert run() == expected
 
 
+@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+def test_a_replay_that_is_interrupted_leaves_the_books_as_they_were(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranges of its arena are opened and closed in them."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    x = gradcore.ones(2, 4)
+
+    @gradcore.compile
+    def train() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def run() -> Any:
+        if not recorded:
+            return train().item()
+        with gradcore.step():
+            return train().item()
+
+    expected = [run() for _ in range(4)][-1]
+    assert train.programs
+    optimizer.zero_grad()
+    live, requested = gradcore.memory_allocated(), gradcore.memory_requested()
+    for _ in at_every_moment(run, "/gradcore/memory/", 1):
+        gc.collect()
+        # The next replay closes what is open.
+        assert run() == expected
+        optimizer.zero_grad()
+        assert (gradcore.memory_allocated(), gradcore.memory_requested()) == (live, requested)
+        with gradcore.step() as step:
+            pass
+        assert step.report.phases[-1].requested == requested
+
+
 def test_a_step_that_is_interrupted_at_its_ends_measures_no_peaks_any_more() -> None:
     ledger = gradcore.device("cpu").ledger
 
