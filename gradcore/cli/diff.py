@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         return int(failed)
     print(f"A: {a_text}\nB: {b_text}\n{diff}")
     if "line" not in diff.by:
-        print("\nSource lines are compared only if both files have the step's records.")
+        print("\nOne of the reports is of before reports had sums by line, so lines are not compared.")
     if options.html is not None:
         print(f"\nThe page was written to {options.html}")
     if failed:

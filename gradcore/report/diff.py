@@ -12,7 +12,7 @@ from gradcore import folds
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
-from gradcore.report.text import short_path
+from gradcore.report.text import by_short_line, short_path
 from gradcore.units import format_bytes, parse_bytes
 
 #: The groupings of bytes: a function from a holder to its name in each.
@@ -87,7 +87,8 @@ def owners_of(recording: Recording) -> Owners:
     if records:
         highest, holders = folds.at_peak(records)
         return Owners(highest.allocated, {group: folds.total(holders, key) for group, key in GROUPS.items()})
-    known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op}
+    known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op,
+             "line": by_short_line(report)}
     # A step at the level ``counts`` has totals without owners.
     return Owners(report.peak.allocated, {group: sums for group, sums in known.items() if sums or not report.peak.allocated})
 

@@ -30,7 +30,7 @@ def read(kind: type[T], data: Any, where: str = "") -> T:
     hints = _hints(cls)
     wrong = [f"an unknown field {key!r}" for key in data if key not in hints]
     wrong += [f"no field {f.name!r}" for f in dataclasses.fields(cls)
-              if f.name not in data and f.default is dataclasses.MISSING]
+              if f.name not in data and f.default is f.default_factory is dataclasses.MISSING]
     if wrong:
         raise ValueError(f"{name} has {', '.join(wrong[:8])}")
     return kind(**{key: _value(hints[key], value, f"{name}.{key}") for key, value in data.items()})

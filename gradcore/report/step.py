@@ -151,7 +151,8 @@ class Left:
 class StepReport:
     """Device memory over one step, in bytes and seconds.
 
-    ``by_role``, ``by_layer`` and ``by_op`` split the allocated bytes at the peak: each adds up to ``peak.allocated``.
+    ``by_role``, ``by_layer``, ``by_op`` and ``by_line``, of source, split the allocated bytes at the peak: each adds up to
+    ``peak.allocated``.
     """
 
     device: str
@@ -184,6 +185,8 @@ class StepReport:
     outside_bytes: int = 0
     #: Buffers that arrays of other libraries share at the end, the largest first: their bytes are in the sums.
     exported: tuple[Exported, ...] = ()
+    #: Empty in a report that an earlier version of gradcore wrote.
+    by_line: dict[str, int] = dataclasses.field(default_factory=dict)
     version: int = SCHEMA_VERSION
 
     @property
@@ -250,7 +253,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         peak=_point(records, highest),
         by_role=folds.total(holders, lambda h: h.role),
         by_layer=folds.total(holders, lambda h: h.tag.layer),
-        by_op=folds.total(holders, lambda h: h.tag.op),
+        by_op=folds.total(holders, lambda h: h.tag.op), by_line=folds.total(holders, lambda h: line_of(h.tag)),
         top=tuple(_top(h) for h in holders[:10]),
         phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
                      for label, i, time in _phase_ends(marks)),

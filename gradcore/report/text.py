@@ -56,6 +56,14 @@ def below(root: str | os.PathLike[str], line: str) -> str:
     return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
 
 
+def by_short_line(report: StepReport) -> dict[str, int]:
+    """The sums by line with their paths shortened; two cells of a notebook may have one name."""
+    sums: dict[str, int] = {}
+    for line, nbytes in report.by_line.items():
+        sums[short_path(line)] = sums.get(short_path(line), 0) + nbytes
+    return sums
+
+
 def bar(share: float, width: int = _BAR) -> str:
     """A bar of block characters, in eighths: ``share`` (0 to 1) of ``width`` columns."""
     eighths = round(max(min(share, 1.0), 0.0) * width * 8)
@@ -83,8 +91,10 @@ def render(report: StepReport) -> str:
     if report.bytes_per_sample is not None:
         each = f"{report.bytes_per_sample:,.0f} bytes per sample"
         lines.append(f"  {each}, not counting parameters, buffers, gradients and optimizer state")
-    for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
-        lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
+    for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op),
+                        ("line", by_short_line(report))):
+        if sums or title != "line":
+            lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
     if report.outside_bytes:
         lines += ["", "Memory of other libraries that tensors share: "
                   f"{report.outside_bytes:,} bytes, not included in these sums."]
@@ -173,10 +183,11 @@ def _op_line(keeper: str) -> str:
 
 def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
     # Borrowed memory counts as 0 bytes.
-    rows = [(name, nbytes) for name, nbytes in sums.items() if nbytes]
+    rows = [(name or "(root)", nbytes) for name, nbytes in sums.items() if nbytes]
+    width = max([22, *(len(name) for name, _ in rows[:12])])
     for name, nbytes in rows[:12]:
         share = nbytes / whole
-        yield f"  {name or '(root)':22} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
+        yield f"  {name:{width}} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
     if len(rows) > 12:
         yield f"  and {len(rows) - 12} more, {sum(nbytes for _, nbytes in rows[12:]):,} bytes"
 

@@ -52,7 +52,7 @@ def test_every_table_adds_up_to_the_difference_of_the_peaks(small: Recording, la
     for before, after in ((a, b), (b, a), (a, a)):
         diff = compare(before, after)
         assert diff.change == after.report.peak.allocated - before.report.peak.allocated
-        assert list(diff.by) == [g for g in GROUPS if records or g != "line"]
+        assert list(diff.by) == list(GROUPS)
         for changes in diff.by.values():
             assert sum(c.change for c in changes) == diff.change and all(c.change for c in changes)
             assert [abs(c.change) for c in changes] == sorted((abs(c.change) for c in changes), reverse=True)
@@ -89,7 +89,10 @@ def test_a_line_that_only_moved_is_no_change() -> None:
 
 def test_reports_without_records_can_be_compared(small: Recording, large: Recording) -> None:
     ours = compare(small.report, large.report)
-    assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {"role", "layer", "op"}
+    assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {*GROUPS}
+    # As a report of before lines were in it.
+    older = dataclasses.replace(small.report, by_line={})
+    assert set(compare(older, large.report).by) == {"role", "layer", "op"}
 
 
 def test_what_is_not_known_has_no_table(small: Recording) -> None:
@@ -97,7 +100,7 @@ def test_what_is_not_known_has_no_table(small: Recording) -> None:
     diff = compare(counts, events)
     assert diff.by == {} and diff.before == diff.after == events.report.peak.allocated and owners_of(counts).by == {}
     empty = build_report([Mark("begin", "step", 0)], device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0))
-    assert owners_of(Recording(empty, ())) == Owners(0, {"role": {}, "layer": {}, "op": {}})
+    assert owners_of(Recording(empty, ())) == Owners(0, {group: {} for group in GROUPS})
     wrong = Recording(dataclasses.replace(small.report, by_op={"add": 1}), ())
     with raises(ValueError, "the bytes by op add up to 1, not to the peak of"):
         compare(wrong, small)
@@ -173,6 +176,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, small: Recording, large: Rec
     folder = tmp_path_factory.mktemp("runs")
     (folder / "a.json").write_text(json.dumps(small.to_dict()))
     (folder / "b.json").write_text(large.report.to_json())
+    (folder / "old.json").write_text(json.dumps({k: v for k, v in large.report.to_dict().items() if k != "by_line"}))
     write(folder / "run" / "c.jsonl", large, [100, 200])
     return folder
 
@@ -182,8 +186,10 @@ def test_the_command_reads_all_three(capsys: Any, files: Path, small: Recording,
     status, out, _ = command(capsys, files / "a.json", files / "run")
     assert status == 0 and f"{grown:+,} bytes" in out and "By line:" in out and "c.jsonl: Step 1 on meta, batch 4" in out
     status, out, _ = command(capsys, files / "a.json", files / "b.json")
+    assert status == 0 and "By line:" in out
+    status, out, _ = command(capsys, files / "a.json", files / "old.json")
     assert status == 0 and "By line:" not in out
-    assert "Source lines are compared only if both files have the step's records" in out
+    assert "One of the reports is of before reports had sums by line, so lines are not compared" in out
     status, out, _ = command(capsys, files / "run", files / "a.json", "--step", "first", "--json")
     told = json.loads(out)
     assert status == 0 and told["change"] == -grown and told["failed"] is False and told["a"]["step"] == 1

@@ -37,6 +37,7 @@ def full(folder: Path) -> StepReport:
     return StepReport(
         device="cuda:1", batch_size=4, seconds=4.0, peak=PeakPoint(5, 3000, 4096, 8192, "mul", "", "forward", line),
         by_role={"parameter": 1024, "residual": 3072}, by_layer={"": 3072, "head": 1024}, by_op={"mul": 4096, "borrow": 0},
+        by_line={line: 3072, "/lib/a.py:1 in g": 1024},
         top=(TopTensor(2048, 2000, "residual", "mul", "", "forward", (4, 64), "float32", line, None, 1, ("1:x", "2:y"),
                        (line, "/lib/b.py:2 in g")),
              TopTensor(1024, 1024, "residual", "exp", "head", "forward", (), "float64", "/lib/a.py:1 in g", None, 1, ("1:x",)),
@@ -73,6 +74,10 @@ At the peak, by layer:
 
 At the peak, by op:
   mul                              4,096  100.0%  ████████████████████████
+
+At the peak, by line:
+  model.py:3 in f                  3,072   75.0%  ██████████████████
+  /lib/a.py:1 in g                 1,024   25.0%  ██████
 
 Memory of other libraries that tensors share: 7,777 bytes, not included in these sums.
 

@@ -45,6 +45,7 @@ def test_every_figure_of_a_step() -> None:
         peak=PeakPoint(15, 7100, 7680, 1 << 20, "mul", "l1", "backward", FORWARD),
         by_role={"residual": 3584, "input": 2048, "parameter": 1024, "temporary": 1024},
         by_layer={"l1": 5120, "": 2048, "l2": 512}, by_op={"mul": 4096, "upload": 3072, "exp": 512},
+        by_line={FORWARD: 4096, BATCH: 2048, MADE: 1024, LOSS: 512},
         top=(TopTensor(3072, 3000, "residual", "mul", "l1", "forward", (5, 3), "float32", FORWARD, None, 1, ("1:out",),
                        ("/code/train.py:90 in main",)),
              TopTensor(2048, 2000, "input", "upload", "", "forward", (500,), "int32", BATCH, None, 0, ("1:x",)),
