@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.events import Record
+from gradcore.report.text import short_path
 from gradcore.report.timeline import COLOURS, columns, stacking
 from gradcore.units import format_bytes
 
-#: The most layers or ops with a band of their own; the others share one.
+#: The most layers, ops or lines with a band of their own; the others share one.
 _BANDS = 9
 
 
 def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
-    """Live allocated bytes over the step, stacked by ``role``, ``layer`` or ``op``, with the peak marked.
+    """Live allocated bytes over the step, stacked by ``role``, ``layer``, ``op`` or ``line``, with the peak marked.
 
     Returns the Axes, by default new ones. Raises ImportError with the install command if Matplotlib is missing, and
     ValueError for a log without records.
@@ -38,7 +39,8 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     colours = [COLOURS[name] if by == "role" and name in COLOURS else spare
                for name, spare in zip(bands, COLOURS.values(), strict=False)]
     at = [c.position for c in shown]
-    ax.stackplot(at, list(bands.values()), labels=list(bands), colors=colours, step="post", linewidth=0)
+    labels = [short_path(name) if by == "line" else name for name in bands]
+    ax.stackplot(at, list(bands.values()), labels=labels, colors=colours, step="post", linewidth=0)
     highest = max(shown, key=lambda c: (c.allocated, -c.position))
     ax.plot([highest.position], [highest.allocated], "v", color="black", clip_on=False)
     ax.annotate(f"peak {format_bytes(highest.allocated)}", (highest.position, highest.allocated), (6, 4),

@@ -34,7 +34,8 @@ class Recording:
         return Recording(load_report(data.get("report", {})), tuple(unpack(data.get("log", {}))))
 
     def plot(self, by: str = "role", ax: Any = None) -> Any:
-        """Plot live bytes over the step, stacked by ``role``, ``layer`` or ``op``, on Matplotlib Axes, which are returned.
+        """Plot live bytes over the step, stacked by ``role``, ``layer``, ``op`` or ``line``, on Matplotlib Axes, which are
+        returned.
 
         Raises ImportError with the install command if Matplotlib is missing.
         """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag, Tag
+from gradcore.report.growth import line_of
 
 #: Roles from the bottom of a stack to its top: those that live longest are lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
@@ -18,7 +19,8 @@ COLOURS = dict(zip(ROLE_ORDER, (
 
 #: The groupings of owners by name: a function from a tag and a role to the name of a band.
 Key = Callable[[Tag, str], str]
-BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op}
+BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op,
+                      "line": lambda tag, role: line_of(tag)}
 
 
 def grouping(by: str) -> Key:

@@ -52,8 +52,8 @@ def test_columns_show_the_peak_of_their_stretch(recording: Recording, count: int
 def test_roles_have_colours_and_letters_of_their_own(recording: Recording) -> None:
     assert len(set(COLOURS.values())) == len(set(LETTERS.values())) == len(ROLE_ORDER)
     assert stacking(columns(recording.records, "role", 9), "role")[0] == "parameter"
-    with raises(ValueError, "grouped by role, layer, op, but got 'line'"):
-        columns(recording.records, "line", 9)
+    with raises(ValueError, "grouped by role, layer, op, line, but got 'phase'"):
+        columns(recording.records, "phase", 9)
 
 
 def test_blocks_in_a_terminal(recording: Recording) -> None:

@@ -4,7 +4,8 @@
 
 const BANDS = 8;
 
-const KEYS = { role: (state) => state.role, layer: (state) => layerName(state.tag.layer), op: (state) => state.tag.op };
+const KEYS = { role: (state) => state.role, layer: (state) => layerName(state.tag.layer), op: (state) => state.tag.op,
+  line: (state) => state.tag.line };
 
 class Bands {
   constructor(log, by, colours) {
