@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import gradcore
 from gradcore.cli.common import add_measured, data_and_optimizer, pick_device
-from gradcore.cli.steps import measure
+from gradcore.cli.steps import Measured, measured
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
 from gradcore.report.step import StepReport
@@ -29,7 +30,8 @@ _PROBES = 32
 class Found:
     """The largest batch, the bytes of its peak, and of the peak with one sample more. ``confirmed`` is None if not tried.
 
-    All smaller batches that were tried fit, too, up to ``fits_up_to``.
+    All smaller batches that were tried fit, too, up to ``fits_up_to``. If live bytes grow with each step, ``settled`` is False:
+    it fits for as many steps as were tried.
     """
 
     batch_size: int
@@ -41,6 +43,7 @@ class Found:
     reached_by: str
     tried: tuple[int, ...]
     confirmed: bool | None = None
+    settled: bool = True
 
 
 def memory_size(text: str) -> int:
@@ -82,12 +85,21 @@ def run(options: argparse.Namespace) -> int:
     dataset, chosen = data_and_optimizer(options)
     budget = int(options.memory * (1 - options.margin))
 
+    taken: dict[int, Measured] = {}
+
     def attempt(batch_size: int, limit: int | None, on: Any = "meta") -> StepReport:
-        # Without a limit only live bytes are asked for, which do not depend on where blocks lie.
-        return _limited(limit, on, lambda: measure(options.model, batch_size, on, chosen, dataset, options.steps, options.seed,
-                                                   limit is not None))
+        # Without a limit only live bytes are asked for, which do not depend on where blocks lie; but on the number of steps,
+        # if they grow with each.
+        least = min((m.steps for m in taken.values() if not m.settled), default=options.steps)
+        found = _limited(limit, on, lambda: measured(options.model, batch_size, on, chosen, dataset,
+                                                     options.steps if limit is not None else least, options.seed,
+                                                     limit is not None))
+        if limit is not None:
+            taken[batch_size] = found
+        return found.report
 
     found = find(attempt, budget, options.mode)
+    found = replace(found, settled=taken[found.batch_size].settled)
     tried, lacking = f"not run on {device}", False
     if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
         before = device.ledger.allocated - get_device("meta").ledger.allocated
@@ -98,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
                 tried = f"run on {device}: it fits, but allocated is {peak:,} there"
         except OutOfMemory as error:
             lacking, tried = True, f"run on {device}: it does not fit there: {str(error).partition(';')[0]}"
-        found = replace(found, confirmed=tried.endswith("as predicted"))
+        found = replace(found, confirmed=tried.endswith("as predicted") and found.settled)
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "optimizer": chosen, "memory": options.memory,
                           "margin": options.margin, "budget": budget, "mode": options.mode, "device": device.name,
@@ -114,6 +126,9 @@ def run(options: argparse.Namespace) -> int:
           f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak"
           f"{_stopped(found, budget, options.mode)}\n"
           f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
+    if not found.settled:
+        print(f"  This holds for {taken[found.batch_size].steps} steps: live bytes change with each of them, as if something "
+              "kept tensors of every step, so that any batch may run out of memory later.")
     return int(lacking)
 
 
@@ -231,12 +246,11 @@ def find(attempt: Attempt, budget: int, mode: str = "binsearch") -> Found:
                  reached_by(peak), tuple(search.tried))
 
 
-def _limited(limit: int | None, device: Any, work: Any) -> StepReport:
+def _limited(limit: int | None, device: Any, work: Callable[[], Measured]) -> Measured:
     memory = get_device(device).stack.limit
     gradcore.empty_cache(device)
     before, memory.limit = memory.limit, limit
     try:
-        report: StepReport = work()
-        return report
+        return work()
     finally:
         memory.limit = before

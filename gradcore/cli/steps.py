@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,13 +41,28 @@ def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, devi
     return value, step
 
 
+class Measured(NamedTuple):
+    """The report of the step with the highest peak of some ``steps``; and whether blocks lay as after a step before by then."""
+
+    report: StepReport
+    steps: int
+    settled: bool
+
+
 def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
-            seed: int = 0, settle: bool = False) -> StepReport:
+            seed: int = 0) -> StepReport:
     """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool; its ``peak.reserved``
     is the most of any of them.
 
-    The first step creates the optimizer's state, so later steps differ from it. They also find other gaps, so their blocks
-    come to lie elsewhere, until these lie as after a step before. ``settle`` goes on until then, for at most 32 steps.
+    The first step creates the optimizer's state, so later steps differ from it.
+    """
+    return measured(model, batch_size, device, optimizer, dataset, steps, seed).report
+
+
+def measured(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
+             seed: int = 0, settle: bool = False) -> Measured:
+    """As :func:`measure`. Steps find other gaps than those before, so their blocks come to lie elsewhere: ``settle`` goes on
+    until they lie as after a step before, for at most 32 steps. They never do if live bytes grow with each step.
     """
     gradcore.manual_seed(seed)
     gradcore.empty_cache(device)
@@ -57,8 +72,12 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
     update = make_optimizer(optimizer, workload.module.parameters())
     reports: list[StepReport] = []
     layouts: list[Any] = []
-    while len(reports) < steps or (settle and layouts[-1] not in layouts[:-1] and len(reports) < steps + _SETTLING):
+    settled = False
+    while len(reports) < steps or (settle and not settled and len(reports) < steps + _SETTLING):
         reports.append(train_step(workload, update, x, y, device, batch_size=batch_size)[1].report)
-        layouts.append(get_device(device).stack.pool.layout())
+        if settle:
+            layouts.append(get_device(device).stack.pool.layout())
+            settled = layouts[-1] in layouts[:-1]
     highest = max(reports, key=lambda r: r.peak.allocated)
-    return replace(highest, peak=replace(highest.peak, reserved=max(r.peak.reserved for r in reports)))
+    peak = replace(highest.peak, reserved=max(r.peak.reserved for r in reports))
+    return Measured(replace(highest, peak=peak), len(reports), settled)

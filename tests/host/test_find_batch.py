@@ -262,3 +262,32 @@ def test_reserved_is_the_most_of_all_steps(monkeypatch):
     monkeypatch.setattr("gradcore.cli.steps.train_step", taken)
     peak = measure("mlp", 2, "meta", steps=4).peak
     assert (peak.allocated, peak.reserved) == (3000, 9000)
+
+
+GROWING = """
+import numpy as np
+from gradcore import nn
+
+def grow(batch_size):
+    model, kept = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10)), []
+
+    def loss(model, x, y):
+        out = model(x)
+        kept.append(out)
+        return nn.functional.cross_entropy(out, y)
+
+    return model, lambda n: (np.zeros((n, 64), np.float32), np.zeros(n, np.int64)), loss
+"""
+
+
+def test_a_model_that_keeps_tensors_of_every_step_is_promised_nothing(tmp_path, capsys):
+    """Its peak is that of the steps that were tried, and the next one may be the first that does not fit."""
+    (tmp_path / "lines.py").write_text(GROWING)
+    argv = ("find-batch", f"{tmp_path}/lines.py:grow", "--memory", "4MiB", "--device", "cpu")
+    status, out, _ = run(capsys, *argv, "--json")
+    found = json.loads(out)
+    assert status == 0 and found["settled"] is found["confirmed"] is False
+    # One sample more keeps 40 bytes more of each step's output, in blocks of 512.
+    assert 0 <= found["one_more"] - found["allocated"] < 40_000
+    status, out, _ = run(capsys, *argv)
+    assert "one more sample adds -" not in out and "This holds for 35 steps: live bytes change with each of them" in out
