@@ -65,8 +65,8 @@ from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (
-    accelerator, amp, autograd, backends, compiler, cuda, data, distributed, distributions, func, memory, nn, onnx, optim,
-    program, testing, utils, version)
+    accelerator, amp, autograd, backends, compiler, cuda, data, distributed, distributions, func, memory, multiprocessing, nn,
+    onnx, optim, program, testing, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
@@ -110,6 +110,7 @@ for _path, _kind in {
     _missing.mark(_kind, _path)
 for _path, _module in {
         "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils, "nn.utils.rnn": nn.utils.rnn,
+        "nn.utils.parametrizations": nn.utils.parametrizations,
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
         "distributions": distributions, "distributions.transforms": distributions.transforms,

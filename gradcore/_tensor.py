@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,12 @@ class Tensor(Operators, Conversions, Gradients):
         if not self.spec.ndim:
             raise TypeError("iteration over a 0-d tensor")
         return (self[i] for i in range(self.spec.shape[0]))
+
+    def __contains__(self, element: Any) -> bool:
+        if not isinstance(element, (Tensor, Number)):
+            raise RuntimeError("Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+                               f"{type(element).__name__}.")
+        return bool((self == element).any().item())
 
     def __repr__(self) -> str:
         return format_tensor(self)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["is_available", "is_initialized"]
+from typing import Any
+
+__all__ = ["destroy_process_group", "init_process_group", "is_available", "is_initialized"]
 
 
 def is_available() -> bool:
@@ -13,3 +15,14 @@ def is_available() -> bool:
 def is_initialized() -> bool:
     """Whether this process belongs to a group: no."""
     return False
+
+
+def init_process_group(*args: Any, **kwargs: Any) -> None:
+    """Raise NotImplementedError: for scripts that import it and call it only if there are several processes."""
+    raise NotImplementedError("init_process_group is not implemented: gradcore trains in one process on one device. "
+                              "gradcore.distributed.is_available() is False")
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Raise NotImplementedError: there is no group."""
+    raise NotImplementedError("destroy_process_group: there is no group, as gradcore trains in one process on one device")

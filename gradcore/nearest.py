@@ -59,8 +59,11 @@ WORDS: dict[str, str] = {
         CorrCholeskyTransform CumulativeDistributionTransform LowerCholeskyTransform PositiveDefiniteTransform biject_to
         transform_to constraint_registry""",
     "gradcore.distributions.constraints.Constraint, whose subclasses define check": "distributions.constraints.cat",
-    "gradcore.distributions.Exponential": """Gamma Beta Chi2 Dirichlet FisherSnedecor InverseGamma Kumaraswamy LKJCholesky
-        Wishart ExponentialFamily exp_family""",
+    "gradcore.distributions.Exponential": """Gamma Chi2 FisherSnedecor InverseGamma LKJCholesky Wishart
+        ExponentialFamily exp_family""",
+    "gradcore.distributions.LogisticNormal": "Beta Dirichlet Kumaraswamy",
+    "gradcore.nn.init.orthogonal_, which begins with such a weight": "orthogonal",
+    "gradcore.stack over a loop, one call for each sample": "vmap",
     "gradcore.distributions.Categorical": "Multinomial distributions.multinomial",
     "gradcore.distributions.Binomial": "NegativeBinomial",
     "gradcore.distributions.RelaxedBernoulli": "ContinuousBernoulli",
@@ -91,7 +94,7 @@ WORDS: dict[str, str] = {
         compiler.*""",
     "gradcore.onnx.export": "export",
     "gradcore.autograd.functional": "jacrev jacfwd hessian vjp jvp linearize",
-    "gradcore.autograd.grad, with create_graph=True for higher derivatives": """forward_ad vmap functionalize
+    "gradcore.autograd.grad, with create_graph=True for higher derivatives": """forward_ad functionalize
         grad_and_value func.grad""",
     "gradcore.func.functional_call": "stack_module_state stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
@@ -99,7 +102,7 @@ WORDS: dict[str, str] = {
         host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",
     "gradcore.cuda": "accelerator.*",
-    "one process on one device": "distributed.* parallel DistributedSampler multiprocessing is_distributed",
+    "one process on one device": "distributed.* is_distributed",
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "serialization hub",
     "gradcore.data.load": "datapipes",

@@ -1,6 +1,6 @@
 """Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
-from gradcore.nn import activations, functional, init, lazy, pooling, unpooling, utils
+from gradcore.nn import activations, functional, init, lazy, parallel, pooling, unpooling, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.adaptive import AdaptiveLogSoftmaxWithLoss
@@ -109,5 +109,5 @@ __all__ = ["GELU", "GRU", "LSTM", "RNN", "AdaptiveLogSoftmaxWithLoss", "AlphaDro
            "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
            "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold",
            "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional",
-           "init", "utils"]
+           "init", "parallel", "utils"]
 __all__ += activations.__all__ + pooling.__all__ + unpooling.__all__ + lazy.__all__ + ["UninitializedParameter"]

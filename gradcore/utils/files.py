@@ -121,8 +121,10 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, s
     if hasattr(value, "state_dict"):
         raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; save its state_dict(), which "
                         "load_state_dict() takes")
+    instead = ("; sorted() makes a list of it" if isinstance(value, (set, frozenset)) else
+               "; vars() makes a dict of it" if hasattr(value, "__dict__") and not callable(value) else "")
     raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; tensors, arrays, numbers, strings, None, "
-                    "dicts, lists and tuples can be saved")
+                    f"dicts, lists and tuples can be saved{instead}")
 
 
 def _join(path: str, key: Any) -> str:

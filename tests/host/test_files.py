@@ -10,6 +10,7 @@ import struct
 import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -299,3 +300,11 @@ def test_a_function_that_says_where_leaves_tensors_on_the_cpu(tmp_path: Path) ->
     gradcore.save({"w": gradcore.ones(2)}, tmp_path / "w.st")
     for place in (lambda storage, location: storage, {"cuda:0": "cpu"}, {"cpu": "cpu"}):
         assert gradcore.load(tmp_path / "w.st", map_location=place)["w"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (SimpleNamespace(lr=0.1), "args is a SimpleNamespace; .* can be saved; vars\\(\\) makes a dict of it"),
+    ({1, 2}, "args is a set; .* can be saved; sorted\\(\\) makes a list of it"), (print, "can be saved$")])
+def test_what_cannot_be_saved_says_what_to_save_instead(value: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=text):
+        gradcore.save({"args": value}, tmp_path / "x.safetensors")

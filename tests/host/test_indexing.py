@@ -165,6 +165,16 @@ def test_an_integer_beside_a_tensor_is_taken_first(key: Any, torch: Any) -> None
     np.testing.assert_array_equal(gradcore.tensor(numbers())[key].numpy(), theirs.numpy())
 
 
+def test_what_is_in_a_tensor(torch: Any) -> None:
+    for t in (gradcore, torch):
+        x = t.arange(6).reshape(2, 3)
+        assert [value in x for value in (3, 9, 2.5, True, np.float32(4), t.tensor([7, 8, 2]))] == [
+            True, False, False, True, True, True]
+        for other in ("3", None):
+            with pytest.raises(RuntimeError, match="__contains__ only supports Tensor or scalar, but you passed in a"):
+                _ = other in x
+
+
 def test_iteration_and_length() -> None:
     x = gradcore.tensor(numbers())
     assert len(x) == 4 and [r.tolist() for r in x] == numbers().tolist()

@@ -36,7 +36,7 @@ INTERNAL = re.compile(
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
          "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
          "distributions.constraints", "func", "special", "accelerator", "compiler", "distributed", "nn.Module",
-         "optim.Optimizer", "distributions.Distribution", *SOURCES)
+         "nn.utils.parametrizations", "optim.Optimizer", "distributions.Distribution", *SOURCES)
 
 
 def found(path: str, torch: Any) -> list[str]:
@@ -131,14 +131,16 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.fft.fft, "numpy.fft"),
     (lambda: gradcore.sparse_coo_tensor, "gradcore.zeros"),
     (lambda: gradcore.cuda.seed_all(), "gradcore.manual_seed"),
-    (lambda: gradcore.vmap, "gradcore.autograd.grad"),
+    (lambda: gradcore.vmap, "gradcore.stack over a loop"),
+    (lambda: gradcore.distributions.Beta(1.0, 1.0), "gradcore.distributions.LogisticNormal"),
+    (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(2, 2)), "gradcore.nn.init.orthogonal_"),
     (lambda: nn.ReLU().compile(), "gradcore.compile(module)"),
     (lambda: nn.ReLU().register_backward_hook(print), "gradcore.nn.Module.register_full_backward_hook"),
     (lambda: nn.ReLU().share_memory(), "threads, which share tensors as they are"),
     (lambda: gradcore.ones(2).untyped_storage(), "gradcore.Tensor.data_ptr"),
     (lambda: gradcore.distributions.Normal(0.0, 1.0).sample_n(3), "gradcore.distributions.Distribution.sample"),
     (lambda: gradcore.utils.data.datapipes, "gradcore.data.load"),
-    (lambda: gradcore.distributed.init_process_group("nccl"), "one process on one device"),
+    (lambda: gradcore.distributed.all_reduce(gradcore.ones(1)), "one process on one device"),
     (lambda: gradcore.compiler.set_stance, "gradcore.compile"),
     (lambda: gradcore.accelerator.set_device_index(0), "gradcore.cuda")])
 def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
@@ -148,7 +150,7 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 
 @pytest.mark.parametrize(("line", "near"), [
     ("import gradcore.jit as jit", "gradcore.compile"),
-    ("import gradcore.nn.parallel", "one process on one device"),
+    ("import gradcore.distributed.rpc", "one process on one device"),
     ("from gradcore.distributions.multinomial import Multinomial", "gradcore.distributions.Categorical")])
 def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:
     kind, text = refused(lambda: exec(line))

@@ -37,9 +37,29 @@ def test_a_process_is_alone() -> None:
     import gradcore.distributed as dist
     assert not dist.is_available() and not (dist.is_available() and dist.is_initialized())
     assert not hasattr(dist, "all_reduce")
-    for line in ("from gradcore.distributed import init_process_group", "import gradcore.distributed.fsdp"):
+    for line in ("from gradcore.distributed import all_reduce", "import gradcore.distributed.fsdp"):
         with pytest.raises(ImportError, match="Nearest: one process on one device"):
             exec(line)
+
+
+def test_what_scripts_for_several_processes_import() -> None:
+    """They use it if there are several, and ask whether a model is wrapped."""
+    import gradcore.multiprocessing as mp
+    from gradcore.distributed import destroy_process_group, init_process_group
+    from gradcore.nn.parallel import DataParallel, DistributedDataParallel
+    from gradcore.utils.data import DistributedSampler
+    from gradcore.utils.data.distributed import DistributedSampler as Same
+    from gradcore.utils.hooks import RemovableHandle
+    layer = gradcore.nn.Linear(2, 3)
+    assert not isinstance(layer, (DataParallel, DistributedDataParallel)) and Same is DistributedSampler
+    for call in (lambda: init_process_group("nccl"), destroy_process_group, lambda: DistributedDataParallel(layer, [0]),
+                 lambda: DistributedSampler([1, 2])):
+        with pytest.raises(NotImplementedError, match="one process on one device"):
+            call()
+    assert mp.get_context("spawn").Process and mp.cpu_count() > 0
+    handle = layer.register_forward_hook(lambda *what: None)
+    assert isinstance(handle, RemovableHandle)
+    handle.remove()
 
 
 def test_a_function_that_is_kept_out_of_programs() -> None:

@@ -11,6 +11,7 @@ from gradcore.utils.data.dataset import (
     TensorDataset,
     random_split,
 )
+from gradcore.utils.data.distributed import DistributedSampler
 from gradcore.utils.data.loader import DataLoader, get_worker_info
 from gradcore.utils.data.sampler import (
     BatchSampler,
@@ -21,6 +22,6 @@ from gradcore.utils.data.sampler import (
     WeightedRandomSampler,
 )
 
-__all__ = ["BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
-           "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset",
-           "WeightedRandomSampler", "default_collate", "default_convert", "get_worker_info", "random_split"]
+__all__ = ["BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler",
+           "IterableDataset", "RandomSampler", "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler",
+           "TensorDataset", "WeightedRandomSampler", "default_collate", "default_convert", "get_worker_info", "random_split"]
