@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from warnings import warn
 from weakref import ref
 
 from gradcore.engine import derived  # noqa: F401 - registers the rules of fused gradients
@@ -99,7 +100,14 @@ class Gradients(Value):
         node, index = behind(edge)
         if kept is not None or node is edge[0]:
             return kept
-        return node.grad if type(node) is Leaf else None if node.hooks is None else node.hooks.retained.get(index)
+        if type(node) is Leaf:
+            return node.grad
+        if node.hooks is None or index not in node.hooks.retained:
+            warn("The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
+                 "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
+                 "Tensor, use .retain_grad() on the non-leaf Tensor.", UserWarning, stacklevel=2)
+            return None
+        return node.hooks.retained[index]
 
     @grad.setter
     def grad(self, value: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import pickle
 import reprlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,7 +82,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         what = f"no field {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is not a memory snapshot: {what}") from None
-    return records, build_report(records, device=name, batch_size=None, pool=reader.pool())
+    return records, replace(build_report(records, device=name, batch_size=None, pool=reader.pool()), of="snapshot")
 
 
 class _Reader:
@@ -97,6 +98,7 @@ class _Reader:
         self._ended = _time(own, "ended_us")
         self._final = {_size(s["address"]): _size(s["total_size"]) for s in segments}
         self._at_end = [block for s in segments for block in _blocks(s)]
+        self._free = [_size(b["size"]) for s in segments for b in _of(s["blocks"], list) if b["state"] not in _ACTIVE]
         self._segments: dict[int, tuple[int, int]] = {}
         self._live: dict[int, int] = {}
         self._allocations = self._grown = self._serial = self._index = 0
@@ -175,7 +177,8 @@ class _Reader:
     def pool(self) -> PoolFigures:
         """The pool's figures after the events: call it after :meth:`records`."""
         reserved = sum(size for _, size in self._segments.values())
-        return PoolFigures(self._allocations, max(self._allocations - self._grown, 0), len(self._segments), reserved, 0, 0)
+        return PoolFigures(self._allocations, max(self._allocations - self._grown, 0), len(self._segments), reserved,
+                           sum(self._free), max(self._free, default=0))
 
 
 def _blocks(segment: Any) -> Iterator[tuple[int, dict[str, Any]]]:

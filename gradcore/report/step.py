@@ -187,6 +187,8 @@ class StepReport:
     exported: tuple[Exported, ...] = ()
     #: Empty in a report that an earlier version of gradcore wrote.
     by_line: dict[str, int] = dataclasses.field(default_factory=dict)
+    #: ``step``, or ``snapshot``: that tells neither of nodes nor of what they kept, which are then 0 and empty.
+    of: str = "step"
     version: int = SCHEMA_VERSION
 
     @property

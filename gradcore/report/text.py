@@ -107,7 +107,8 @@ def render(report: StepReport) -> str:
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
     lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
-    lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
+    lines += ["", "A snapshot does not tell what was kept for backward." if report.of == "snapshot" else
+              f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]
     return "\n".join([*lines, *_left(report), *_exported(report), *_growth(report.growth), *_tail(report)])
 
@@ -117,7 +118,7 @@ def _tail(report: StepReport) -> Iterable[str]:
     yield ""
     yield (f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver; {pool.segments} segments, "
            f"{format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}")
-    if report.records:
+    if report.records and report.of != "snapshot":
         yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
                f"{report.records} records")
     if report.pinned is not None:

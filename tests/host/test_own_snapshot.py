@@ -52,6 +52,10 @@ def test_it_holds_what_the_step_held(recording: Recording, tmp_path: Path, capsy
     peak, was = back.report.peak, recording.report.peak
     assert (peak.op, peak.layer, peak.phase, peak.line) == (was.op, was.layer, was.phase, was.line)
     assert back.report.device == "cpu" and back.report.pool.allocations == recording.report.pool.allocations
+    pool, ours = back.report.pool, recording.report.pool
+    assert (pool.cached, pool.largest_free, pool.reserved) == (ours.cached, ours.largest_free, ours.reserved)
+    text = str(back.report)
+    assert "A snapshot does not tell what was kept for backward." in text and "Graph: 0 nodes" not in text
     (tag,) = [h.tag for h in folds.live_at(back.records, len(back.records) - 1) if h.tag.export]
     assert tag.role == "held outside" and tag.export is not None and tag.export.form == "numpy()"
     recording.export(tmp_path / "A.json", "json")
