@@ -98,7 +98,7 @@ class Gradients(Value):
         # A backward with inputs= leaves it at the identity that marks the end of a traced graph.
         kept = None if edge[0].hooks is None else edge[0].hooks.retained.get(edge[1])
         node, index = behind(edge)
-        if kept is not None or node is edge[0]:
+        if kept is not None:
             return kept
         if type(node) is Leaf:
             return node.grad

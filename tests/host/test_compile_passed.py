@@ -266,6 +266,7 @@ def test_a_parameter_is_told_from_a_tensor() -> None:
     ("the address of a tensor", lambda x: x * (x.data_ptr() % 7)),
     ("the gradient of a tensor that is no leaf", lambda x: x * (2 if x.grad is None else 3)),
     ("a generator's seed", lambda x: x * gradcore.initial_seed())])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_what_neither_a_key_nor_a_guard_tells_is_not_replayed(what: str, asks: Callable[[Any], Any]) -> None:
     f = gradcore.compile(asks)
     plain, with_gradient = gradcore.ones(2), gradcore.ones(2)
