@@ -167,7 +167,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
         return
     yield ""
     end = ":" if growth.grown or growth.carried else "."
-    yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step{end}"
+    yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per step{end}"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         many = f"{x.count} result{'s' * (x.count != 1)}"

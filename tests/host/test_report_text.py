@@ -106,7 +106,7 @@ Shared by arrays of other libraries at the end:
             1,024 bytes in 2 buffers of exp in head, model.py:3 in f: held by its tensor, and shared by __dlpack__, \
 model.py:3 in f
 
-Live bytes have grown for 3 steps, typically by 1,234 per step:
+Live bytes have grown for 3 steps, typically by 1,234 requested bytes per step:
             3,072 bytes in 3 results of mul in (root), model.py:3 in f: kept by the graph for sum, model.py:3 in f
             1,024 bytes in 2 results of exp in head, model.py:3 in f: kept by the graph for a node of an earlier step
               512 bytes in 2 results of neg in (root), model.py:3 in f: referenced by your code
@@ -142,7 +142,7 @@ def test_without_records_there_are_totals_growth_and_the_pool(tmp_path: Path, mo
 Device memory of one step on cuda:1: peak 4.00 KiB
   requested 3,000  allocated 4,096  reserved 8,192 bytes
 
-Live bytes have grown for 3 steps, typically by 1,234 per step.
+Live bytes have grown for 3 steps, typically by 1,234 requested bytes per step.
 
 Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
 Driver (none):
