@@ -80,7 +80,8 @@ def _about(path: Path, found: Run) -> str:
                      f"the file has {events}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
-        lines.append(f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per step.")
+        lines.append(f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per "
+                     "step.")
     return "\n".join(lines)
 
 

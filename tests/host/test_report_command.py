@@ -118,7 +118,8 @@ def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> No
 
     path = tmp_path / "run.jsonl"
     write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
-    assert "Live bytes have grown for 3 steps, typically by 1,000 requested bytes per step." in command(capsys, "report", path)[1]
+    text = command(capsys, "report", path)[1]
+    assert "Live bytes have grown for 3 steps, typically by 1,000 requested bytes per step." in text
 
 
 @pytest.mark.parametrize(("text", "words"), [
