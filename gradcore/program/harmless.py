@@ -10,10 +10,10 @@ from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
 from gradcore.nn.module import Module
 from gradcore.program.guards import copied, equal, is_plain
+from gradcore.program.requiring import SETS_REQUIRES_GRAD
 
 SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined]
-_REQUIRES_GRAD: CodeType = Gradients.requires_grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_ATTRIBUTE: CodeType = Module.__setattr__.__code__
 _PUTS: CodeType = Module._put.__code__
 #: The in-place operators. What they return, which the statement assigns, is the tensor that was there.
@@ -21,7 +21,7 @@ OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(
                        if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
                                                          "xor", "lshift", "rshift")})
 #: What an assignment of the user's calls.
-ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, _REQUIRES_GRAD, _SETS_ATTRIBUTE))
+ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, SETS_REQUIRES_GRAD, _SETS_ATTRIBUTE))
 
 
 def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]]) -> bool:
@@ -35,8 +35,9 @@ def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]]) -> bool:
         return value is None
     if code is _SETS_DATA:
         return isinstance(value, Tensor) and value.storage is owner.storage and value.spec is owner.spec
-    if code is _REQUIRES_GRAD:
-        return bool(given["wanted"] == owner.requires_grad)
+    if code is SETS_REQUIRES_GRAD:
+        # What tensors require at the end of the run tells, for this and for `requires_grad_()`.
+        return True
     if code in (_SETS_ATTRIBUTE, _PUTS) and ("attribute", id(owner), given["name"]) in carried:
         return given.get("kind", "_buffers") == "_buffers"
     if code not in (_SETS_ATTRIBUTE, _PUTS) or given["name"] not in owner.__dict__:

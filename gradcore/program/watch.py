@@ -18,8 +18,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 import numpy as np
 
 from gradcore._gradients import Gradients
-from gradcore._random import Generator, initial_seed
-from gradcore._tensor import Tensor
 from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.node import Leaf
 from gradcore.engine.sites import is_inside
@@ -28,6 +26,7 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
+from gradcore.program.asking import ASKS
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.carried import Place, new_places, place_of, places_of
@@ -40,6 +39,7 @@ from gradcore.program.newness import New
 from gradcore.program.outside import Outside
 from gradcore.program.passed import is_generated, line_of, passed, takes_first, users_line
 from gradcore.program.reach import Found, Reach, given
+from gradcore.program.requiring import SETS_REQUIRES_GRAD, Requiring
 from gradcore.program.unseen import Unseen
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -47,15 +47,6 @@ _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
 _EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
-#: By code: what it answers about a tensor or a generator, which neither the key of a call nor a guard tells.
-_ASKS: dict[CodeType, str] = {
-    Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
-    Tensor._version.fget.__code__: "a tensor's _version",  # type: ignore[attr-defined]
-    Tensor.retains_grad.fget.__code__: "retains_grad",  # type: ignore[attr-defined]
-    Tensor.data_ptr.__code__: "the address of a tensor",
-    Generator.initial_seed.__code__: "a generator's seed",
-    initial_seed.__code__: "a generator's seed",
-}
 
 
 class Watcher:
@@ -101,6 +92,7 @@ class Watcher:
         self.without: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
         self.found: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
         self.frozen_without: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
+        self._requiring = Requiring()
         #: The modules whose mode ``train()`` or ``eval()`` set, each with the mode of before.
         self.modes: dict[Module, bool] = {}
         #: The profiler that it takes the place of.
@@ -147,14 +139,16 @@ class Watcher:
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if code in ASSIGNING and is_harmless(frame, self._carried):
             self._saw_harmless(frame)
+        if code is SETS_REQUIRES_GRAD:
+            self._requiring.saw(frame, self._new)
         if code is SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
             # If there is a gradient the next time, a replay has to drop it.
             self._saw_gradient_read(first, None)
         if code is _GETS_GRADIENT and first is not None:
             self._saw_gradient_read(first, frame.f_back)
-        if code in _ASKS and frame.f_back is not None and _is_users(frame.f_back.f_code):
-            self.drawn.append(f"{line_of(frame.f_back)} asks for {_ASKS[code]}, which may differ in a later call")
+        if code in ASKS and frame.f_back is not None and _is_users(frame.f_back.f_code):
+            self.drawn.append(f"{line_of(frame.f_back)} asks for {ASKS[code]}, which may differ in a later call")
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
@@ -310,7 +304,7 @@ class Watcher:
 
         ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
         """
-        found = [*(reason for reason, _ in self._assignments()), *self.drawn]
+        found = [*(reason for reason, _ in self._assignments()), *self._requiring.changes(), *self.drawn]
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
