@@ -31,7 +31,7 @@ from gradcore.program.arguments import (
     unknown_among,
     unread_by,
 )
-from gradcore.program.attempts import Attempts
+from gradcore.program.attempts import FIRST, NOTHING, REFUSED, SAME, Attempts
 from gradcore.program.capture import replay_of
 from gradcore.program.carried import Carried, joined, parted
 from gradcore.program.check import checked
@@ -229,7 +229,8 @@ class Compiled:
                 if tracing.replayed():
                     self._refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
                 else:
-                    self.traces[-1] += "; it runs no op, so there is nothing to replay"
+                    self.traces[-1] += NOTHING
+                self._attempts.refused([NOTHING[2:]])
             else:
                 trace.obstacles += unlike
                 if entered.hooked and tracing.ran_backward():
@@ -262,10 +263,11 @@ class Compiled:
         # What the function assigns to first, from which others often follow.
         reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: " assigns to " not in reason)
         more = len(reasons) - _MOST_REASONS
-        self.traces[-1] += ("; it cannot be replayed: " + "; ".join(reasons[:_MOST_REASONS])
-                            + f"; and {more} more such reasons" * (more > 0))
+        self.traces[-1] += (REFUSED + "; ".join(reasons[:_MOST_REASONS]) + f"; and {more} more such reasons" * (more > 0))
         if DISTURBED in reasons:
             self._attempts.disturbed()
+        else:
+            self._attempts.refused(reasons)
 
     def _remember(self, key: Any, entry: Entry) -> None:
         self._attempts.succeeded()
@@ -295,9 +297,9 @@ class Compiled:
         for entry in self._entries.get(key, ()):
             return entry.why_not(tensors)
         if not self.traces:
-            return "the first call"
+            return FIRST
         if key == self._before:
-            return self._lost or "the call before, which had the same arguments, could not be replayed"
+            return self._lost or SAME
         return difference(key, self._before, (*_STATE, "default dtype", "default device"))
 
     def explain(self) -> str:

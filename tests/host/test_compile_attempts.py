@@ -111,3 +111,74 @@ def test_a_step_beside_a_thread_that_prefetches_is_replayed() -> None:
         step(x)
     thread.join()
     assert len(step.programs) == 1
+
+
+def warning_of(compiled: Any, *calls: tuple[Any, ...]) -> str:
+    """The warning of the one among the calls with which it gives up."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for call in calls:
+            compiled(*call)
+    assert len(said) == 1
+    return str(said[0].message)
+
+
+def test_a_module_that_is_given_up_is_named_by_its_class_and_each_reason_is_given_once() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.calls = nn.Sequential(*[nn.Linear(2, 2) for _ in range(20)]), 0
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return self.layers(x)
+
+    compiled = gradcore.compile(Counting())
+    said = warning_of(compiled, *[(gradcore.ones(1, 2),)] * 10)
+    assert said.startswith("Counting (a module) was traced 8 times without one replay in between, and runs eagerly from now on")
+    assert said.count("assigns to calls") == 1 and "it cannot be replayed: " in said and said.endswith("(8 times)")
+    assert "Linear" not in said and "the call before" not in said and len(said.splitlines()) == 2
+    assert "it runs eagerly from now on; it cannot be replayed: " in compiled.traces[-1]
+    assert "assigns to calls" in compiled.traces[-1]
+
+
+def test_the_reasons_for_other_traces_are_given_and_none_is_long() -> None:
+    def scaled(x: Any, factor: Any, text: Any) -> Any:
+        return x * factor * len(text)
+
+    compiled = gradcore.compile(scaled)
+    said = warning_of(compiled, *[(gradcore.ones(1), 1.0 + k, "") for k in range(9)])
+    assert said.startswith("scaled was traced 8 times") and said.count("it was traced again: argument 1 is ") == 6
+    assert said.endswith("it was traced again: 2 more such reasons")
+    assert "it cannot be replayed" not in said + compiled.traces[-1]
+
+    class Holder:
+        pass
+
+    Holder.__name__ = "X" * 1000
+    said = warning_of(gradcore.compile(lambda x: (x * 2, Holder())), *[(gradcore.ones(1),)] * 9)
+    assert len(said.splitlines()[-1]) < 350 and said.endswith("... (8 times)")
+
+
+def test_reasons_of_before_a_replay_are_forgotten() -> None:
+    log: list[int] = []
+    quiet = [False]
+
+    def f(x: Any, n: int) -> Any:
+        if not quiet[0]:
+            log.append(n)
+        return x * n
+
+    compiled = gradcore.compile(f)
+    for _ in range(3):
+        compiled(gradcore.ones(1), 1)
+    quiet[0] = True
+    for _ in range(3):
+        compiled(gradcore.ones(1), 1)
+    said = warning_of(compiled, *[(gradcore.ones(1), n) for n in range(2, 11)])
+    assert "append" not in said and "it was traced again: argument 1 is " in said
+
+
+def test_a_function_that_runs_no_op_is_given_up_for_that() -> None:
+    said = warning_of(gradcore.compile(lambda x: 1), *[(gradcore.ones(1),)] * 9)
+    assert said.endswith("\n  it cannot be replayed: it runs no op, so there is nothing to replay (8 times)")
