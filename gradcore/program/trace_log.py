@@ -19,6 +19,7 @@ from gradcore.engine.plans import Call
 from gradcore.engine.sites import SITES, here, is_inside
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
+from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
 from gradcore.program.newness import is_new
@@ -26,8 +27,9 @@ from gradcore.spec import TensorSpec
 
 #: The name of the node at which a trace ends and the graph of an argument begins.
 ARGUMENT = "Argument"
-#: Frames that pass a call on to a function which says more; and what users write for special methods.
-_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "wrapped", "_trace", "<genexpr>", "<listcomp>",
+#: Frames that pass a call on to a function which says more, as "run" does for an optimizer's step; and what users write for
+#: special methods.
+_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "run", "wrapped", "_trace", "<genexpr>", "<listcomp>",
                          "<lambda>"))
 _WRITTEN = {"__bool__": "`if tensor:` or the like", "__repr__": "printing", "__str__": "printing", "__format__": "printing",
             "__getitem__": "an index with a mask", "__setitem__": "an index with a mask", "__contains__": "`in tensor`",
@@ -48,14 +50,21 @@ def _seeds() -> bool:
 
 def _asked() -> str:
     """What the user's line calls, or writes, that reads a value."""
-    name = "a read"
+    name, owner = "", ""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_inside(frame.f_code):
-        if frame.f_code.co_name not in _PASSING_ON:
-            name = frame.f_code.co_name
+        code = frame.f_code
+        if code.co_name not in _PASSING_ON:
+            name, owner = code.co_name, ""
+            if code.co_varnames[:1] == ("self",) and not isinstance(of := frame.f_locals.get("self"), Value):
+                owner = type(of).__name__
         frame = frame.f_back
-    if local.state.anomaly and name in ("backward", "a read"):
+    if local.state.anomaly and name in ("backward", ""):
         return "anomaly detection, which looks for NaN in gradients"
+    if owner:
+        return f"{owner}()" if name == "__init__" else f"{owner}.{name}()"
+    if not name:
+        return "what it calls there"
     return _WRITTEN.get(name, f"{name.strip('_') if name.startswith('__') else name}()")
 
 
