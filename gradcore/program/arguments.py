@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dis
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType, MethodType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,24 +35,6 @@ class Output:
         self.argument = argument
         self.leaf = leaf
         self.value = value
-
-
-#: Code that uses one of these may read parameters that it does not name.
-_READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
-
-
-def unread_by(function: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """The parameters that a function never reads, by position and by name: a batch's index, say."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None or _READS_ALL & {*code.co_names}:
-        return frozenset(), frozenset()
-    read = {*code.co_cellvars}
-    for i in dis.get_instructions(code):
-        read.update(i.argval if isinstance(i.argval, tuple) else (i.argval,))
-    bound = int(isinstance(function, MethodType))
-    names = code.co_varnames[bound:code.co_argcount + code.co_kwonlyargcount]
-    positional = code.co_varnames[bound:code.co_argcount]
-    return frozenset(k for k, name in enumerate(positional) if name not in read), frozenset(names) - read
 
 
 def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:

@@ -16,7 +16,6 @@ from weakref import ref
 from gradcore.devices.device import get_default_device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
-from gradcore.engine.value import PLAIN
 from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
@@ -29,7 +28,6 @@ from gradcore.program.arguments import (
     rebuilt,
     template_of,
     unknown_among,
-    unread_by,
 )
 from gradcore.program.attempts import FIRST, NOTHING, REFUSED, SAME, Attempts
 from gradcore.program.capture import replay_of
@@ -44,6 +42,7 @@ from gradcore.program.recorder import DISTURBED, busy
 from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
+from gradcore.program.unread import Unread
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
 _STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep")]
@@ -66,9 +65,8 @@ class Compiled:
                  leaves: bool = False, capture: bool = True) -> None:
         self._function = function
         self._capture = capture
-        #: Parameters that it never reads, by position and by name: a call with another number there needs no other program.
-        self._unread = unread_by(function)
-        self._has_unread = any(self._unread)
+        #: What it never reads of its arguments: a call with another number there needs no other program.
+        self._unread = Unread(function)
         #: Are leaves among the arguments keyed like other tensors, rather than by identity as parameters?
         self._take_leaves = leaves
         self._check_every = check_every
@@ -133,7 +131,7 @@ class Compiled:
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
         parts = [*_MODES(state), get_default_dtype(), get_default_device().name]
-        seen_args, seen_kwargs = self._seen(args, kwargs) if self._has_unread else (args, kwargs)
+        seen_args, seen_kwargs = self._unread.seen(args, kwargs)
         for a in seen_args:
             parts.append(key_of(a, tensors, kept, leaves))
         for name, a in seen_kwargs.items():
@@ -169,12 +167,6 @@ class Compiled:
             # Twice if an interrupt came before it the last time.
             while _tracing._is_owned():
                 _tracing.release()
-
-    def _seen(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, with None for numbers that the function never reads."""
-        positions, names = self._unread
-        return ([None if k in positions and type(a) in PLAIN else a for k, a in enumerate(args)],
-                {name: None if name in names and type(a) in PLAIN else a for name, a in kwargs.items()})
 
     # -- replay --------------------------------------------------------------------------------------------------------
 
