@@ -26,12 +26,14 @@ from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
 from gradcore.report.ends import End, gained
-from gradcore.report.growth import Growth, growth_of
+from gradcore.report.growth import Growth, Trend
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report
 
-#: By device: the ends of its last steps.
-_ends: dict[str, deque[End]] = {}
+#: The ends that are kept say what has grown, and two dozen gains are whole rounds, also in halves, of 1 to 4 kinds of steps.
+_GAINS = 24
+#: By device: the growth of all of its steps, and the ends of the last ones.
+_ends: dict[str, tuple[Trend, deque[End]]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 
@@ -77,7 +79,7 @@ class step:
         self._driver: DriverFigures | None = None
         self._device: Device | None = None
         self._growth: Growth | None = None
-        # The ends of the steps over which it has grown, and the one before them.
+        # The ends of the steps over which it has grown, as far as they are kept, and the one before them.
         self._grew: list[End] = []
         # Pinned memory, if it is not among the recorded devices.
         self._beside: _Start | None = None
@@ -148,10 +150,11 @@ class step:
         with ledger.lock:
             self._live = ledger.present[:2]
             end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger))
-        ends = _ends.setdefault(self._device.name, deque(maxlen=16))
+        trend, ends = _ends.setdefault(self._device.name, (Trend(), deque(maxlen=_GAINS + 1)))
+        trend.add(end.requested)
         ends.append(end)
-        self._growth = growth_of([e.requested for e in ends])
-        self._grew = [] if self._growth is None else list(ends)[-1 - self._growth.steps:]
+        self._growth = trend.growth
+        self._grew = [] if self._growth is None else list(ends)[-1 - min(self._growth.steps, _GAINS):]
 
     def _end(self) -> None:
         """End whatever has begun and not ended."""

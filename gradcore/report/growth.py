@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
@@ -13,6 +14,8 @@ from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, T
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
 #: The most kinds of alternating steps that are recognized.
 TURNS = 4
+#: The most gains that the median is of: rounds of 1 to :data:`TURNS` kinds of steps fill it.
+_GAINS = 60
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Carried:
 @dataclass(frozen=True)
 class Growth:
     """At the end of each of the last ``steps`` steps more bytes were live than before, typically by ``requested`` bytes: the
-    median, so that what was made once and lives on does not count as growth of every step.
+    median of the last sixty gains, so that what was made once and lives on does not count as growth of every step.
 
     Each step is compared with the one before it, or, if up to :data:`TURNS` kinds of steps alternate, with the last of its
     kind.
@@ -57,21 +60,44 @@ class Growth:
     carried: tuple[Carried, ...] = ()
 
 
-def growth_of(ends: Sequence[int]) -> Growth | None:
-    """Growth over ``ends``, the live requested bytes at the ends of steps in order; None for fewer than three growing steps.
+class Trend:
+    """Growth over the ends of any number of steps, of which only the last few are kept."""
 
-    If steps of several kinds alternate, as training and evaluation do, each is compared with the last of its kind. Every kind
-    must have grown three times, so that ends which merely go up and down are no growth.
-    """
-    for turns in range(1, TURNS + 1):
-        steps = 0
-        while steps + turns < len(ends) and ends[-1 - steps] > ends[-1 - turns - steps]:
-            steps += 1
-        # Whole rounds, so that the last step is compared with one of its kind.
-        steps -= steps % turns
-        if steps >= 3 * turns:
-            return Growth(steps, median_low(ends[-1 - k] - ends[-1 - turns - k] for k in range(steps)) // turns)
-    return None
+    def __init__(self) -> None:
+        self._last: deque[int] = deque(maxlen=_GAINS + TURNS)
+        #: By how many kinds of steps alternate: the steps in a row that ended above the last of their kind.
+        self._steps = dict.fromkeys(range(1, TURNS + 1), 0)
+
+    def add(self, requested: int) -> None:
+        """A step has ended with so many live bytes."""
+        for turns, steps in self._steps.items():
+            if len(self._last) >= turns:
+                self._steps[turns] = steps + 1 if requested > self._last[-turns] else 0
+        self._last.append(requested)
+
+    @property
+    def growth(self) -> Growth | None:
+        """Growth up to the last step; None for fewer than three growing steps.
+
+        If steps of several kinds alternate, as training and evaluation do, each is compared with the last of its kind. Every
+        kind must have grown three times, so that ends which merely go up and down are no growth.
+        """
+        for turns, steps in self._steps.items():
+            # Whole rounds, so that the last step is compared with one of its kind.
+            steps -= steps % turns
+            if steps >= 3 * turns:
+                last = self._last
+                gains = (last[-1 - k] - last[-1 - turns - k] for k in range(min(steps, _GAINS)))
+                return Growth(steps, median_low(gains) // turns)
+        return None
+
+
+def growth_of(ends: Iterable[int]) -> Growth | None:
+    """Growth over ``ends``, the live requested bytes at the ends of steps in order, as :class:`Trend` finds it."""
+    trend = Trend()
+    for requested in ends:
+        trend.add(requested)
+    return trend.growth
 
 
 def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None) -> Growth:

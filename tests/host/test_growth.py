@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gradcore
+from gradcore import _step
+from gradcore.cli.main import main
 from gradcore.events import Alloc, Keep, Launch, Record, Site, Tag
 from gradcore.report.growth import Carried, Grown, Growth, explained, growth_of
+from gradcore.report.run import RunWriter, StepFigures
 from tests.host.made_steps import CALL
 
 
@@ -42,10 +47,31 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
     # What the first steps make once, optimizer state for example, is not what each step adds.
     ([0, 1000, 1004, 1008, 1012], (4, 4)), ([0, 0, 1000, 1000, 1008, 1008, 1016, 1016], (6, 4)),
     # Memory that is allocated once and kept is not growth.
-    ([1, 1, 1, 2, 2, 2, 3, 3, 3, 3], None), ([7] * 16, None), ([7], None), ([], None)])
+    ([1, 1, 1, 2, 2, 2, 3, 3, 3, 3], None), ([7] * 16, None), ([7], None), ([], None),
+    # However many they are; what is typical is what the last ones add.
+    ([4 * k for k in range(200)], (199, 4)), ([*range(0, 700, 7), *range(700, 900, 2)], (199, 2)),
+    ([k + 8 * i for i in range(50) for k in (100, 50, 10, 70)], (196, 2))])
 def test_what_is_growth(ends: list[int], found: tuple[int, int] | None) -> None:
     growth = growth_of(ends)
     assert (growth and (growth.steps, growth.requested)) == found
+
+
+def test_every_step_of_a_long_growth_counts_and_the_command_says_the_same(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(_step, "_ends", {})
+    kept = []
+    with RunWriter(tmp_path / "run.jsonl", {"model": "list"}) as file:
+        for number in range(1, 41):
+            with gradcore.step(device="cpu") as s:
+                kept.append(gradcore.ones(1000))
+            file.add(StepFigures.of(number, None, s.report), s)
+    growth = s.report.growth
+    assert growth is not None and (growth.steps, growth.requested) == (39, 4000)
+    assert [(g.op, g.count) for g in growth.grown] == [("full", 40)]
+    assert main(["report", str(tmp_path)]) == main(["report", str(tmp_path), "--json"]) == 0
+    text, _, data = capsys.readouterr().out.rpartition("\n{")
+    assert "Live bytes have grown for 39 steps, typically by 4,000 per step." in text
+    assert json.loads("{" + data)["report"]["growth"]["steps"] == 39
 
 
 def test_two_buffers_of_a_line_pile_up_and_one_does_not() -> None:
