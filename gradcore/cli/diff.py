@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, of_step, step_of
+from gradcore.cli.runs import add_step, keep_safe, of_step, step_of
 from gradcore.report.diff import allowance, compare
 from gradcore.report.diff_page import diff_page
 from gradcore.report.html import save
@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     diff = compare(a, b)
     failed = options.fail_above is not None and diff.change > options.fail_above(diff.before)
     if options.html is not None:
+        keep_safe(options.html, [Path(str(data["file"])) for data in (a_data, b_data)])
         save(options.html, diff_page(diff, a_text, b_text))
     if options.json:
         print(json.dumps({"version": 1, "a": a_data, "b": b_data, "failed": failed, **diff.to_dict()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, step_of
+from gradcore.cli.runs import add_step, keep_safe, step_of
 from gradcore.report.exports import FORMATS
 
 
@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the file."""
-    _, _, number, recording = step_of(options.path, options.step)
+    """Write the file. Raises ValueError if that would overwrite the run."""
+    path, _, number, recording = step_of(options.path, options.step)
+    keep_safe(options.output, [path], "recording" if options.format == "json" else "")
     recording.export(options.output, options.format)
     print(f"Step {number} was written to {options.output}")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcore import folds
-from gradcore.cli.runs import add_step, load_newest, of_step, step_of
+from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
@@ -43,8 +43,9 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError("--beside shows another run on the page: choose its file with --html")
     path, found, number, recording = step_of(options.path, options.step)
     if options.html is not None:
-        others = [Named(p.name, run) for p, run in map(load_newest, options.beside)]
-        save(options.html, page([Named(path.name, found), *others], options.step))
+        others = [load_newest(p) for p in options.beside]
+        keep_safe(options.html, [path, *(p for p, _ in others)])
+        save(options.html, page([Named(path.name, found), *(Named(p.name, run) for p, run in others)], options.step))
     if options.json:
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
                           "steps": len(found.steps), "peak_step": found.peak_step, "with_events": sorted(found.recordings),

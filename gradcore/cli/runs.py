@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
 from gradcore.report.text import reached_by
 from gradcore.units import format_bytes
+
+#: The first bytes of a run and of a recording.
+_KINDS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(run|recording)"')
 
 
 def add_step(parser: argparse.ArgumentParser, help: str) -> None:
@@ -53,3 +58,19 @@ def of_step(number: int, recording: Recording) -> str:
     batch = f", batch {report.batch_size}" if report.batch_size else ""
     where = f", reached by {reached_by(peak)}" if peak.op else ""
     return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
+
+
+def keep_safe(output: Path, inputs: Iterable[Path], replaces: str = "") -> None:
+    """Raise ValueError if writing ``output`` would lose one of the inputs, a run, or a recording.
+
+    A file of the kind ``replaces`` is replaced, unless it is an input: a command that writes recordings may run twice.
+    """
+    if not output.is_file():
+        return
+    for path in inputs:
+        if output.samefile(path):
+            raise ValueError(f"{output} is read by this command, and would be overwritten: choose another file to write")
+    with output.open("rb") as file:
+        found = _KINDS.match(file.read(256))
+    if found is not None and (kind := found[1].decode()) != replaces:
+        raise ValueError(f"{output} is a {kind}, which would be lost: choose another file to write, or remove this one first")

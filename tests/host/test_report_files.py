@@ -134,3 +134,40 @@ def test_who_may_read_a_file_stays(tmp_path: Path) -> None:
         assert [stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir() if not p.is_symlink()] == [0o600, 0o600]
         file.write(b"new")
     assert path.read_bytes() == b"new" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@posix
+@pytest.mark.parametrize("words", [
+    "report run.jsonl --html run.jsonl", "report other.jsonl --beside run.jsonl --html run.jsonl", "report . --html run.jsonl",
+    "report other.jsonl --html run.jsonl", "report report.json --html report.json", "report run.jsonl --html step.json",
+    "export run.jsonl --format csv -o run.jsonl", "export . --format json -o run.jsonl",
+    "export step.json --format json -o step.json",
+    "export run.jsonl --format csv -o step.json", "export run.jsonl --format trace -o link",
+    "diff run.jsonl other.jsonl --html run.jsonl", "diff run.jsonl other.jsonl --html other.jsonl",
+    "diff report.json report.json --html report.json", "diff other.jsonl other.jsonl --html run.jsonl"])
+def test_no_command_overwrites_what_it_reads_or_a_run(words: str, ended: gradcore.step, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("other.jsonl", "run.jsonl"):
+        with RunWriter(name, {}) as file:
+            file.add(StepFigures.of(1, None, ended.report), ended)
+    Path("step.json").write_text(json.dumps(ended.recording.to_dict(), indent=2))
+    Path("report.json").write_text(ended.report.to_json())
+    Path("link").symlink_to("run.jsonl")
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    assert main(words.split()) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gradcore: {words.split()[-1]} is ") and "choose another file to write" in line
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def test_a_page_and_an_export_may_be_written_again(ended: gradcore.step, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunWriter("run.jsonl", {}) as file:
+        file.add(StepFigures.of(1, None, ended.report), ended)
+    for _ in range(2):
+        assert main(["report", "run.jsonl", "--html", "a.html"]) == 0
+        assert main(["diff", "run.jsonl", "run.jsonl", "--html", "a.html"]) == 0
+        assert main(["export", "run.jsonl", "--format", "json", "-o", "a.json"]) == 0
+        assert main(["export", "run.jsonl", "--format", "csv", "-o", "a.csv"]) == 0
