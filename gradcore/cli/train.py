@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -74,6 +75,10 @@ def run(options: argparse.Namespace) -> None:
     if late:
         raise ValueError(f"--events asks for step {late[0]}, but the run has {steps} steps")
     size = min(options.batch_size, task.samples) if isinstance(task, ImageTask) else options.batch_size
+    if size < options.batch_size:
+        # Not on standard output: a script that reads the JSON asked for another batch, too.
+        print(f"gradcore: --batch-size {options.batch_size:,} is more than the {size:,} samples of {dataset.name}: "
+              "each step takes all of them", file=sys.stderr)
     console.print(f"{options.model} on {task.about}, batch {size}, {steps} steps of {chosen} on {device}", soft_wrap=True)
     about = {"model": options.model, "data": dataset.name, "batch_size": size, "optimizer": chosen,
              "device": device.name, "seed": options.seed, "planned_steps": steps}

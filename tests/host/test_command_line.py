@@ -268,10 +268,18 @@ def test_the_environment_chooses_what_train_records(capsys: Any, tmp_path: Path,
         assert f"must be counts, events or stacks for gradcore train, but is '{level}'" in capsys.readouterr().err
 
 
-def test_a_batch_is_no_larger_than_the_data(capsys: Any, tmp_path: Path) -> None:
-    assert main(["train", "--steps", "1", "--batch-size", "100000", "--json", "--device", "cpu", "--out", str(tmp_path)]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_a_batch_is_no_larger_than_the_data_and_that_is_said(capsys: Any, tmp_path: Path) -> None:
+    words = ["train", "--steps", "1", "--device", "cpu", "--out", str(tmp_path), "--batch-size"]
+    assert main([*words, "100000", "--json"]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
     assert told["batch_size"] == told["report"]["batch_size"] == 1437
+    line = "gradcore: --batch-size 100,000 is more than the 1,437 samples of digits: each step takes all of them\n"
+    assert said.err == line
+    assert main([*words, "1438", "--quiet"]) == 0
+    assert capsys.readouterr().err == line.replace("100,000", "1,438")
+    assert main([*words, "1437", "--quiet"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_steps_beyond_the_run_have_no_events(capsys: Any, tmp_path: Path) -> None:
