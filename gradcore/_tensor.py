@@ -167,6 +167,12 @@ class Tensor(Operators, Conversions, Gradients):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("tensors cannot be pickled: save a state_dict with gradcore.save, or send tensor.numpy()")
 
+    def __copy__(self) -> Tensor:
+        # As in PyTorch a leaf over the same bytes, also of what has a graph, and without a gradient.
+        copy = self.detach()
+        copy.requires_grad = self.requires_grad
+        return copy
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.edge is not None and type(self.edge[0]) is Node:
             raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol "

@@ -13,7 +13,8 @@ from gradcore.ops import movement
 class Parameter(Tensor):
     """A leaf tensor that shares the storage of ``data``. A module that it is assigned to lists it among its parameters.
 
-    Unlike other tensors it takes attributes, such as a mark for an optimizer; as in PyTorch, a copy does not have them.
+    Unlike other tensors it takes attributes, such as a mark for an optimizer; as in PyTorch, ``copy.copy`` has them and
+    ``copy.deepcopy`` does not.
     """
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
@@ -22,6 +23,11 @@ class Parameter(Tensor):
         super().__init__(data)
         self.requires_grad = requires_grad
         owners.retag(self, role="parameter")
+
+    def __copy__(self) -> Parameter:
+        copy = Parameter(self, self.requires_grad)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         with modes.no_grad():
@@ -76,6 +82,9 @@ class UninitializedParameter(Parameter):
         self.storage, self.spec, self.array = made.storage, made.spec, made.array
         self.requires_grad = requires_grad
 
+    def __copy__(self) -> UninitializedParameter:
+        return UninitializedParameter(*self._made_as)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedParameter:
         memo[id(self)] = copy = UninitializedParameter(*self._made_as)
         return copy
@@ -96,6 +105,9 @@ class Buffer(Tensor):
         super().__init__(*(() if data is None else (data,)))
         self.persistent = persistent
         owners.retag(self, role="buffer")
+
+    def __copy__(self) -> Buffer:
+        return Buffer(self, persistent=self.persistent)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
         with modes.no_grad():
