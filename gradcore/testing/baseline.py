@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def write(path: Path, tests: dict[str, Owners]) -> None:
     data = {"version": VERSION, "tests": {test: as_plain(owners) for test, owners in tests.items()}}
     with replacing(path) as file:
         file.write((json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+
+
+def misnamed(recorded: Mapping[str, Owners], ran: Iterable[str]) -> str | None:
+    """Which root directory the names in a baseline are from, if that is why it has none of the tests that ran; else None."""
+    tests = list(ran)
+    if any(test in recorded for test in tests):
+        return None
+    for test in tests:
+        for name in recorded:
+            if test.endswith(f"/{name}"):
+                return f"{test} is {name} in it, written by a run whose --rootdir was {test.removesuffix(f'/{name}')}"
+            if name.endswith(f"/{test}"):
+                return f"{test} is {name} in it, written by a run whose --rootdir has {name.removesuffix(f'/{test}')} in it"
+    return None
 
 
 def as_plain(owners: Owners) -> dict[str, Any]:

@@ -68,3 +68,41 @@ def test_a():
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*none of the tests of the baseline *peaks.json is in *inner, where pytest looks for *"])
     lines(run(None, "--gradcore-memory-baseline", "peaks.json"), "1 peak compared with peaks.json")
+
+
+@pytest.mark.parametrize(("written", "compared", "root", "workers"), [
+    ("part", ".", "was part", ()), (".", "part", "has part in it", ("-p", "xdist", "-n", "1"))])
+def test_a_baseline_with_other_names_for_the_tests_is_an_error(
+        run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, written: str, compared: str, root: str,  # noqa: F811
+        workers: tuple[str, ...]) -> None:
+    text = HEAD + """
+@pytest.mark.limit_device_memory("8 kB")
+def test_a():
+    gradcore.ones(1000)
+
+@pytest.mark.limit_device_memory("8 kB")
+def test_c():
+    gradcore.ones(1000)
+"""
+    if workers:
+        pytest.importorskip("xdist", reason="pytest-xdist is not installed: pip install -e '.[test]'")
+    pytester.mkdir("part")
+    for folder in (".", "part"):
+        # The names alone do not show that the baseline is another root's: the same are in this one.
+        for name in ("test_b.py", "part/test_b.py"):
+            path = pytester.path / folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text if path.parent.name == "part" else "")
+    path, tests = str(pytester.path / "m.json"), str(pytester.path / "part" / "test_b.py")
+    baselined = ("--gradcore-memory-baseline", path)
+    lines(run(None, tests, "--rootdir", written, *baselined, "--gradcore-memory-update"), "2 peaks written to *m.json: 2 new*")
+    result = run(None, tests, "-k", "test_c", "--rootdir", compared, *baselined, *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = result.stdout.str() + result.stderr.str()
+    assert "none of the tests that ran is in the baseline" in said and f"whose --rootdir {root}: choose that --rootdir" in said
+    # A test that is new is none of these.
+    path = pytester.path / "m.json"
+    path.write_text(path.read_text().replace("::test_c", "::test_d"))
+    result = run(None, tests, "-k", "test_c", "--rootdir", compared, *baselined)
+    assert result.ret == pytest.ExitCode.OK
+    lines(result, "0 peaks compared with *", "not in it, *::test_c")

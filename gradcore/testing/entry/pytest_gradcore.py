@@ -215,7 +215,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     baseline = session.config.stash.get(_baseline, None)
     if baseline is None:
         return
-    from gradcore.testing.baseline import as_plain, write
+    from gradcore.testing.baseline import as_plain, misnamed, write
 
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["gradcore_memory"] = {test: as_plain(o) for test, o in baseline.found.items()}
@@ -224,6 +224,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             write(baseline.path, {**baseline.recorded, **baseline.found})
         except OSError as error:
             pytest.exit(f"the baseline could not be written: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+    elif not baseline.update and (why := misnamed(baseline.recorded, baseline.found)) is not None:
+        # Nothing was compared, and the run would pass.
+        pytest.exit(f"none of the tests that ran is in the baseline {baseline.name} by its name: {why}: choose that --rootdir, "
+                    "or write the baseline again", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
