@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from gradcore.report.files import replacing
 from gradcore.report.plain import read as from_json
 
 VERSION = 1
+#: Seconds to wait for another run that writes the file.
+WAIT = 20.0
 
 
 def read(path: Path) -> dict[str, Owners]:
@@ -33,6 +38,36 @@ def write(path: Path, tests: dict[str, Owners]) -> None:
     data = {"version": VERSION, "tests": {test: as_plain(owners) for test, owners in tests.items()}}
     with replacing(path) as file:
         file.write((json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+
+
+def merge(path: Path, tests: dict[str, Owners]) -> None:
+    """Write the tests into the file beside those that it has by now: another run may have written since this one began.
+
+    Raises OSError, TimeoutError if another run does not finish writing, and ValueError if the file is no baseline any more.
+    """
+    with _locked(path):
+        write(path, {**(read(path) if path.exists() else {}), **tests})
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the file's lock, a file beside it. Raises TimeoutError if another process has it for too long."""
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock, end = path.with_name(f".{path.name}.lock"), time.monotonic() + WAIT
+    while True:
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            break
+        except FileExistsError:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{lock} is there for more than {WAIT:g} s, as while another run writes {path.name}: "
+                                   "remove it if none does, since a run that was killed leaves it behind") from None
+            time.sleep(0.01)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
 
 
 def misnamed(recorded: Mapping[str, Owners], ran: Iterable[str]) -> str | None:

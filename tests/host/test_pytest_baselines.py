@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,54 @@ def test_a_baseline_that_an_editor_has_saved(tmp_path: Path) -> None:
     baseline.write(path, tests)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     assert baseline.read(path) == tests
+
+
+def peak(nbytes: int) -> Owners:
+    return Owners(nbytes, {"op": {"full": nbytes}})
+
+
+def test_runs_that_write_one_baseline_at_once_lose_nothing(tmp_path: Path) -> None:
+    path, count = tmp_path / "new" / "x.json", 30
+    code = ("import sys\nfrom pathlib import Path\n"
+            "from gradcore.report.diff import Owners\nfrom gradcore.testing import baseline\n"
+            "for k in range(int(sys.argv[3])):\n"
+            "    baseline.merge(Path(sys.argv[1]), {f'{sys.argv[2]}-{k}': Owners(512, {'op': {'full': 512}})})\n")
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name, str(count)]) for name in "abc"]
+    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    assert baseline.read(path) == {f"{name}-{k}": peak(512) for name in "abc" for k in range(count)}
+    assert [p.name for p in path.parent.iterdir()] == ["x.json"]
+
+
+def test_what_another_run_has_written_meanwhile_stays(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811
+    tests = HEAD + """
+from pathlib import Path
+from gradcore.report.diff import Owners
+from gradcore.testing import baseline
+
+@pytest.mark.limit_device_memory("8 kB")
+def test_a():
+    gradcore.ones(1000)
+
+def test_another_run():
+    baseline.merge(Path("peaks.json"), {"test_other.py::test_b": Owners(512, {"op": {"full": 512}})})
+"""
+    lines(run(tests, "--gradcore-memory-baseline", "peaks.json", "--gradcore-memory-update"), "1 peak written to peaks.json: *")
+    assert sorted(baseline.read(pytester.path / "peaks.json")) == ["test_it.py::test_a", "test_other.py::test_b"]
+
+
+def test_a_lock_that_was_left_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "WAIT", 0.05)
+    path, lock = tmp_path / "x.json", tmp_path / ".x.json.lock"
+    baseline.merge(path, {"a": peak(512)})
+    lock.touch()
+    with raises(TimeoutError, ".x.json.lock is there for more than 0.05 s", "remove it if none does"):
+        baseline.merge(path, {"b": peak(512)})
+    assert baseline.read(path) == {"a": peak(512)} and lock.exists()
+    lock.unlink()
+    path.write_text("")
+    with raises(ValueError, "x.json is not a baseline of device memory"):
+        baseline.merge(path, {"b": peak(512)})
+    assert not lock.exists()
 
 
 def test_a_baseline_of_another_root_is_an_error(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811

@@ -215,14 +215,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     baseline = session.config.stash.get(_baseline, None)
     if baseline is None:
         return
-    from gradcore.testing.baseline import as_plain, misnamed, write
+    from gradcore.testing.baseline import as_plain, merge, misnamed
 
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["gradcore_memory"] = {test: as_plain(o) for test, o in baseline.found.items()}
     elif baseline.update and baseline.found:
         try:
-            write(baseline.path, {**baseline.recorded, **baseline.found})
-        except OSError as error:
+            merge(baseline.path, baseline.found)
+        except (OSError, ValueError) as error:
             pytest.exit(f"the baseline could not be written: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
     elif not baseline.update and (why := misnamed(baseline.recorded, baseline.found)) is not None:
         # Nothing was compared, and the run would pass.
