@@ -133,7 +133,8 @@ FORMATS: dict[str, Callable[[Recording], bytes]] = {
     # The page at pytorch.org/memory_viz reads no protocol later than 4.
     "snapshot": lambda recording: pickle.dumps(to_snapshot(recording), protocol=4),
     "trace": lambda recording: _json(to_trace(recording)),
-    "csv": lambda recording: to_csv(recording).encode(),
+    # A path that is not UTF-8 is escaped as in JSON.
+    "csv": lambda recording: to_csv(recording).encode(errors="backslashreplace"),
     "json": lambda recording: _json(recording.to_dict())}
 
 

@@ -39,8 +39,12 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     colours = [COLOURS[name] if by == "role" and name in COLOURS else spare
                for name, spare in zip(bands, COLOURS.values(), strict=False)]
     at = [c.position for c in shown]
-    labels = [short_path(name) if by == "line" else name for name in bands]
-    ax.stackplot(at, list(bands.values()), labels=labels, colors=colours, step="post", linewidth=0)
+    if bands:
+        labels = [short_path(name) if by == "line" else name for name in bands]
+        ax.stackplot(at, list(bands.values()), labels=labels, colors=colours, step="post", linewidth=0)
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False)
+    else:
+        ax.text(0.5, 0.5, "nothing was live in this step", transform=ax.transAxes, ha="center", va="center")
     highest = max(shown, key=lambda c: (c.allocated, -c.position))
     ax.plot([highest.position], [highest.allocated], "v", color="black", clip_on=False)
     ax.annotate(f"peak {format_bytes(highest.allocated)}", (highest.position, highest.allocated), (6, 4),
@@ -48,5 +52,4 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     ax.set(xlabel="record of the step's log", ylabel="live bytes, as allocated", xlim=(at[0], at[-1]), ylim=(0, None))
     ax.margins(y=0.1)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False)
     return ax

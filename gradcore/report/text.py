@@ -11,6 +11,8 @@ from gradcore.report.step import PeakPoint, StepReport
 from gradcore.units import format_bytes
 
 _BAR = 24
+#: From nothing to seven eighths of a column.
+_PARTS = " ▏▎▍▌▋▊▉"
 _WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "you": "referenced by your code"}
 #: The most lines of a stack.
 _CALLERS = 6
@@ -65,10 +67,24 @@ def by_short_line(report: StepReport) -> dict[str, int]:
 
 
 def bar(share: float, width: int = _BAR) -> str:
-    """A bar of block characters, in eighths: ``share`` (0 to 1) of ``width`` columns."""
+    """A bar of block characters, in eighths: ``share`` (0 to 1) of ``width`` columns.
+
+    It is of ``#`` if standard output lacks the blocks: nobody can say where a text goes, and most are printed.
+    """
     eighths = round(max(min(share, 1.0), 0.0) * width * 8)
     full, part = divmod(eighths, 8)
-    return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
+    if not _has_blocks():
+        return "#" * round(eighths / 8)
+    return "█" * full + (_PARTS[part] if part else "")
+
+
+def _has_blocks() -> bool:
+    """Can standard output show the characters of a bar? What has no encoding takes any text."""
+    try:
+        f"█{_PARTS}".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def reached_by(peak: PeakPoint) -> str:

@@ -127,6 +127,15 @@ def test_json_is_what_gradcore_reads(recording, tmp_path):
     assert load_run(written(recording, tmp_path, "json")).find("peak")[1] == recording
 
 
+def test_a_source_path_that_is_not_utf8(tmp_path):
+    code = compile("import gradcore\ny = gradcore.ones(9) * 2\n", "/tmp/m\udcff.py", "exec")
+    with gradcore.step() as step:
+        exec(code, {})
+    texts = {name: written(step.recording, tmp_path, name).read_bytes() for name in FORMATS}
+    assert all(rb"/tmp/m\udcff.py" in texts[name] for name in ("csv", "trace", "json"))
+    assert r"/tmp/m\udcff.py" in repr(pickle.loads(texts["snapshot"]))
+
+
 def test_moments_keep_the_order_and_the_clock(recording):
     found = moments(recording.records)
     assert len(found) == len(recording.records) and found == sorted(found) and found[0] >= 0

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import gradcore
 from gradcore import folds
 from gradcore.cli.main import main
+from gradcore.events import Mark
 from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLOURS, LETTERS, block_plot
 from gradcore.report.run import RunWriter
@@ -161,6 +163,21 @@ def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
     matplotlib.pyplot.close(ax.figure)
     with raises(ValueError, "no records"):
         Recording(recording.report, ()).plot()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
+@pytest.mark.parametrize("by", sorted(BY))
+def test_a_plot_of_nothing_says_so(by: str, tmp_path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    with gradcore.step(device="meta") as step:
+        pass
+    # What other tests have left live on the device is not in it.
+    ax = Recording(step.report, tuple(r for r in step.recording.records if isinstance(r, Mark))).plot(by)
+    assert [t.get_text() for t in ax.texts] == ["nothing was live in this step", "peak 0 B"] and not ax.collections
+    ax.figure.savefig(tmp_path / "plot.png")
+    matplotlib.pyplot.close(ax.figure)
 
 
 @pytest.mark.parametrize("command", [["report"], ["export", "--format", "csv", "-o", "out.csv"], ["diff", "."]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +133,21 @@ def test_a_report_with_something_in_every_section(tmp_path: Path, monkeypatch: p
         report, outside_bytes=0, left=(), exported=(), peak=dataclasses.replace(report.peak, layer="head")))
     assert "reached by mul in layer head, phase" in plain
     assert not any(words in plain for words in ("Memory of other libraries", "Allocated in this step", "Shared by arrays"))
+
+
+def test_an_output_without_blocks_gets_bars_that_it_can_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for encoding in ("ascii", "latin-1", "cp437"):
+        out = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding))
+        print(full(tmp_path), flush=True)
+        assert out.getvalue().decode("ascii") == TEXT.replace("█", "#") + "\n"
+    assert [bar(share, 4) for share in (0, 0.1, 0.2, 0.5, 1)] == ["", "", "#", "##", "####"]
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    print(full(tmp_path))
+    assert sys.stdout.getvalue() == TEXT + "\n"  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "stdout", None)
+    assert str(full(tmp_path)) == TEXT
 
 
 def test_without_records_there_are_totals_growth_and_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
