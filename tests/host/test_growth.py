@@ -70,7 +70,7 @@ def test_every_step_of_a_long_growth_counts_and_the_command_says_the_same(
     assert [(g.op, g.count) for g in growth.grown] == [("full", 40)]
     assert main(["report", str(tmp_path)]) == main(["report", str(tmp_path), "--json"]) == 0
     text, _, data = capsys.readouterr().out.rpartition("\n{")
-    assert "Live bytes have grown for 39 steps, typically by 4,000 per step." in text
+    assert "Live bytes have grown for 39 steps, typically by 4,000 requested bytes per step." in text
     assert json.loads("{" + data)["report"]["growth"]["steps"] == 39
 
 
