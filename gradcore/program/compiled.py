@@ -184,6 +184,8 @@ class Compiled:
             module().training = mode
         if entry.views:
             relate(entry.views, outputs, tensors)
+        for count in entry.counts:
+            count.run()
         return parted(entry.carried, rebuilt(entry.results, outputs, tensors))
 
     # -- trace ---------------------------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class Compiled:
                     replay = (replay_of if trace.second is None else Differentiable)(
                         trace, plan(trace.program, trace.renewed), self._capture)
                     offsets = [t.spec.offset for t in tensors] if local.state.placed else None
-                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, places))
+                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, places, tracing.counts))
         finally:
             if ended:
                 found = parted(places, rebuilt(shape, outputs, tensors))

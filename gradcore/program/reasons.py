@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.program.carried import Place
+from gradcore.program.places import Place
 from gradcore.spec import TensorSpec
 
 #: What is compared by identity.

@@ -15,10 +15,10 @@ from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
 from gradcore.nn.parameter import is_lazy
-from gradcore.program.carried import Place, carried_of
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
+from gradcore.program.places import Count, Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -45,6 +45,8 @@ class Tracing:
         self.guards: list[Any] = []
         #: Places that could be carried, without which the trace cannot be replayed. Set when it is finished.
         self.carriable: list[Place] = []
+        #: Numbers that each run counts. Set when it is finished.
+        self.counts: list[Count] = []
         #: The keys of those carried places that its code could reach. Set when it is finished.
         self.reached: set[tuple[Any, ...]] = set()
         recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
@@ -132,7 +134,7 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
-        self.carriable = self._watcher.carriable()
+        self.carriable, self.counts = self._watcher.stored.carriable(), self._watcher.stored.counts
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
@@ -156,7 +158,7 @@ class Tracing:
 
     def _all_guards(self, trace: Trace, ran: Recorder) -> list[Any]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
-        found = self._watcher.guards()
+        found = self._watcher.guards() + [count.guard() for count in self.counts]
         self.reached |= self._watcher.reached
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
         seen = updated | {id(o): o for o in self._watcher.optimizers()}

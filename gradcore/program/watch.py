@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -29,7 +29,6 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.asking import ASKS
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
-from gradcore.program.carried import Place, new_places, place_of, places_of
 from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, is_harmless
 from gradcore.program.libraries import is_library
@@ -38,8 +37,10 @@ from gradcore.program.names import Names, names_of
 from gradcore.program.newness import New
 from gradcore.program.outside import Outside
 from gradcore.program.passed import is_generated, line_of, passed, takes_first, users_line
+from gradcore.program.places import place_of
 from gradcore.program.reach import Found, Reach, given
 from gradcore.program.requiring import SETS_REQUIRES_GRAD, Requiring
+from gradcore.program.stored import Stored
 from gradcore.program.unseen import Unseen
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -247,6 +248,14 @@ class Watcher:
             what = getattr(called, "__qualname__", repr(called))
             self.drawn.append(f"{line_of(frame)} calls {what}, which gives a different value each time")
 
+    @cached_property
+    def stored(self) -> Stored:
+        """What the functions stored outside; once the run has ended."""
+        changing = [(of, a, self._steps.owners(of.code, a)) for of in self.called.found
+                    for a in assigned(of.code, of.containers(), of.code in self.keeping)
+                    if self._steps.changes(of.code, a, self.harmless, self.dropped)]
+        return Stored(changing, self.called.codes(), self._new, self._carried)
+
     def guards(self) -> list[Any]:
         """Guards for everything that was seen."""
         found: dict[tuple[Any, ...], Any] = {**self._outside.guards}
@@ -254,7 +263,7 @@ class Watcher:
         def add(key: tuple[Any, ...], guard: Any) -> None:
             if place := place_of(key, self._carried):
                 self.reached.add(place)
-            elif not isinstance(guard, (Draws, Items, Options)):
+            elif not isinstance(guard, (Draws, Items, Options)) and place_of(key, self.stored.counted) is None:
                 found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
@@ -304,7 +313,7 @@ class Watcher:
 
         ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
         """
-        found = [*(reason for reason, _ in self._assignments()), *self._requiring.changes(), *self.drawn]
+        found = [*(reason for reason, _ in self.stored.uncounted()), *self._requiring.changes(), *self.drawn]
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
@@ -313,24 +322,9 @@ class Watcher:
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(guard.refusal() for guard in self.began.values()
-                           if not guard.holds() and (numbers or not isinstance(guard, Unseen))),
+        return found or [*(guard.refusal() for key, guard in self.began.items() if place_of(key, self.stored.counted) is None
+                           and not guard.holds() and (numbers or not isinstance(guard, Unseen))),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
-
-    def _assignments(self) -> Iterator[tuple[str, list[Place | None]]]:
-        """What the functions changed that is not carried: for each instruction a reason against a replay, and the places."""
-        for of in self.called.found:
-            for a in assigned(of.code, of.containers(), of.code in self.keeping):
-                # A constructor assigns to a new object.
-                if of.code.co_name not in ("__init__", "__post_init__") and self._steps.changes(
-                        of.code, a, self.harmless, self.dropped):
-                    places = places_of(of, a, self._steps.owners(of.code, a), self._new)
-                    if any(place is None or place.key not in self._carried for place in places):
-                        yield f"{of.code.co_filename}:{a.line} assigns to {a.name}", places
-
-    def carriable(self) -> list[Place]:
-        """The places that could be carried, if there is nothing else that the functions assigned to."""
-        return new_places((places for _, places in self._assignments()), self._carried)
 
 
 def _is_users(code: CodeType) -> bool:
