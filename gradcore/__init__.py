@@ -3,6 +3,9 @@
 Names follow PyTorch; ``step``, ``StepReport`` and the functions of memory figures that PyTorch lacks are gradcore's own.
 """
 
+# First: it answers an interrupt of what follows.
+from gradcore import _command
+
 import math as _math
 import sys as _sys
 from typing import Any as _Any
