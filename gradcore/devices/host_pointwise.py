@@ -1,6 +1,6 @@
 """Elementwise functions that NumPy has no ufunc for, as expressions over pieces of a few kilobytes, and in-place forms.
 
-A piece's temporaries stay in a core's L1 cache, and are too small to be counted as the kernel's allocations.
+A piece's temporaries stay in a core's caches, and are too small to be counted as the kernel's allocations.
 """
 
 from __future__ import annotations
@@ -14,32 +14,46 @@ from gradcore.devices.host_erf import CHEBYSHEV, erf_piece
 from gradcore.devices.host_kernels import HOST_KERNELS, Array
 from gradcore.overwriting import OVERWRITING
 
-#: Bytes of a piece.
-_BYTES = 8192
+#: Bytes of a piece, and of all temporaries of a piece for functions that say how many they hold.
+_BYTES, _ROOM = 8 << 10, 48 << 10
 
 
-def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, **attrs: Any) -> None:
+def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES, **attrs: Any) -> None:
     """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
 
-    Numbers, which must be the last operands, are passed on unchanged.
+    Numbers, which must be the last operands, are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces
+    are needed too.
     """
     if not out.size:
         return
     arrays = [a for a in operands if isinstance(a, np.ndarray)]
     numbers = [a for a in operands if not isinstance(a, np.ndarray)]
+    if any(a.dtype != out.dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
+        nbytes = _BYTES
     flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
                    [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
-                   casting="unsafe", buffersize=_BYTES // out.itemsize) as pieces:
+                   casting="unsafe", buffersize=nbytes // out.itemsize) as pieces:
         for *some, part in pieces:
             part[...] = function(*some, *numbers, **attrs)
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a kernel by its function of pieces: operands, then attributes by keyword."""
+    return _registered(function, _BYTES)
 
+
+def pointwise_with(temporaries: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same for a function that holds at most so many temporaries of a piece's size at once, its result included, and masks.
+
+    Its pieces are longer, since each call of NumPy takes the time of 2,000 elements or more.
+    """
+    return lambda function: _registered(function, _ROOM // temporaries)
+
+
+def _registered(function: Callable[..., Any], nbytes: int) -> Callable[..., Any]:
     def kernel(*arrays: Any, **attrs: Any) -> None:
-        walk(function, arrays[:-1], arrays[-1], **attrs)
+        walk(function, arrays[:-1], arrays[-1], nbytes, **attrs)
 
     HOST_KERNELS[function.__name__] = kernel
     return function
@@ -47,8 +61,9 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bits(mask: Array, size: int) -> Array:
     """All bits of an integer of ``size`` bytes where the mask is set."""
-    bits: Array = np.negative(mask.view(np.int8), dtype=f"i{size}")
-    return bits
+    # Not in one call, which would convert by way of a buffer.
+    bits: Array = mask.astype(f"i{size}")
+    return np.negative(bits, bits)
 
 
 def keep(mask: Array, x: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import Array, kernel
-from gradcore.devices.host_pointwise import choose, keep, pointwise
+from gradcore.devices.host_pointwise import choose, keep, pointwise, pointwise_with
 
 
 @kernel
@@ -60,9 +60,12 @@ def sigmoid_grad(dy: Array, x: Array, out: Array) -> None:
     np.multiply(out, dy, out)
 
 
-def _sigmoid(x: Array) -> Any:
+def _sigmoid(x: Array) -> Array:
     # Where exp(-x) overflows to infinity, the result 0 is right.
-    return 1 / (1 + np.exp(-x))
+    t: Array = np.negative(x)
+    np.exp(t, t)
+    np.add(t, 1, t)
+    return np.reciprocal(t, t)
 
 
 def _log1p_exp(x: Array) -> Any:
@@ -80,88 +83,117 @@ def _log1p_exp(x: Array) -> Any:
     np.divide(lost, w, lost)
     np.log(w, w)
     np.subtract(w, lost, w)
-    return np.add(np.maximum(x, 0, out=u), w, w)
+    extreme(np.maximum, x, 0, u)
+    return np.add(u, w, w)
 
 
-def _expm1(x: Array) -> Any:
-    """exp(x) - 1 for x <= 0, for the same reason by tanh(x / 2)."""
-    t = x / 2
+def _expm1(t: Array) -> Any:
+    """exp(t) - 1 for t <= 0, for the same reason by tanh(t / 2); ``t`` is overwritten."""
+    np.multiply(t, 0.5, t)
     np.tanh(t, t)
     below = 1 - t
     np.multiply(t, 2, t)
     return np.divide(t, below, t)
 
 
-@pointwise
+@pointwise_with(1)
 def silu(x: Array) -> Any:
-    return x * _sigmoid(x)
-
-
-@pointwise
-def silu_grad(dy: Array, x: Array) -> Any:
     s = _sigmoid(x)
-    return dy * s * (1 + x * (1 - s))
+    return np.multiply(s, x, s)
 
 
-@pointwise
+@pointwise_with(2)
+def silu_grad(dy: Array, x: Array) -> Any:
+    # dy s (1 + x (1 - s))
+    s = _sigmoid(x)
+    t = 1 - s
+    np.multiply(t, x, t)
+    np.add(t, 1, t)
+    np.multiply(s, dy, s)
+    return np.multiply(s, t, s)
+
+
+@pointwise_with(3)
 def mish(x: Array) -> Any:
-    return x * np.tanh(_log1p_exp(x))
+    t = _log1p_exp(x)
+    np.tanh(t, t)
+    return np.multiply(t, x, t)
 
 
-@pointwise
+@pointwise_with(4)
 def mish_grad(dy: Array, x: Array) -> Any:
     t = np.tanh(_log1p_exp(x))
     return dy * (t + x * _sigmoid(x) * (1 - t * t))
 
 
-@pointwise
+@pointwise_with(1)
 def softsign(x: Array) -> Any:
-    return x / (1 + np.abs(x))
+    t = np.abs(x)
+    np.add(t, 1, t)
+    return np.divide(x, t, t)
 
 
-@pointwise
+@pointwise_with(1)
 def softsign_grad(dy: Array, x: Array) -> Any:
-    return dy / np.square(1 + np.abs(x))
+    t = np.abs(x)
+    np.add(t, 1, t)
+    np.square(t, t)
+    return np.divide(dy, t, t)
 
 
-@pointwise
+@pointwise_with(4)
 def logsigmoid(x: Array) -> Any:
-    return -_log1p_exp(-x)
+    t = _log1p_exp(-x)
+    return np.negative(t, t)
 
 
-@pointwise
+@pointwise_with(2)
 def logsigmoid_grad(dy: Array, x: Array) -> Any:
-    return dy * _sigmoid(-x)
+    s = _sigmoid(-x)
+    return np.multiply(s, dy, s)
 
 
-@pointwise
+def _ramp(x: Array) -> Array:
+    """x + 3, kept between 0 and 6."""
+    t = x + 3
+    return np.clip(t, 0, 6, out=t)
+
+
+@pointwise_with(1)
 def hardsigmoid(x: Array) -> Any:
-    return np.clip(x + 3, 0, 6) / 6
+    t = _ramp(x)
+    return np.divide(t, 6, t)
 
 
-@pointwise
+@pointwise_with(2)
 def hardsigmoid_grad(dy: Array, x: Array) -> Any:
     return keep((x > -3) & (x < 3), dy / 6)
 
 
-@pointwise
+@pointwise_with(1)
 def hardswish(x: Array) -> Any:
-    return x * np.clip(x + 3, 0, 6) / 6
+    t = _ramp(x)
+    np.multiply(t, x, t)
+    return np.divide(t, 6, t)
 
 
-@pointwise
+@pointwise_with(3)
 def hardswish_grad(dy: Array, x: Array) -> Any:
-    return keep(~(x <= -3), dy * choose(x < 3, x / 3 + 0.5, 1))
+    t = x / 3
+    np.add(t, 0.5, t)
+    t = choose(x < 3, t, 1)
+    np.multiply(t, dy, t)
+    return keep(~(x <= -3), t)
 
 
-@pointwise
+@pointwise_with(3)
 def leaky_relu(x: Array, slope: Any) -> Any:
     if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
         return np.maximum(x, x * slope)
     return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 
-@pointwise
+@pointwise_with(3)
 def leaky_relu_grad(dy: Array, x: Array, slope: Array) -> Any:
     if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
         return choose(x > 0, dy, dy * slope)
@@ -170,17 +202,17 @@ def leaky_relu_grad(dy: Array, x: Array, slope: Array) -> Any:
     return np.multiply(factor, dy, factor)
 
 
-@pointwise
+@pointwise_with(2)
 def hardshrink(x: Array, lambd: Array) -> Any:
     return keep(~(np.abs(x) <= lambd), x)
 
 
-@pointwise
+@pointwise_with(2)
 def softshrink(x: Array, lambd: Array) -> Any:
     return keep(~(np.abs(x) <= lambd), x - np.copysign(lambd, x))
 
 
-@pointwise
+@pointwise_with(2)
 def shrink_grad(dy: Array, x: Array, lambd: Array) -> Any:
     return keep(~(np.abs(x) <= lambd), dy)
 
@@ -190,24 +222,45 @@ def threshold(x: Array, threshold: Array, value: Array) -> Any:
     return np.where(x <= threshold, value, x)
 
 
-@pointwise
+def _below(x: Array, inner: float) -> Array:
+    """``inner`` times x, but 0 for positive x."""
+    t = np.empty_like(x)
+    extreme(np.minimum, x, 0, t)
+    return np.multiply(t, inner, t)
+
+
+@pointwise_with(4)
 def elu(x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    return choose(x > 0, scale * x, scale * alpha * _expm1(np.minimum(x, 0) * inner))
+    t = _expm1(_below(x, inner))
+    np.multiply(t, scale * alpha, t)
+    return choose(x > 0, scale * x, t)
 
 
-@pointwise
+@pointwise_with(3)
 def elu_grad(dy: Array, x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    return dy * choose(x <= 0, scale * alpha * inner * np.exp(np.minimum(x, 0) * inner), scale)
+    t = _below(x, inner)
+    np.exp(t, t)
+    np.multiply(t, scale * alpha * inner, t)
+    t = choose(x <= 0, t, scale)
+    return np.multiply(t, dy, t)
 
 
-@pointwise
+@pointwise_with(4)
 def softplus(x: Array, *, beta: float, threshold: float) -> Any:
-    return choose(x * beta > threshold, x, _log1p_exp(x * beta) / beta)
+    t = x * beta
+    beyond = t > threshold
+    t = _log1p_exp(t)
+    np.divide(t, beta, t)
+    return choose(beyond, x, t)
 
 
-@pointwise
+@pointwise_with(3)
 def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
-    return choose(x * beta > threshold, dy, dy * _sigmoid(x * beta))
+    t = x * beta
+    beyond = t > threshold
+    t = _sigmoid(t)
+    np.multiply(t, dy, t)
+    return choose(beyond, dy, t)
 
 
 @kernel
@@ -216,6 +269,6 @@ def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
     extreme(np.minimum, out, high, out)
 
 
-@pointwise
+@pointwise_with(2)
 def hardtanh_grad(dy: Array, x: Array, *, low: float, high: float) -> Any:
     return keep(~((x <= low) | (x >= high)), dy)
