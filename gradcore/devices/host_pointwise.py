@@ -29,7 +29,7 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
     arrays = [a for a in operands if isinstance(a, np.ndarray)]
     numbers = [a for a in operands if not isinstance(a, np.ndarray)]
     if any(a.dtype != out.dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
-        nbytes = _BYTES
+        nbytes = min(nbytes, _BYTES)
     flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
                    [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
