@@ -86,8 +86,22 @@ def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, 
             x[_spots(places, x)] = given
 
 
+def _whole_rows(x: Array, index: Array, values: Array) -> bool:
+    """Is ``index`` expanded from a number for each row, and ``values`` rows of the length of those of ``x``?"""
+    return (index.ndim > 1 and not any(step for step, n in zip(index.strides[1:], index.shape[1:], strict=True) if n > 1)
+            and x.shape[1:] == index.shape[1:] and values.shape == index.shape and values.dtype == x.dtype
+            and values.flags.c_contiguous and x.flags.c_contiguous)
+
+
 @kernel
 def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+    if dim == 0 and index.size and _whole_rows(x, index, values):
+        numbers = index.reshape(len(index), -1)[:, 0]
+        check_bounds(int(numbers.min()), int(numbers.max()), len(x), False)
+        for k in range(0, len(index), LISTED):
+            places = numbers[k:k + LISTED].astype(np.int64)
+            add_rows(x.reshape(len(x), -1), places, values[k:k + LISTED].reshape(len(places), -1))
+        return
     for places, given in _pieces(x, index, values, dim):
         if x.flags.c_contiguous:
             # NumPy is faster with one index than with several, and with one dimension.
