@@ -23,12 +23,24 @@ HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _reduction(np.maximum), "ami
                  "any": _reduction(np.logical_or), "all": _reduction(np.logical_and)}
 
 
+#: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
+#: least size of an array for this.
+_SHORT, _AT_LEAST = 8, 4096
+
+
 @kernel
 def sum_to_shape(x: Array, out: Array, *, shape: tuple[int, ...]) -> None:
     lead = x.ndim - len(shape)
     dims = tuple(range(lead)) + tuple(
         lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1)
-    np.sum(x, axis=dims, out=out.reshape([n for d, n in enumerate(x.shape) if d not in dims]))
+    target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
+    if len(dims) == 1 and dims[0] and 2 <= x.shape[dims[0]] <= _SHORT and x.size >= _AT_LEAST:
+        first, second, *others = np.moveaxis(x, dims[0], 0)
+        np.add(first, second, target)
+        for part in others:
+            np.add(target, part, target)
+    else:
+        np.sum(x, axis=dims, out=target)
 
 
 @kernel
