@@ -11,6 +11,9 @@ from gradcore.devices.host_kernels import Array, kernel, rows
 from gradcore.devices.host_pointwise import walk
 from gradcore.devices.kernels import split_workspace
 
+#: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
+_WIDE = 512
+
 
 def _backwards(x: Array, dim: int, reverse: bool) -> Array:
     return np.flip(x, dim) if reverse else x
@@ -31,7 +34,13 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
         # Converted here, since accumulate would allocate a converted copy.
         out[...] = x
         x = out
-    if out.ndim:
+    if out.size and out.ndim > 1 and math.prod(x.shape[dim + 1:]) >= _WIDE:
+        # A row at a time: NumPy accumulates across rows one element at a time.
+        x, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out))
+        np.copyto(out[:1], x[:1])
+        for k in range(1, len(out)):
+            fold(out[k - 1], x[k], out[k])
+    elif out.ndim:
         fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
 
 
