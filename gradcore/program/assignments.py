@@ -27,7 +27,7 @@ class Assignment(NamedTuple):
     """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without.
 
     ``operator`` is the offset of the in-place operator whose result it assigns (``x.y += z``), or -1; ``owner`` is the variable
-    whose attribute it is, if that is loaded right before.
+    whose attribute it is, if that is loaded right before; ``root`` is the one in ``root.a = x`` or ``root.a += x``.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Assignment(NamedTuple):
     operator: int
     instruction: str
     owner: str = ""
+    root: str = ""
 
 
 def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Iterator[Assignment]:
@@ -55,6 +56,9 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
     line, outside, start = code.co_firstlineno, "", None
     before: Any = None
     operator, counts = -1, counting(code)
+    # The variable that was loaded right before; and by name of an attribute that an operator changes: the variable that has it.
+    root, changed = "", dict[str, str]()
+    copied = False
     # What is loaded first where an expression begins: an item's target is loaded after the value, which may load more.
     begins: dict[tuple[int, int], str] = {}
     for i in dis.get_instructions(code):
@@ -66,11 +70,12 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         at = (line, i.positions.col_offset) if i.positions and i.positions.col_offset is not None else (0, i.offset)
         name, loaded = i.argval, before
         # Newer Pythons load two variables with one instruction; the second is on top of the stack.
-        before = i.opname.startswith(_LOADS) and (name[-1] if isinstance(name, tuple) else name)
+        before = i.opname.startswith((*_LOADS, "STORE_FAST_LOAD_FAST")) and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
             owner = counts[i.offset].owner if i.offset in counts else loaded if loaded and i.opname == "STORE_ATTR" else ""
-            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname, owner), None))
+            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname, owner,
+                                    changed.pop(str(name), "") if operator >= 0 else root), None))
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
             outside = begins[at] = str(name)
         elif i.opname.startswith("LOAD_FAST"):
@@ -80,6 +85,13 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         elif i.opname in _ITEMS:
             container = begins.get(at, outside)
             made.append((Assignment(f"an item of {container}", line, start, i.offset, operator, i.opname), container))
+        if i.opname == "LOAD_ATTR" and copied:
+            changed[str(name)] = root
+        elif before:
+            root = str(before)
+        elif i.opname != "COPY":
+            root = ""
+        copied = i.opname == "COPY"
         if i.opname != "SWAP":
             operator = i.offset if i.opname == "BINARY_OP" and i.argrepr.endswith("=") else -1
         start = None
@@ -149,6 +161,10 @@ class Steps:
                 owned[id(owner)] = None, 1
         else:
             owned[id(owner)] = owned[id(owner)][0], owned[id(owner)][1] + 1
+
+    def forget(self) -> None:
+        """Free the weak references to objects, by which one could take them for referred to."""
+        self._owned.clear()
 
     def owners(self, code: CodeType, of: Assignment) -> list[tuple[Any, int]]:
         """The objects to whose attribute an assignment assigned, each with how often; None for one that is not known, or gone.

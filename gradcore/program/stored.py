@@ -14,6 +14,8 @@ from gradcore.program.counting import counting, only_counted
 from gradcore.program.names import Names, names_of
 from gradcore.program.places import Count, Place, counts_of, places_of
 
+_CONSTRUCTORS = frozenset(("__init__", "__post_init__"))
+
 
 class Stored:
     """The instructions ``changing`` something, each with the objects to whose attributes it assigned and how often.
@@ -23,9 +25,8 @@ class Stored:
 
     def __init__(self, changing: list[tuple[Of, Assignment, list[tuple[Any, int]]]], codes: list[CodeType],
                  new: Container[Any], carried: frozenset[tuple[Any, ...]]) -> None:
-        # A constructor assigns to a new object.
         self._changing = [(of, a, owners, places_of(of, a, owners, new)) for of, a, owners in changing
-                          if of.code.co_name not in ("__init__", "__post_init__")]
+                          if not _constructs(of.code, a, owners, new)]
         self._codes = codes
         self._carried = carried
 
@@ -59,3 +60,9 @@ class Stored:
     def carriable(self) -> list[Place]:
         """The places that could be carried, if there is nothing else that the functions assigned to."""
         return new_places((places for _, places in self.uncounted()), self._carried | self.counted)
+
+
+def _constructs(code: CodeType, a: Assignment, owners: list[tuple[Any, int]], new: Container[Any]) -> bool:
+    """Does a constructor assign to an attribute of the object that it makes, or of another new one?"""
+    return code.co_name in _CONSTRUCTORS and a.instruction == "STORE_ATTR" and (
+        a.root == code.co_varnames[0] or all(x is not None and x in new for x, _ in owners))

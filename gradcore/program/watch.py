@@ -61,11 +61,11 @@ class Watcher:
         #: Those among them that the code could reach; set by :meth:`guards`.
         self.reached: set[tuple[Any, ...]] = set()
         self._function = getattr(function, "__func__", function)
-        self._steps = Steps()
+        self.steps = Steps()
         #: What the run makes.
-        self._new = New()
+        self.new = New()
         #: The user's functions that run. A frame would keep tensors alive.
-        self.called = Called(self._new)
+        self.called = Called(self.new)
         #: By id of an object: the object, and the code objects that ran with it as an argument.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
         #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, with the argument's name.
@@ -107,14 +107,14 @@ class Watcher:
             # Code does not name the contents of a default.
             self._note(Reach(names_of(self._function.__code__)).of_function(self._function))
         self._before = sys.getprofile()
-        self._new.__enter__()
+        self.new.__enter__()
         sys.setprofile(self._saw)
-        self._steps.__enter__()
+        self.steps.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._steps.__exit__()
-        self._new.__exit__()
+        self.steps.__exit__()
+        self.new.__exit__()
         before = self._before
         if before is None or callable(before):
             sys.setprofile(before)
@@ -141,7 +141,7 @@ class Watcher:
         if code in ASSIGNING and is_harmless(frame, self._carried):
             self._saw_harmless(frame)
         if code is SETS_REQUIRES_GRAD:
-            self._requiring.saw(frame, self._new)
+            self._requiring.saw(frame, self.new)
         if code is SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
             # If there is a gradient the next time, a replay has to drop it.
@@ -194,7 +194,7 @@ class Watcher:
         code = frame.f_code
         for name, x in passed(frame):
             if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
-                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self._new:
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self.new:
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed[id(x)] = name, x
                 else:
@@ -218,7 +218,7 @@ class Watcher:
                                           x, ("default", id(x))))
         for n, x in self.called.variables(frame):
             # What the run has made must be freed with its tensors.
-            if type(x) not in PLAIN and not isinstance(x, Value) and x not in self._new:
+            if type(x) not in PLAIN and not isinstance(x, Value) and x not in self.new:
                 self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=x: x,  # type: ignore[misc]
                                           x, ("cell", n, id(x))))
 
@@ -251,10 +251,10 @@ class Watcher:
     @cached_property
     def stored(self) -> Stored:
         """What the functions stored outside; once the run has ended."""
-        changing = [(of, a, self._steps.owners(of.code, a)) for of in self.called.found
+        changing = [(of, a, self.steps.owners(of.code, a)) for of in self.called.found
                     for a in assigned(of.code, of.containers(), of.code in self.keeping)
-                    if self._steps.changes(of.code, a, self.harmless, self.dropped)]
-        return Stored(changing, self.called.codes(), self._new, self._carried)
+                    if self.steps.changes(of.code, a, self.harmless, self.dropped)]
+        return Stored(changing, self.called.codes(), self.new, self._carried)
 
     def guards(self) -> list[Any]:
         """Guards for everything that was seen."""
