@@ -15,6 +15,7 @@ from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
 from gradcore.program.guards import MOST_INSIDE, buffer_of, has_buffer
 from gradcore.program.libraries import is_opaque
+from gradcore.program.records import Record, Records
 from gradcore.program.unseen import LONG
 from gradcore.spec import TensorSpec
 
@@ -120,14 +121,20 @@ def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
     return {id(leaf.grad): leaf for leaf in leaves if leaf.grad is not None}
 
 
-def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE) -> Any:
+def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE,
+                records: Records | None = None) -> Any:
     """A result with an :class:`Output` for each tensor; the tensors that the program has to return are appended to ``outputs``.
 
-    A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf.
+    A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf. The instances
+    that ``records`` takes become a :class:`Record`.
     """
     if isinstance(x, Value):
         return _place(x, arguments, outputs, gradients)
-    return _own(mapped(x, lambda v: template_of(v, arguments, outputs, gradients)))
+
+    def inside(v: Any) -> Any:
+        return template_of(v, arguments, outputs, gradients, records)
+
+    return records.record(x, inside) if records is not None and records.takes(x) else _own(mapped(x, inside))
 
 
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
@@ -185,9 +192,15 @@ def places(shape: Any) -> Iterator[Output]:
     """The :class:`Output` objects in a template, in order."""
     if type(shape) is Output:
         yield shape
-    elif isinstance(shape, (list, tuple, dict)):
-        for v in shape.values() if isinstance(shape, dict) else shape:
+    elif isinstance(shape, (list, tuple, dict, Record)):
+        for v in inside_of(shape):
             yield from places(v)
+
+
+def inside_of(shape: Any) -> Iterable[Any]:
+    """The parts of a template that has some."""
+    found = shape.items if isinstance(shape, Record) else shape
+    return found.values() if isinstance(found, dict) else found
 
 
 def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
@@ -206,4 +219,8 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
         if shape.leaf is not None:
             return shape.leaf.grad
         return outputs[shape.index] if shape.index >= 0 else arguments[shape.argument]
-    return _own(mapped(shape, lambda v: rebuilt(v, outputs, arguments)))
+
+    def inside(v: Any) -> Any:
+        return rebuilt(v, outputs, arguments)
+
+    return shape.made(inside) if type(shape) is Record else _own(mapped(shape, inside))

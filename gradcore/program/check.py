@@ -13,6 +13,8 @@ from gradcore.events import TAGS, Tag
 from gradcore.program.arguments import gradients_of, places, template_of
 from gradcore.program.differences import differences
 from gradcore.program.differentiable import Differentiable
+from gradcore.program.newness import New
+from gradcore.program.records import Records
 from gradcore.program.replay import Replay
 from gradcore.spec import TensorSpec
 
@@ -53,9 +55,11 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
         leaf.grad = grad
         if old_values is not None:
             _write(grad.storage, old_values)
-    result = eager()
     outputs: list[Any] = []
-    now = template_of(result, tensors, outputs, gradients_of(x.leaf for x in places(shape) if x.leaf is not None))
+    with New() as new:
+        result = eager()
+        gradients_now = gradients_of(x.leaf for x in places(shape) if x.leaf is not None)
+        now = template_of(result, tensors, outputs, gradients_now, Records(new))
     for name, was, found in differences("the result", shape, now, outputs):
         _differ(name, was, found)
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):

@@ -209,7 +209,9 @@ class Compiled:
                     with resumed(local.state.autocast):
                         result = self._function(*args, **kwargs)
                     # What is carried is a result, and no change, as long as the run is looked at.
-                    shape = template_of(joined(places, result, former), tensors, outputs, gradients_of(tracing.leaves()))
+                    records = tracing.records()
+                    shape = template_of(joined(places, result, former), tensors, outputs, gradients_of(tracing.leaves()),
+                                        records)
                     ended = True
                     trace = None
                     if not tracing.replayed():
@@ -218,6 +220,7 @@ class Compiled:
             finally:
                 unlike = entered.leave()
             del result
+            shared = records.let_go()
             views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
             if trace is None:
                 if tracing.replayed():
@@ -226,7 +229,7 @@ class Compiled:
                     self.traces[-1] += NOTHING
                 self._attempts.refused([NOTHING[2:]])
             else:
-                trace.obstacles += unlike
+                trace.obstacles += [*unlike, *shared]
                 if entered.hooked and tracing.ran_backward():
                     trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
                 trace.obstacles += unrelated

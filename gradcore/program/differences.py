@@ -9,6 +9,7 @@ import numpy as np
 
 from gradcore.program.arguments import Output
 from gradcore.program.guards import equal, is_plain, same_array
+from gradcore.program.records import Record
 
 
 def differences(name: str, ours: Any, eager: Any, outputs: list[Any]) -> Iterator[tuple[str, str, str]]:
@@ -32,6 +33,12 @@ def differences(name: str, ours: Any, eager: Any, outputs: list[Any]) -> Iterato
         else:
             for key in ours:
                 yield from differences(f"{name}[{key!r}]", ours[key], eager[key], outputs)
+    elif isinstance(ours, Record):
+        if ours.kind is not eager.kind or [*ours.items] != [*eager.items]:
+            yield name, _text(ours), _text(eager)
+        else:
+            for key in ours.items:
+                yield from differences(f"{name}.{key}", ours.items[key], eager.items[key], outputs)
     elif not (same_array(eager, ours) if isinstance(ours, np.ndarray) else equal(eager, ours) if is_plain(ours) else True):
         yield name, _text(ours), _text(eager)
 
@@ -45,6 +52,8 @@ def _same_tensor(ours: Output, eager: Output, outputs: list[Any]) -> bool:
 def _text(x: Any) -> str:
     if isinstance(x, Output):
         return "a tensor"
+    if isinstance(x, Record):
+        return f"a {x.kind.__name__} with {', '.join(x.items)}"
     if isinstance(x, (list, tuple, dict)):
         return f"a {type(x).__name__} of {len(x)}"
     return repr(x)

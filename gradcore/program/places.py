@@ -117,10 +117,10 @@ class Count(NamedTuple):
         self.place.put(value)
 
 
-def counts_of(by: Any, places: list[Place | None], owners: list[tuple[Any, int]]) -> list[Count] | None:
-    """What an instruction counted that adds ``by`` to these places, or None if a replay cannot."""
-    found = [Count(place, (by,) * times) for place, (_, times) in zip(places, owners, strict=True)
-             if place is not None and times and type(place.get()) in (int, float)]
+def counts_of(by: Any, places: list[Place | None], times: list[int]) -> list[Count] | None:
+    """What an instruction counted that added ``by`` so often to each of these places, or None if a replay cannot."""
+    found = [Count(place, (by,) * often) for place, often in zip(places, times, strict=True)
+             if place is not None and often and type(place.get()) in (int, float)]
     return found if len(found) == len(places) else None
 
 

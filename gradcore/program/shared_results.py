@@ -16,8 +16,10 @@ import numpy as np
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
+from gradcore.program.arguments import inside_of
 from gradcore.program.escapes import referrers
 from gradcore.program.guards import Guard
+from gradcore.program.records import Record
 
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
 _ENGINE = (Value, Node, Leaf, FrameType)
@@ -121,8 +123,8 @@ def made_anew(shape: Any, arguments: list[Any], guards: list[Any]) -> list[str]:
 
 def _others_in(shape: Any) -> Iterator[Any]:
     """What a template holds beside tensors, containers that each call copies, and what cannot be changed."""
-    if isinstance(shape, (list, tuple, dict)):
-        for x in shape.values() if isinstance(shape, dict) else shape:
+    if isinstance(shape, (list, tuple, dict, Record)):
+        for x in inside_of(shape):
             yield from _others_in(x)
     elif (type(shape).__hash__ in (None, object.__hash__) and not type(shape).__module__.startswith("gradcore.")
           and not isinstance(shape, (set, slice, np.ndarray, type, ModuleType, BuiltinFunctionType))):

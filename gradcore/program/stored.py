@@ -25,8 +25,9 @@ class Stored:
 
     def __init__(self, changing: list[tuple[Of, Assignment, list[tuple[Any, int]]]], codes: list[CodeType],
                  new: Container[Any], carried: frozenset[tuple[Any, ...]]) -> None:
-        self._changing = [(of, a, owners, places_of(of, a, owners, new)) for of, a, owners in changing
-                          if not _constructs(of.code, a, owners, new)]
+        # References to the owners would look as if the user held what the function returns.
+        self._changing = [(of, a, places_of(of, a, owners, new), [times for _, times in owners])
+                          for of, a, owners in changing if not _constructs(of.code, a, owners, new)]
         self._codes = codes
         self._carried = carried
 
@@ -36,9 +37,9 @@ class Stored:
         found: dict[tuple[Any, ...], Count] = {}
         others: set[str] = set()
         names = Names().union(*map(names_of, self._codes)) if self._changing else Names()
-        for of, a, owners, places in self._changing:
+        for of, a, places, times in self._changing:
             how = counting(of.code).get(a.at)
-            counts = counts_of(how.by, places, owners) if how and only_counted(a.name, self._codes, names) else None
+            counts = counts_of(how.by, places, times) if how and only_counted(a.name, self._codes, names) else None
             for count in counts or ():
                 before = found.get(count.place.key)
                 found[count.place.key] = count if before is None else count._replace(added=before.added + count.added)
@@ -53,7 +54,7 @@ class Stored:
 
     def uncounted(self) -> Iterator[tuple[str, list[Place | None]]]:
         """What else was assigned to and is not carried: for each instruction a reason against a replay, and the places."""
-        for of, a, _, places in self._changing:
+        for of, a, places, _ in self._changing:
             if any(place is None or place.key not in self._carried | self.counted for place in places):
                 yield f"{of.code.co_filename}:{a.line} assigns to {a.name}", places
 

@@ -20,6 +20,7 @@ from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
 from gradcore.program.places import Count, Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
+from gradcore.program.records import Records
 from gradcore.program.watch import Watcher
 
 
@@ -70,6 +71,10 @@ class Tracing:
 
     def __exit__(self, *exc: object) -> None:
         self._open.close()
+
+    def records(self) -> Records:
+        """What finds the instances in a result that the run has made. Ask for it, and use it, before the run ends."""
+        return Records(self._watcher.new)
 
     def ran_backward(self) -> bool:
         """Did a backward run?"""
@@ -135,6 +140,7 @@ class Tracing:
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
         self.carriable, self.counts = self._watcher.stored.carriable(), self._watcher.stored.counts
+        self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
