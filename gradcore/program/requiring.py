@@ -29,7 +29,7 @@ class Requiring:
     def saw(self, frame: FrameType, new: Container[Any]) -> None:
         """Take note of a call that sets ``requires_grad``, which has just begun; ``new`` contains what the run has made."""
         tensor = frame.f_locals["self"]
-        if bool(frame.f_locals["wanted"]) is tensor.requires_grad:
+        if frame.f_locals["wanted"] == tensor.requires_grad:
             return
         if id(tensor) in self._seen and self._seen[id(tensor)][0]() is tensor:
             self._seen[id(tensor)] = *self._seen[id(tensor)][:2], users_line(frame)
