@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,20 +23,29 @@ from tests.conftest import raises
 from tests.meta.test_interrupts import Interrupt, at_every_moment
 
 
-@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
-def test_a_training_step_that_is_interrupted(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The interrupt of a finaliser ends in it, and pytest would keep it with all the frames that it came through.
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+def small_step() -> tuple[Any, Callable[[], Any]]:
+    """An optimizer whose updates change nothing but its state, and a step of a small network."""
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), gradcore.ones(2, 4)
     optimizer = gradcore.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    x = gradcore.ones(2, 4)
 
-    def train() -> Any:
+    def step() -> Any:
         optimizer.zero_grad()
         loss = model(x).square().sum()
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss
+
+    return optimizer, step
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+def test_a_training_step_that_is_interrupted(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The interrupt of a finaliser ends in it, and pytest would keep it with all the frames that it came through.
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    optimizer, step = small_step()
+
+    def train() -> Any:
+        return step().item()
 
     def run() -> Any:
         if not recorded:
@@ -130,17 +140,8 @@ def test_a_region_of_autocast_that_is_interrupted_ends_and_the_next_one_is_whole
 def test_a_replay_that_is_interrupted_leaves_the_books_as_they_were(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranges of its arena are opened and closed in them."""
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    x = gradcore.ones(2, 4)
-
-    @gradcore.compile
-    def train() -> Any:
-        optimizer.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        optimizer.step()
-        return loss
+    optimizer, step = small_step()
+    train = gradcore.compile(step)
 
     def run() -> Any:
         if not recorded:
