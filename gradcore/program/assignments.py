@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from gradcore.engine.sites import is_inside
-from gradcore.program.counting import counting
 from gradcore.program.libraries import is_library
 
 #: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
@@ -55,7 +54,7 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
     made: list[tuple[Assignment, str | None]] = []
     line, outside, start = code.co_firstlineno, "", None
     before: Any = None
-    operator, counts = -1, counting(code)
+    operator = -1
     # The variable that was loaded right before; and by name of an attribute that an operator changes: the variable that has it.
     root, changed = "", dict[str, str]()
     copied = False
@@ -73,7 +72,7 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         before = i.opname.startswith((*_LOADS, "STORE_FAST_LOAD_FAST")) and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
-            owner = counts[i.offset].owner if i.offset in counts else loaded if loaded and i.opname == "STORE_ATTR" else ""
+            owner = loaded if loaded and i.opname == "STORE_ATTR" else ""
             made.append((Assignment(str(name), line, start, i.offset, operator, i.opname, owner,
                                     changed.pop(str(name), "") if operator >= 0 else root), None))
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
@@ -119,8 +118,7 @@ class Steps:
         #: By code: how often the instruction at each offset ran.
         self._ran: dict[CodeType, Counter[int]] = {}
         #: By code and offset: the objects, by id, to whose attributes the instruction assigned; None without a weak one.
-        #: Each with the number of times.
-        self._owned: dict[tuple[CodeType, int], dict[int, tuple[ref[Any] | None, int]]] = {}
+        self._owned: dict[tuple[CodeType, int], dict[int, ref[Any] | None]] = {}
 
     def __enter__(self) -> Steps:
         if sys.gettrace() is None:
@@ -156,30 +154,18 @@ class Steps:
         if id(owner) not in owned:
             # A reference would keep what the run makes.
             try:
-                owned[id(owner)] = ref(owner), 1
+                owned[id(owner)] = ref(owner)
             except TypeError:
-                owned[id(owner)] = None, 1
-        else:
-            owned[id(owner)] = owned[id(owner)][0], owned[id(owner)][1] + 1
+                owned[id(owner)] = None
 
     def forget(self) -> None:
         """Free the weak references to objects, by which one could take them for referred to."""
         self._owned.clear()
 
-    def owners(self, code: CodeType, of: Assignment) -> list[tuple[Any, int]]:
-        """The objects to whose attribute an assignment assigned, each with how often; None for one that is not known, or gone.
-
-        An assignment to a variable has no owner but itself.
-        """
-        owned = self._owned.get((code, of.at))
-        if owned is None:
-            return [(None, self.times(code, of))]
-        return [(None if x is None else x(), times) for x, times in owned.values()]
-
-    def times(self, code: CodeType, of: Assignment) -> int:
-        """How often an assignment ran; 0 if nothing is known of its code."""
-        ran = self._ran.get(code)
-        return 0 if ran is None else max(ran[at] for at in range(of.start, of.at + 1))
+    def owners(self, code: CodeType, of: Assignment) -> list[Any]:
+        """The objects to whose attribute an assignment assigned, with None for each that is not known, or is gone."""
+        owned = self._owned.get((code, of.at), {0: None})
+        return [None if x is None else x() for x in owned.values()]
 
     def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]],
                 dropped: Container[tuple[CodeType, int]]) -> bool:
@@ -190,4 +176,5 @@ class Steps:
         ran = self._ran.get(code)
         if ran is None:
             return (code, of.at) not in dropped
-        return self.times(code, of) > max(harmless[code, of.at], harmless[code, of.operator])
+        times = max(ran[at] for at in range(of.start, of.at + 1))
+        return times > max(harmless[code, of.at], harmless[code, of.operator])

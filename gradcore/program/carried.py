@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from gradcore.engine.value import Value
+from gradcore.nn.parameter import Parameter
 from gradcore.program.places import Place
 
 #: How many traces with a place may fail.
@@ -48,29 +49,48 @@ class Carried:
         self.places = [*self.places, *found]
         return f"; the next trace takes {', '.join(place.name for place in found)} for an argument and for a result"
 
-    def settle(self, places: list[Place], former: list[Any], reached: Container[tuple[Any, ...]], good: bool) -> None:
-        """A trace with these places, which held these ``former`` values, has succeeded, or failed, perhaps for a reason that
-        will not be there the next time. ``reached`` has the keys of those that its code could reach.
-
-        What a good one could read and left as it was, a mask that the first call made, say, is better referred to than passed.
-        """
+    def settle(self, reached: Container[tuple[Any, ...]], good: bool) -> None:
+        """A trace has succeeded, or failed, perhaps for a reason that will not be there the next time. ``reached`` has the keys
+        of the places that its code could reach."""
         tried = [place for place in self._tried if place.key in reached]
-        idle = [place for place, value in zip(places, former, strict=True) if good and place in tried and place.get() is value]
-        failed = idle if good else tried
-        self._failed.update(place.key for place in failed)
-        dropped = [place for place in failed if place in idle or self._failed[place.key] >= _MOST_FAILURES]
+        self._failed.update(place.key for place in tried if not good)
+        dropped = [place for place in tried if not good and self._failed[place.key] >= _MOST_FAILURES]
         self.places = [place for place in self.places if place not in dropped]
         self._tried = [place for place in self._tried if place not in (tried if good else dropped)]
 
 
-def joined(places: list[Place], result: Any, former: list[Any] | None = None) -> Any:
-    """A result, and what the places hold, if there are any; they get their ``former`` values back, if these are given."""
+class Exchange:
+    """What a traced run has left in the places: taken out as long as the run is looked at, as if it were returned."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self._places = places
+        self._former = [place.get() for place in places]
+        #: Those that it has changed; and reasons against a replay: those in which it has left what a replay cannot.
+        self.changed: list[Place] = []
+        self.obstacles: list[str] = []
+
+    def take(self, result: Any) -> Any:
+        """The result of the run, and with it what it left, if it changed any place. These have their former values again."""
+        left = []
+        for place, former in zip(self._places, self._former, strict=True):
+            now = place.get()
+            if now is former:
+                continue
+            if not is_state(now):
+                self.obstacles.append(f"it leaves in {place.name} something else than tensors without a graph")
+                continue
+            place.put(former)
+            self.changed.append(place)
+            left.append(now)
+        self._former = []
+        return joined(self.changed, result, left)
+
+
+def joined(places: list[Place], result: Any, left: list[Any] | None = None) -> Any:
+    """A result, and with it what is ``left`` in some places, by default what they hold."""
     if not places:
         return result
-    found = [place.get() for place in places]
-    for place, value in zip(places, former or (), strict=False):
-        place.put(value)
-    return result, found
+    return result, [place.get() for place in places] if left is None else left
 
 
 def parted(places: list[Place], found: Any) -> Any:
@@ -87,11 +107,13 @@ def new_places(found: Iterable[list[Place | None]], carried: Container[tuple[Any
     """Those of the places ``found`` that are not ``carried``, and that hold tensors now; none if one of them cannot be."""
     others = {getattr(place, "key", None): place for places in found for place in places
               if place is None or place.key not in carried}
-    return [place for place in others.values() if place is not None and _has_tensor(place.get())] if None not in others else []
+    states = [place for place in others.values() if place is not None and place.get() is not None and is_state(place.get())]
+    return states if len(states) == len(others) else []
 
 
-def _has_tensor(x: Any) -> bool:
-    """Is it a tensor, or does a list, tuple or dict hold one?"""
-    if isinstance(x, (list, tuple, dict)):
-        return any(map(_has_tensor, x.values() if isinstance(x, dict) else x))
-    return isinstance(x, Value)
+def is_state(x: Any) -> bool:
+    """Is it a tensor without a graph, None, or a tuple of these? What a replay leaves is made anew, and who else refers to a
+    list would not see it."""
+    if isinstance(x, Value):
+        return x.edge is None and not isinstance(x, Parameter)
+    return x is None or (type(x) is tuple and all(map(is_state, x)))

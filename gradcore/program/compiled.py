@@ -31,7 +31,7 @@ from gradcore.program.arguments import (
 )
 from gradcore.program.attempts import FIRST, NOTHING, REFUSED, SAME, Attempts
 from gradcore.program.capture import replay_of
-from gradcore.program.carried import Carried, joined, parted
+from gradcore.program.carried import Carried, Exchange, joined, parted
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
@@ -184,8 +184,6 @@ class Compiled:
             module().training = mode
         if entry.views:
             relate(entry.views, outputs, tensors)
-        for count in entry.counts:
-            count.run()
         return parted(entry.carried, rebuilt(entry.results, outputs, tensors))
 
     # -- trace ---------------------------------------------------------------------------------------------------------
@@ -197,8 +195,7 @@ class Compiled:
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         before = contents((args, kwargs), self._take_leaves)
-        places = [*self._carried.places]
-        former = [place.get() for place in places]
+        exchange = Exchange([*self._carried.places])
         outputs: list[Any] = []
         local.state.placed = ended = False
         entered = Entered(tensors if local.state.grad else [])
@@ -210,8 +207,8 @@ class Compiled:
                         result = self._function(*args, **kwargs)
                     # What is carried is a result, and no change, as long as the run is looked at.
                     records = tracing.records()
-                    shape = template_of(joined(places, result, former), tensors, outputs, gradients_of(tracing.leaves()),
-                                        records)
+                    pair = exchange.take(result)
+                    shape = template_of(pair, tensors, outputs, gradients_of(tracing.leaves()), records)
                     ended = True
                     trace = None
                     if not tracing.replayed():
@@ -219,7 +216,7 @@ class Compiled:
                         trace = tracing.finish(tensors, outputs)
             finally:
                 unlike = entered.leave()
-            del result
+            del result, pair
             shared = records.let_go()
             views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
             if trace is None:
@@ -229,7 +226,7 @@ class Compiled:
                     self.traces[-1] += NOTHING
                 self._attempts.refused([NOTHING[2:]])
             else:
-                trace.obstacles += [*unlike, *shared]
+                trace.obstacles += [*unlike, *shared, *exchange.obstacles]
                 if entered.hooked and tracing.ran_backward():
                     trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
                 trace.obstacles += unrelated
@@ -245,12 +242,12 @@ class Compiled:
                     replay = (replay_of if trace.second is None else Differentiable)(
                         trace, plan(trace.program, trace.renewed), self._capture)
                     offsets = [t.spec.offset for t in tensors] if local.state.placed else None
-                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, places, tracing.counts))
+                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, exchange.changed))
         finally:
             if ended:
-                found = parted(places, rebuilt(shape, outputs, tensors))
+                found = parted(exchange.changed, rebuilt(shape, outputs, tensors))
         if trace is not None:
-            self._carried.settle(places, former, tracing.reached, not trace.obstacles)
+            self._carried.settle(tracing.reached, not trace.obstacles)
             if trace.obstacles:
                 self.traces[-1] += self._carried.offer(tracing.carriable)
         return found

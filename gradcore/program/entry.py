@@ -15,7 +15,7 @@ from gradcore.program.differentiable import Differentiable
 from gradcore.program.guard_terms import all_hold
 from gradcore.program.guards import Guard, same_object
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
-from gradcore.program.places import Count, Place
+from gradcore.program.places import Place
 from gradcore.program.program import Operand
 from gradcore.program.reach import given
 from gradcore.program.reasons import another
@@ -38,16 +38,13 @@ class Entry:
     """A program in the cache: its replay, the guards that must hold for it, and the template of its result."""
 
     def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any],
-                 views: list[View], offsets: list[int] | None, carried: list[Place],
-                 counts: list[Count]) -> None:
+                 views: list[View], offsets: list[int] | None, carried: list[Place]) -> None:
         self.replay = replay
         self.guards = guards
         #: The function's result, with :class:`~gradcore.program.arguments.Output` in the place of tensors; if anything is
         #: carried, a pair of it and what is left in each place.
         self.results = results
         self.carried = carried
-        #: What each run counts.
-        self.counts = counts
         #: Arguments that the key identifies by id: weakly, where that is possible. Another object may get the id of one that
         #: no longer exists, so the program is dropped with it; see :meth:`watch`.
         self.kept = [given(x) for x in kept]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Container, Iterable
 from types import CellType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from gradcore.nn.module import Module
 from gradcore.program.assignments import Assignment
 from gradcore.program.called import Of
-from gradcore.program.guards import Guard
 
 
 class _Absent:
@@ -42,28 +41,37 @@ class Place:
 
     def put(self, value: Any) -> None:
         of = self._of()
-        if type(of) is CellType:
-            if value is not _Absent:
-                of.cell_contents = value
-        elif type(of) is dict:
+        if type(of) is dict:
             of[self._at] = value
-        elif of is not None and value is _Absent:
-            of.__dict__.pop(self._at, None)
-        elif of is not None:
+            if value is _Absent:
+                del of[self._at]
+        elif type(of) is CellType:
+            of.cell_contents = value
+            if value is _Absent:
+                del of.cell_contents
+        elif of is not None and value is not _Absent:
             # A module has its buffers twice, and labels them.
             setattr(of, self._at, value)
+        elif of is not None and self.get() is not _Absent:
+            delattr(of, self._at)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Place) and self.key == other.key and self._of() is other._of() is not None)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     def is_gone(self) -> bool:
         return self._of() is None
 
 
-def places_of(of: Of, a: Assignment, owners: list[tuple[Any, int]], new: Container[Any]) -> list[Place | None]:
+def places_of(of: Of, a: Assignment, owners: list[Any], new: Container[Any]) -> list[Place | None]:
     """What an instruction assigned to, to attributes of these ``owners`` perhaps; None for each that a replay cannot assign to.
 
     ``new`` contains what the run has made.
     """
     if a.instruction == "STORE_ATTR":
-        return [None if owner is None or owner in new else _attribute(owner, a.name) for owner, _ in owners]
+        return [None if owner is None or owner in new else _attribute(owner, a.name) for owner in owners]
     if a.instruction == "STORE_GLOBAL" and a.name in of.variables:
         variables = of.variables
         return [Place(f"the global {a.name}", ("global", id(variables), a.name), lambda: variables, a.name)]
@@ -98,31 +106,3 @@ def carried_of(module: Any, carried: Iterable[tuple[Any, ...]]) -> frozenset[str
 def place_of(key: tuple[Any, ...], carried: Container[tuple[Any, ...]]) -> tuple[Any, ...] | None:
     """The key of the carried place that is, or that has, what a guard with this key looks at."""
     return key[:3] if key[:3] in carried else key[:2] if key[:2] in carried else None
-
-
-class Count(NamedTuple):
-    """A number that each run of a program changes: what is added, in order."""
-
-    place: Place
-    added: tuple[Any, ...]
-
-    def guard(self) -> Guard:
-        """It is still a number of its type."""
-        return Guard(f"the type of {self.place.name}", self.place.get, type(self.place.get()), _of_type)
-
-    def run(self) -> None:
-        value = self.place.get()
-        for by in self.added:
-            value += by
-        self.place.put(value)
-
-
-def counts_of(by: Any, places: list[Place | None], times: list[int]) -> list[Count] | None:
-    """What an instruction counted that added ``by`` so often to each of these places, or None if a replay cannot."""
-    found = [Count(place, (by,) * often) for place, often in zip(places, times, strict=True)
-             if place is not None and often and type(place.get()) in (int, float)]
-    return found if len(found) == len(places) else None
-
-
-def _of_type(now: Any, seen: type) -> bool:
-    return type(now) is seen

@@ -18,7 +18,7 @@ from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, equal, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
-from gradcore.program.places import Count, Place, carried_of
+from gradcore.program.places import Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
 from gradcore.program.records import Records
 from gradcore.program.watch import Watcher
@@ -46,8 +46,6 @@ class Tracing:
         self.guards: list[Any] = []
         #: Places that could be carried, without which the trace cannot be replayed. Set when it is finished.
         self.carriable: list[Place] = []
-        #: Numbers that each run counts. Set when it is finished.
-        self.counts: list[Count] = []
         #: The keys of those carried places that its code could reach. Set when it is finished.
         self.reached: set[tuple[Any, ...]] = set()
         recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
@@ -139,7 +137,7 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
-        self.carriable, self.counts = self._watcher.stored.carriable(), self._watcher.stored.counts
+        self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
@@ -164,7 +162,7 @@ class Tracing:
 
     def _all_guards(self, trace: Trace, ran: Recorder) -> list[Any]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
-        found = self._watcher.guards() + [count.guard() for count in self.counts]
+        found = self._watcher.guards()
         self.reached |= self._watcher.reached
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
         seen = updated | {id(o): o for o in self._watcher.optimizers()}

@@ -254,7 +254,7 @@ class Watcher:
         changing = [(of, a, self.steps.owners(of.code, a)) for of in self.called.found
                     for a in assigned(of.code, of.containers(), of.code in self.keeping)
                     if self.steps.changes(of.code, a, self.harmless, self.dropped)]
-        return Stored(changing, self.called.codes(), self.new, self._carried)
+        return Stored(changing, self.new, self._carried)
 
     def guards(self) -> list[Any]:
         """Guards for everything that was seen."""
@@ -263,7 +263,7 @@ class Watcher:
         def add(key: tuple[Any, ...], guard: Any) -> None:
             if place := place_of(key, self._carried):
                 self.reached.add(place)
-            elif not isinstance(guard, (Draws, Items, Options)) and place_of(key, self.stored.counted) is None:
+            elif not isinstance(guard, (Draws, Items, Options)):
                 found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
@@ -313,7 +313,7 @@ class Watcher:
 
         ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
         """
-        found = [*(reason for reason, _ in self.stored.uncounted()), *self._requiring.changes(), *self.drawn]
+        found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self.drawn]
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
@@ -322,8 +322,8 @@ class Watcher:
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(guard.refusal() for key, guard in self.began.items() if place_of(key, self.stored.counted) is None
-                           and not guard.holds() and (numbers or not isinstance(guard, Unseen))),
+        return found or [*(guard.refusal() for guard in self.began.values()
+                           if not guard.holds() and (numbers or not isinstance(guard, Unseen))),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
 
 
