@@ -137,8 +137,8 @@ def dies(setting):
 
 
 @pytest.mark.parametrize(("function", "seconds", "text"), [
-    (crashes, 60, "about to go"), (hangs, 3, "timed out after 3 s"), (hangs, 3, "in hangs\n"),
-    (hangs, 3, "about to wait"), (dies, 60, "in dies\n"), (raises, 60, "ValueError: planted"),
+    (crashes, 60, "about to go"), (hangs, 3, "timed out after 3 s"), (hangs, 9, "in hangs\n"),
+    (hangs, 9, "about to wait"), (dies, 60, "in dies\n"), (raises, 60, "ValueError: planted"),
     (finds, 60, "it is wrong")])
 def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     part = Part("planted", "Does it fail?", f"tests.host.test_bench_gpu:{function.__name__}", seconds)

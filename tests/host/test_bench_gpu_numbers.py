@@ -254,6 +254,7 @@ def test_a_sanitizer_ends_by_itself_when_its_calls_take_too_long(rehearsed, monk
     assert outcome.figures == {"calls": 1, "complete": False}
 
 
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed: pip install -e '.[nodriver]'")
 def test_no_call_begins_after_the_given_time(tmp_path):
     path = tmp_path / "calls.jsonl"
     subprocess.run([sys.executable, "-m", "bench.gpu.rows", "cpu", str(path), "0", "100", "0", "1"], check=True)

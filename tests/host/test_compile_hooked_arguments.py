@@ -56,7 +56,7 @@ def inside(ask: Callable[[Any], Any]) -> Callable[[Wrap], Any]:
             a = leaf()
             x = a * 2
             (f(x) + x * 5).sum().backward()
-            found.append((a.grad.tolist(), None if x.grad is None else x.grad.tolist()))
+            found.append((a.grad.tolist(), x.grad.tolist() if x.retains_grad else None))
         return found
 
     return run

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
@@ -150,8 +150,16 @@ HELD: list[Any] = []
 HOLDS = HELD.append
 CACHE: Any = {}
 KEPT = Frozen(5)
-PRIOR = D.Normal(0.0, 1.0)
-PRIORS = (PRIOR,)
+#: A distribution, which the test of it puts there: its tensors would be in the accounts of all others.
+PRIOR: Any = None
+PRIORS: Any = ()
+
+
+@pytest.fixture(autouse=True)
+def nothing_held() -> Iterator[None]:
+    yield
+    HELD.clear()
+    Holder.seen.clear()
 
 
 def parts_of(x: Any) -> Any:
@@ -265,10 +273,11 @@ def test_an_instance_that_is_kept_elsewhere_comes_back_as_it_is(name: str) -> No
     assert name == "cached" or not compiled.programs, compiled.explain()
     if name in ("alias", "weak", "dictionary"):
         assert "it returns a Output, which something else refers to, too" in compiled.traces[0]
-    HELD.clear()
 
 
-def test_what_existed_before_comes_back_as_the_same_object() -> None:
+def test_what_existed_before_comes_back_as_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PRIOR", D.Normal(0.0, 1.0))
+    monkeypatch.setitem(globals(), "PRIORS", (PRIOR,))
     mine, given = Output(gradcore.ones(2)), SimpleNamespace(x=3)
 
     def f(x: Any, of: Any) -> Any:
