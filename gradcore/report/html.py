@@ -22,7 +22,7 @@ from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, StepFigures
 from gradcore.report.step import StepReport
-from gradcore.report.text import short_path
+from gradcore.report.text import by_short_line, short_path
 from gradcore.report.timeline import COLOURS
 
 #: The page's scripts, in the order that they are run in: what a file uses stands before it.
@@ -100,6 +100,7 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
     report = recording.report.to_dict()
     for row in (report["peak"], *report["top"], *report["kept"], *report["left"]):
         row["line"] = short_path(row["line"])
+    report["by_line"] = by_short_line(recording.report)
     if not recording.records:
         return {"step": step, "report": report, "log": None}
     # The page computes these from the records.

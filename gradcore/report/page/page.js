@@ -53,7 +53,8 @@ function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
   const grown = growth
-    ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes per step. ` : "";
+    ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes per step. `
+    : "";
   const left = graph ? `Still live, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
   const alone = report.exported.filter((shown) => shown.alone);
   const held = alone.reduce((sum, { allocated }) => sum + allocated, 0);
