@@ -71,7 +71,7 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range], serials: Sequence[int] 
             if not serials:
                 ledger.pool.serial += 1
             block.going = False
-            ledger.opened(block, serials[k] if serials else ledger.pool.serial, len(block.keepers), bool(serials))
+            ledger.turn(block, serials[k] if serials else ledger.pool.serial, len(block.keepers), bool(serials))
 
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
@@ -81,7 +81,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
         for block in ranges:
             if block.serial:
                 block.drop(CONSUMED)
-                ledger.closed(block, False)
+                ledger.turn(block, 0, 0, False)
 
 
 def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
@@ -92,5 +92,5 @@ def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
         for block in ranges:
             found.append(block.serial)
             if block.serial:
-                ledger.closed(block, True)
+                ledger.turn(block, 0, 0, True)
         return found

@@ -178,28 +178,20 @@ class Ledger:
             self.log += found
         self.pool.changes = []
 
-    def opened(self, b: Block, serial: int, keeps: int, noted: bool) -> None:
-        """Count a range of an arena as allocated, under a serial, and kept so often. The log may have it ``noted``."""
-        log = None if noted else self.log
+    def turn(self, b: Block, serial: int, keeps: int, noted: bool) -> None:
+        """Count a range of an arena as allocated, under a serial and kept so often, or with 0 no longer, if the log has it
+        ``noted`` without a record."""
+        log, sign = None if noted else self.log, 1 if serial else -1
         # No calls from here on, as an interrupt after one would leave half of it done.
-        b.serial = serial
-        b.keeps = keeps
+        if log is not None:
+            log += ((ALLOC, serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag, b.node)
+                    if serial else (FREE, b.serial),)
+        b.serial, b.keeps = serial, keeps
         self.ranges[b] = None
-        self._requested += b.requested
-        self._allocated += b.size
-        if log is not None:
-            log += ((ALLOC, serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag, b.node),)
-
-    def closed(self, b: Block, noted: bool) -> None:
-        """Stop counting a range that is open. The log may have it ``noted``."""
-        log = None if noted else self.log
-        # As above.
-        self._requested -= b.requested
-        self._allocated -= b.size
-        if log is not None:
-            log += ((FREE, b.serial),)
-        b.serial = b.keeps = 0
-        del self.ranges[b]
+        if not serial:
+            del self.ranges[b]
+        self._requested += sign * b.requested
+        self._allocated += sign * b.size
 
     def set_aside(self, block: Block) -> None:
         """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""

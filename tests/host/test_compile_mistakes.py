@@ -12,7 +12,6 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import TraceError
-from gradcore.program.trace_log import _asked
 from tests.conftest import raises
 from tests.host.test_compile import data, net, pair, same, same_state, step_of
 
@@ -75,26 +74,6 @@ def test_a_parameter_that_is_replaced_or_given_other_bytes_is_seen() -> None:
         assert same(f(x), layer(x)) and len(f.traces) == traces
 
 
-def stepped(x: Any, name: str, **options: Any) -> None:
-    w = nn.Parameter(gradcore.ones(3))
-    optimizer = getattr(gradcore.optim, name)([w], **options)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = (w * x).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-
-
-def test_a_read_that_no_named_function_makes_is_put_in_words() -> None:
-    # As if the library read in code that has only names which pass a call on.
-    scope = {"__name__": "gradcore", "asked": _asked}
-    exec(compile("def call():\n    return (lambda: asked())()", _asked.__code__.co_filename, "exec"), scope)
-    assert scope["call"]() == "what it calls there"  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("read, by", [
     (lambda x: x.sum().item(), "item()"), (lambda x: print(x), "printing"), (lambda x: f"{x.sum()}", "printing"),
     (lambda x: bool(x.sum() > 0), "`if tensor:` or the like"), (lambda x: x.tolist(), "tolist()"),
@@ -102,8 +81,7 @@ def test_a_read_that_no_named_function_makes_is_put_in_words() -> None:
     (lambda x: x.nonzero(), "nonzero()"), (lambda x: x[x > 0], "an index with a mask"), (lambda x: x.unique(), "unique()"),
     (lambda x: x.numpy(), "numpy()"), (lambda x: np.asarray(x), "an array of it"),
     (lambda x: gradcore.tensor([x[0]]), "tensor()"), (lambda x: nn.functional.one_hot(x.long()), "one_hot()"),
-    (lambda x: nn.GaussianNLLLoss()(x, x, x), "gaussian_nll_loss()"), (lambda x: stepped(x, "LBFGS"), "LBFGS.step()"),
-    (lambda x: stepped(x, "LBFGS", line_search_fn="strong_wolfe"), "LBFGS.step()")])
+    (lambda x: nn.GaussianNLLLoss()(x, x, x), "gaussian_nll_loss()")])
 def test_a_value_that_is_read_raises_and_names_the_line(read: Any, by: str) -> None:
     def f(x: Any) -> Any:
         read(x)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -332,31 +331,6 @@ def test_a_batch_with_names_as_a_loader_yields_it() -> None:
     loader = gradcore.utils.data.DataLoader(Named(), batch_size=3)
     assert [step(batch).item() for batch in loader] == [6.0, 24.0, 42.0, 60.0]
     assert len(step.traces) == 1, step.explain()
-
-
-#: Pieces of functions, to be put together in all ways.
-STARTS: tuple[str, ...] = ("x, y, i = b", "x = b[0]; y = b[1]", "x, y, _ = b", "x, *y = b; y, i = y", "(x, y), i = b[:2], 5",
-                           "x, _, _ = b; _, y, i = b", "x, y, i = b if c else b", "i = b[2]; x, y, _ = b",
-                           "_, y, i = x, *r = b", "x, y, i = b; b = (x, y, 7)", "i, x, y = b[-1], b[-3], b[-2]",
-                           "x, y, k = b; i = 3; c = k")
-ENDS = ("x * y", "x * i", "x * b[2]", "x * len(b)", "[x * y, i][0]", "(lambda: x * y)()", "(lambda: x * i)()", "x * c")
-
-
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("end", ENDS)
-def test_functions_made_of_pieces(start: str, end: str) -> None:
-    scope: dict[str, Callable[..., Any]] = {}
-    exec(f"def f(b, c=1):\n    {start}\n    return {end}", scope)
-    f, compiled = scope["f"], gradcore.compile(scope["f"], max_programs=20)
-    for i in (2, 3, 2, 4):
-        batch = gradcore.ones(2), gradcore.full((2,), 3.0), i
-        try:
-            eager = f(batch).tolist()
-        except (UnboundLocalError, TypeError, NameError) as error:
-            with pytest.raises(type(error)):
-                compiled(batch)
-        else:
-            assert compiled(batch).tolist() == eager
 
 
 def test_instructions_that_are_not_known_read_all(monkeypatch: pytest.MonkeyPatch) -> None:

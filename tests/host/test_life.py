@@ -342,15 +342,3 @@ assert theirs[0] == theirs[1] == step(model, optimizer) != before
 def test_forked_processes_train_on_bytes_of_their_own() -> None:
     found = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr[-2000:]
-
-
-def test_the_gradient_of_what_is_no_leaf_is_asked_for_in_vain(torch: Any) -> None:
-    for t in (gradcore, torch):
-        x = t.ones(2, requires_grad=True)
-        inner, kept = x * 2, x * 3
-        kept.retain_grad()
-        (inner + kept).sum().backward()
-        with pytest.warns(UserWarning, match="a Tensor that is not a leaf Tensor is being accessed") as told:
-            assert inner.grad is None
-        assert told[0].filename == __file__
-        assert kept.grad.tolist() == [1, 1] and x.grad.tolist() == [5, 5] and inner.detach().grad is None

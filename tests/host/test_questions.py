@@ -136,3 +136,15 @@ def test_what_keeps_a_result_of_a_trace_is_named() -> None:
         compiled = gradcore.compile(f)
         compiled(gradcore.ones(2))
         assert all(reason in compiled.traces[0] for reason in reasons), compiled.traces
+
+
+def test_the_gradient_of_what_is_no_leaf_is_asked_for_in_vain(torch: Any) -> None:
+    for t in (gradcore, torch):
+        x = t.ones(2, requires_grad=True)
+        inner, kept = x * 2, x * 3
+        kept.retain_grad()
+        (inner + kept).sum().backward()
+        with pytest.warns(UserWarning, match="a Tensor that is not a leaf Tensor is being accessed") as told:
+            assert inner.grad is None
+        assert told[0].filename == __file__
+        assert kept.grad.tolist() == [1, 1] and x.grad.tolist() == [5, 5] and inner.detach().grad is None
