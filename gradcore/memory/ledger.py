@@ -179,8 +179,8 @@ class Ledger:
         self.pool.changes = []
 
     def turn(self, b: Block, serial: int, keeps: int, noted: bool) -> None:
-        """Count a range of an arena as allocated, under a serial and kept so often, or with 0 no longer, if the log has it
-        ``noted`` without a record."""
+        """Count a range of an arena as allocated, under this serial and kept so often; with serial 0, as no longer allocated.
+        The log may have it ``noted``."""
         log, sign = None if noted else self.log, 1 if serial else -1
         # No calls from here on, as an interrupt after one would leave half of it done.
         if log is not None:

@@ -144,6 +144,10 @@ def test_two_objects_with_one_method() -> None:
     for k in range(8):
         assert first.add(gradcore.ones(2)).item() == 2 * (k + 1)
         assert second.add(gradcore.full((2,), 3.0)).item() == 6 * (k + 1)
+    # Each call puts back only what it changes: another thread may change the other's meanwhile.
+    entries = [entry for entry in Counter.add._cached() if entry.carried]
+    assert entries and all(len(entry.carried) == 1 for entry in entries)
+    del entries
     del first
     gc.collect()
     assert second.add(gradcore.ones(2)).item() == 50

@@ -59,25 +59,6 @@ def test_state_that_changes_in_some_calls_only() -> None:
     assert len(step.traces) == 5, step.explain()
 
 
-def test_only_what_a_call_changes_is_put_back() -> None:
-    """Other threads, say, may give other objects another state meanwhile."""
-    class Counter:
-        def __init__(self) -> None:
-            self.total = gradcore.zeros(2)
-
-        @gradcore.compile
-        def add(self, x: Any) -> Any:
-            self.total = self.total + x
-            return self.total.sum()
-
-    first, second = Counter(), Counter()
-    for _ in range(6):
-        first.add(gradcore.ones(2))
-        second.add(gradcore.ones(2))
-    entries = [entry for entry in Counter.add._cached() if entry.carried]
-    assert entries and all(len(entry.carried) == 1 for entry in entries)
-
-
 def test_lists_and_dicts_are_not_carried() -> None:
     """Who else refers to one would not see what a replay leaves in a new one."""
     class Kept:
