@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import warn
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
@@ -74,6 +75,9 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     Python floats get the default dtype, Python integers int64; arrays keep their dtype, also in lists. Raises TypeError or
     ValueError for data that is ragged or not numeric, RuntimeError for None.
     """
+    if isinstance(data, Value):
+        warn("To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+             "sourceTensor.detach().clone().requires_grad_(True), rather than tensor(sourceTensor).")
     device = device_of_new(device)
     constant, data = is_traced(device) and is_plain(data), _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import warn
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -179,7 +180,12 @@ def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: b
     ``correction`` is 1 by default, and 0 with ``unbiased=False``.
     """
     dims, less = _arguments(dim, unbiased, correction)
-    return statistics.var(input, dims=normalize_dims(dims, input.spec.ndim), correction=less, keepdim=keepdim)
+    over = normalize_dims(dims, input.spec.ndim)
+    shape = input.spec.shape
+    if math.prod(shape[d] for d in over) <= less:
+        warn(f"var(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel "
+             f"divided by output numel), but got correction={less} for shape {list(shape)} and dims {list(over)}.")
+    return statistics.var(input, dims=over, correction=less, keepdim=keepdim)
 
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,

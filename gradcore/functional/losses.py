@@ -183,6 +183,9 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
     ``reduction="batchmean"`` divides the sum by the batch size, which gives the divergence; "mean" does not.
     """
+    if reduction == "mean":
+        warn("reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides only "
+             "by the batch size, and aligns with the KL math definition.")
     if log_target:
         loss = elementwise.exp(target) * (target - input)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gradcore.arguments import warn
 from gradcore.errors import SpecError
 from gradcore.functional import cat, empty, index_select, split, squeeze, stack, transpose, unsqueeze, zeros
 from gradcore.functional.recurrent import STEPS, State, run, run_packed
@@ -43,6 +44,9 @@ class RNNBase(Module):
         if not 0 <= dropout <= 1:
             raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being "
                              f"zeroed, but got {dropout}")
+        if dropout and num_layers == 1:
+            warn("dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
+                 f"greater than 1, but got dropout={dropout} and num_layers={num_layers}")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers

@@ -108,6 +108,7 @@ class Optimizer(StateHooks):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""
+        self._opt_called = True
         if self._inside:
             # The subclass's step, which called this one, does the rest.
             return self._compute(closure)
@@ -131,6 +132,8 @@ class Optimizer(StateHooks):
             hook(self, *given)
         return loss
 
+    #: Has it taken a step? PyTorch's name, which some scripts set to silence the warning of schedules.
+    _opt_called = False
     #: Is a step that a subclass defines running, around this class's?
     _inside = False
     #: May there be state without the layer of its parameter, which had none yet when it was loaded or copied?

@@ -27,6 +27,7 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._inside:
             return step(self, *args, **kwargs)
+        self._opt_called = True
         # One that wraps another optimizer may have neither hooks nor state, since it need not call __init__.
         args, kwargs = given = self._call_before((self, *args), kwargs) if hasattr(self, "_before") else ((self, *args), kwargs)
         state = local.state

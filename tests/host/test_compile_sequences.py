@@ -212,7 +212,7 @@ ACTIONS |= {
 OPTIMIZERS = (gradcore.optim.SGD, gradcore.optim.Adam, lambda p, lr: gradcore.optim.SGD(p, lr, momentum=0.9))
 
 
-@pytest.mark.filterwarnings("ignore:.*was traced 64 times")
+@pytest.mark.filterwarnings("ignore:.*was traced 64 times", "ignore:Detected call of")
 @pytest.mark.parametrize("seed", range(18))
 def test_any_order(seed: int) -> None:
     draw = random.Random(seed)

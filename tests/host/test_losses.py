@@ -132,6 +132,7 @@ def test_modules_are_their_functions(torch: Any) -> None:
         assert results[1] == results[3]
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
 @pytest.mark.parametrize(("name", "arrays", "numbers"), [
     ("l1_loss", (X, Y), 1), ("huber_loss", (X, Y), 1), ("smooth_l1_loss", (X, Y), 1),
     ("binary_cross_entropy", (P, Q), 2), ("binary_cross_entropy_with_logits", (X, Q), 2), ("soft_margin_loss", (X, SIGNS), 2),

@@ -135,6 +135,8 @@ def test_a_loaded_schedule_goes_on_as_the_saved_one(name: str) -> None:
     options = {"momentum": 0.9}
     first, second = optimizer(gradcore, **options), optimizer(gradcore, **options)
     a, b = CASES[name](S, first), CASES[name](S, second)
+    first.step()
+    second.step()
     for _ in range(9):
         a.step()
     b.load_state_dict(a.state_dict())
@@ -196,6 +198,7 @@ def test_a_schedule_of_ones_own_and_a_rate_in_a_tensor() -> None:
     o = optim.SGD([gradcore.ones(2, requires_grad=True)], lr=gradcore.tensor(0.5))
     rate = o.param_groups[0]["lr"]
     half = Half(o)
+    o.step()
     half.step()
     assert o.param_groups[0]["lr"] is rate and rate.item() == 0.25 and half.get_last_lr() == [0.25]
     half.step(4)
@@ -207,6 +210,7 @@ def test_going_on_after_an_epoch_needs_the_first_rate() -> None:
     with raises(KeyError, "'initial_lr' is not specified in param_groups[0]", "last_epoch=-1 instead of 3"):
         S.StepLR(o, 2, last_epoch=3)
     a = S.StepLR(o, 2)
+    o.step()
     for _ in range(3):
         a.step()
     b = S.StepLR(o, 2, last_epoch=3)
@@ -243,6 +247,7 @@ def test_errors_say_what_was_given() -> None:
         with raises(kind, *texts):
             make()
     cycle = S.OneCycleLR(o, 0.1, 2, cycle_momentum=False)
+    o.step()
     cycle.step()
     cycle.step()
     with raises(ValueError, "Tried to step 3 times. The specified number of total steps is 2"):

@@ -51,7 +51,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[Any], Any], Calla
                     np.ones((5, 3), np.int64), lambda y: F.triplet_margin_loss(y, y * 2, y + 1), optim.Adagrad),
     "sequences": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3, padding=1), nn.MaxPool1d(2), nn.ConvTranspose1d(6, 4, 2, 2),
                                         nn.Linear(8, 3)), np.ones((2, 4, 8), F32),
-                  lambda y: F.cosine_similarity(y, gradcore.ones_like(y), -1).mean() + F.kl_div(y, gradcore.ones_like(y)),
+                  lambda y: F.cosine_similarity(y, gradcore.ones_like(y), -1).mean() + F.kl_div(
+                      y, gradcore.ones_like(y), reduction="sum"),
                   optim.Adadelta),
     "bags": (lambda: nn.EmbeddingBag(11, 8, padding_idx=3), np.ones((5, 3), np.int64),
              lambda y: F.multi_margin_loss(y, gradcore.zeros(5, dtype=np.int64, device=y.device)), optim.Lion),

@@ -110,7 +110,7 @@ def test_a_loaded_optimizer_goes_on_as_the_saved_one(name: str, options: dict[st
     for step in range(2):
         give_gradients(gradcore, first, step)
         a.step()
-    second = [gradcore.tensor(p.detach(), requires_grad=True) for p in first]
+    second = [p.detach().clone().requires_grad_() for p in first]
     b = getattr(optim, name)(second)
     b.load_state_dict(a.state_dict())
     for params, optimizer in ((first, a), (second, b)):

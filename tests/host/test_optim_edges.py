@@ -75,7 +75,9 @@ def test_a_learning_rate_that_is_a_tensor_is_copied_when_it_is_loaded() -> None:
     _, one = sgd(gradcore, lr=gradcore.tensor(0.5))
     p, other = sgd(gradcore)
     other.load_state_dict(one.state_dict())
-    optim.lr_scheduler.ExponentialLR(one, 0.1).step()
+    schedule = optim.lr_scheduler.ExponentialLR(one, 0.1)
+    one.step()
+    schedule.step()
     assert one.param_groups[0]["lr"].item() == np.float32(0.05)
     other.step()
     assert p.tolist() == [0.5] * 3

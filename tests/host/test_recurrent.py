@@ -87,7 +87,8 @@ def test_dropout_stands_between_layers_alone() -> None:
     assert (first != second).any()
     gru.eval()
     np.testing.assert_array_equal(gru(x)[0].detach().numpy(), gru(x)[0].detach().numpy())
-    one = nn.GRU(4, 5, dropout=0.5)
+    with pytest.warns(UserWarning, match="got dropout=0.5 and num_layers=1"):
+        one = nn.GRU(4, 5, dropout=0.5)
     np.testing.assert_array_equal(one(x)[0].detach().numpy(), one(x)[0].detach().numpy())
 
 

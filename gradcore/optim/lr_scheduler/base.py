@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore._tensor import Tensor
+from gradcore.arguments import warn
 from gradcore.optim.optimizer import Group, Optimizer
 
 
@@ -61,6 +62,9 @@ class LRScheduler:
 
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to ``epoch``, with rates computed from ``base_lrs`` if the schedule has a closed form."""
+        if self._step_count == 1 and not getattr(self.optimizer, "_opt_called", True):
+            warn("Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call `optimizer.step()` first: otherwise "
+                 "the first value of the schedule is skipped.")
         if epoch is None:
             self.last_epoch += 1
             self._set(self.get_lr())

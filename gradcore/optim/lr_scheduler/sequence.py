@@ -96,3 +96,4 @@ def _take_back(schedulers: Sequence[LRScheduler]) -> None:
             _take_back(scheduler._schedulers)
         else:
             scheduler.last_epoch -= 1
+            scheduler._step_count = 0
