@@ -26,6 +26,13 @@ EXAMPLES = [(page, section.splitlines()[0], code) for page in PAGES
 QUESTIONS = re.split(r"^## ", (DOCS / "questions.md").read_text(), flags=re.MULTILINE)[1:]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_pinned_memory_of_others() -> None:
+    """Cycles that the tests before have left may hold some, which examples would count. To collect all takes half a second."""
+    gc.unfreeze()
+    gc.collect()
+
+
 @pytest.mark.parametrize(("page", "title", "code"), EXAMPLES, ids=[title for _, title, _ in EXAMPLES])
 def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_path: Path,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +41,8 @@ def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_pa
     monkeypatch.chdir(tmp_path)
     expected = re.findall(r"^#> (.*)$", code, re.MULTILINE)
     assert expected
-    # As in a separate process: growth is computed from earlier steps, and cycles of other tests may hold pinned memory.
+    # As in a separate process: growth is computed from earlier steps.
     _step._ends.clear()
-    gc.unfreeze()
-    gc.collect()
     out = io.StringIO()
     names: dict[str, object] = {}
     with contextlib.redirect_stdout(out):
