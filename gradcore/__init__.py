@@ -77,6 +77,7 @@ from gradcore.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_e
 from gradcore.autograd import functional as _derivatives
 from gradcore.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from gradcore.autograd.inspection import graph
+from gradcore.func import vmap
 from gradcore.nn.functional import (
     adaptive_avg_pool1d, avg_pool1d, bilinear, celu_, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d,
     conv_transpose2d, cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle, rrelu_,

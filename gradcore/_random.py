@@ -113,6 +113,11 @@ class Generator:
     def place(self, place: Place) -> None:
         self._seed, self._permutations = place
 
+    @property
+    def drawn(self) -> tuple[int, int]:
+        """Changes with each draw."""
+        return self._state.storage.version, self._permutations
+
     def put_back(self, state: Tensor, place: Place) -> None:
         """Continue from a :meth:`device_state` and a ``place``, without reading any value."""
         movement.copy_(self._state, state)

@@ -63,7 +63,6 @@ WORDS: dict[str, str] = {
         ExponentialFamily exp_family""",
     "gradcore.distributions.LogisticNormal": "Beta Dirichlet Kumaraswamy",
     "gradcore.nn.init.orthogonal_, which begins with such a weight": "orthogonal",
-    "gradcore.stack over a loop, one call for each sample": "vmap",
     "gradcore.distributions.Categorical": "Multinomial distributions.multinomial",
     "gradcore.distributions.Binomial": "NegativeBinomial",
     "gradcore.distributions.RelaxedBernoulli": "ContinuousBernoulli",
@@ -93,10 +92,9 @@ WORDS: dict[str, str] = {
     "gradcore.compile": """jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables cond while_loop
         compiler.*""",
     "gradcore.onnx.export": "export",
-    "gradcore.autograd.functional": "jacrev jacfwd hessian vjp jvp linearize",
-    "gradcore.autograd.grad, with create_graph=True for higher derivatives": """forward_ad functionalize
-        grad_and_value func.grad""",
-    "gradcore.func.functional_call": "stack_module_state stateless",
+    "gradcore.func.jvp": "forward_ad",
+    "gradcore.autograd.grad, with create_graph=True for higher derivatives": "functionalize",
+    "gradcore.func.functional_call": "stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
         host_memory_stats memory_usage list_gpu_processes""",

@@ -27,10 +27,10 @@ def vjp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool =
     """The outputs, and ``v`` times the Jacobian, a product for each input. ``v`` may be None for one output of one element."""
     several, given = _tensors("inputs", inputs)
     with enable_grad():
-        own = _own(given, create_graph)
+        own = entered(given, create_graph)
         several_out, outputs = _tensors("outputs of the user-provided function", func(*own))
         cotangents = _vector("v", v, outputs, "the user-provided function returns")
-        found = _grads(outputs, own, cotangents, create_graph, strict)
+        found = slopes(outputs, own, cotangents, create_graph, strict)
     return _shaped(several_out, _left(outputs, create_graph)), _shaped(several, _left(found, create_graph))
 
 
@@ -40,13 +40,13 @@ def jvp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool =
     input of one element."""
     _, given = _tensors("inputs", inputs)
     with enable_grad():
-        own = _own(given, create_graph)
+        own = entered(given, create_graph)
         tangents = _vector("v", v, own, "the input to the user-provided function is")
         several_out, outputs = _tensors("outputs of the user-provided function", func(*own))
         # The vector-Jacobian product is linear in its vector, and the derivative by that is the Jacobian-vector product.
         zero = [zeros_like(y).requires_grad_() for y in outputs]
-        back = _grads(outputs, own, zero, True, strict)
-        found = _grads(back, zero, tangents, create_graph, False)
+        back = slopes(outputs, own, zero, True, strict)
+        found = slopes(back, zero, tangents, create_graph, False)
     return _shaped(several_out, _left(outputs, create_graph)), _shaped(several_out, _left(found, create_graph))
 
 
@@ -62,9 +62,9 @@ def jacobian(func: Function, inputs: Tensors, create_graph: bool = False, strict
         raise NotImplementedError(f"jacobian(strategy={strategy!r}): only 'reverse-mode' is supported")
     several, given = _tensors("inputs", inputs)
     with enable_grad():
-        own = _own(given, create_graph)
+        own = entered(given, create_graph)
         several_out, outputs = _tensors("outputs of the user-provided function", func(*own))
-        found = [_rows(y, own, create_graph, strict) for y in outputs]
+        found = [rows(y, own, create_graph, strict) for y in outputs]
     return _shaped(several_out, [_shaped(several, _left(row, create_graph)) for row in found])
 
 
@@ -96,11 +96,11 @@ def _hessian_product(name: str, func: Function, inputs: Tensors, v: Tensors, cre
                      strict: bool) -> tuple[Tensors, Tensors]:
     several, given = _tensors("inputs", inputs)
     with enable_grad():
-        own = _own(given, create_graph)
+        own = entered(given, create_graph)
         vectors = _vector("v", v, own, "the input to the user-provided function is")
         output = _one(name, func(*own))
-        slopes = _grads([output], own, None, True, strict)
-        found = _grads(slopes, own, vectors, create_graph, strict)
+        first = slopes([output], own, None, True, strict)
+        found = slopes(first, own, vectors, create_graph, strict)
     return _left([output], create_graph)[0], _shaped(several, _left(found, create_graph))
 
 
@@ -121,9 +121,9 @@ def _shaped(several: bool, found: Sequence[Any]) -> Tensors:
     return tuple(found) if several else found[0]
 
 
-def _own(given: tuple[Any, ...], create_graph: bool) -> list[Any]:
+def entered(given: Sequence[Any], create_graph: bool) -> list[Any]:
     """The inputs for the function: detached, or with ``create_graph`` views, so that derivatives reach the inputs' graph."""
-    return [movement.reshape(x, shape=x.spec.shape) if create_graph and x.requires_grad else x.detach().requires_grad_()
+    return [movement.view(x, shape=x.spec.shape) if create_graph and x.requires_grad else x.detach().requires_grad_()
             for x in given]
 
 
@@ -152,14 +152,15 @@ def _vector(name: str, v: Tensors, like: Sequence[Any], where: str) -> list[Any]
     return [*found]
 
 
-def _grads(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool,
-           strict: bool) -> list[Any]:
+def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool,
+           strict: bool, retain_graph: bool = True) -> list[Any]:
     """The gradients, with zeros for inputs that no output depends on. Raises RuntimeError for these with ``strict``."""
     kept = [k for k, y in enumerate(outputs) if y.requires_grad]
     found: Sequence[Any] = [None] * len(inputs)
     if kept:
         given = None if cotangents is None else [cotangents[k] for k in kept]
-        found = grad([outputs[k] for k in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True)
+        found = grad([outputs[k] for k in kept], inputs, given, retain_graph=retain_graph, create_graph=create_graph,
+                     allow_unused=True)
     for k, g in enumerate(found):
         if g is None and strict:
             raise RuntimeError(f"The output of the user-provided function is independent of input {k}. This is not allowed in "
@@ -167,13 +168,13 @@ def _grads(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[A
     return [zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
-def _rows(y: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
+def rows(y: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
     """The derivatives of one output by each input, computed for one element of the output at a time."""
     rows = []
     for k in range(y.spec.numel):
         one = zeros(y.spec.numel, dtype=y.spec.dtype, device=y.storage.device)
         one[k] = 1
-        rows.append(_grads([y], inputs, [movement.reshape(one, shape=y.spec.shape)], create_graph, strict))
+        rows.append(slopes([y], inputs, [movement.reshape(one, shape=y.spec.shape)], create_graph, strict))
     if not rows:
         return [zeros(*y.spec.shape, *x.spec.shape, dtype=x.spec.dtype, device=x.storage.device) for x in inputs]
     return [movement.reshape(stack(column), shape=(*y.spec.shape, *x.spec.shape))

@@ -58,6 +58,12 @@ def last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:
     return oldest
 
 
+def leaves_below(roots: Sequence[Any]) -> set[Leaf]:
+    """The leaves that ``roots`` lead to, or are."""
+    own = {root.edge[0] for root in roots if root.edge is not None}
+    return {x for x in own if type(x) is Leaf} | last_uses([root for root in roots if root.edge is not None]).keys()
+
+
 def reachable(roots: Sequence[Any]) -> dict[int, Node]:
     """Every node below ``roots``, by number."""
     found: dict[int, Node] = {}

@@ -1,72 +1,14 @@
-"""``functional_call``, which calls a module with other parameters."""
+"""``gradcore.func``: derivatives as functions of functions, functions of samples over batches, modules as functions.
+
+The names are PyTorch's. All derivatives are computed backwards, and a function over a batch is called sample by sample: values,
+structures and errors are PyTorch's, the cost is that of the calls that are made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from gradcore.func.batching import vmap
+from gradcore.func.derivatives import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp
+from gradcore.func.modules import functional_call, stack_module_state
 
-__all__ = ["functional_call"]
-
-_KINDS = ("_parameters", "_buffers")
-
-
-def functional_call(module: Any, parameter_and_buffer_dicts: Mapping[str, Any] | Sequence[Mapping[str, Any]], args: Any = None,
-                    kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True, strict: bool = False) -> Any:
-    """``module(*args, **kwargs)`` with the named parameters and buffers replaced by the given tensors.
-
-    The module is restored afterwards. Gradients flow through the tensors, so that, for example, an update of the weights can be
-    differentiated. A tensor with several names is replaced under all of them, unless ``tie_weights`` is False. ``args`` is a
-    tuple, or one argument. Raises AttributeError for a path whose module does not exist, and with ``strict`` RuntimeError for
-    missing or unexpected names, which are ignored otherwise.
-    """
-    given: dict[str, Any] = {}
-    several = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else parameter_and_buffer_dicts
-    for part in several:
-        if twice := sorted(given.keys() & part.keys()):
-            raise ValueError(f"{', '.join(map(repr, twice))} appear in several of the dictionaries; this is not allowed")
-        given |= part
-    if strict:
-        _check(module, given)
-    arguments = () if args is None else args if isinstance(args, tuple) else (args,)
-    with _replaced(module, given, tie_weights):
-        return module(*arguments, **(kwargs or {}))
-
-
-def _check(module: Any, given: Mapping[str, Any]) -> None:
-    own = {name for part in (module.named_parameters, module.named_buffers) for name, _ in part(remove_duplicate=False)}
-    lines = [f"\n\t{kind} key(s): {', '.join(map(repr, sorted(names)))}."
-             for kind, names in (("Unexpected", given.keys() - own), ("Missing", own - given.keys())) if names]
-    if lines:
-        raise RuntimeError(f"Error(s) in reparametrizing for {type(module).__name__}:{''.join(lines)}")
-
-
-@contextmanager
-def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[None]:
-    places: dict[tuple[int, str], tuple[Any, str, str, Any]] = {}
-    for name, tensor in given.items():
-        path, _, last = name.rpartition(".")
-        owner = module.get_submodule(path)
-        for kind in _KINDS:
-            if last in owner.__dict__[kind]:
-                places[id(owner), last] = (owner, kind, last, tensor)
-    if tied:
-        by_id = {id(getattr(owner, last)): tensor for owner, _, last, tensor in places.values()}
-        for owner in module.modules():
-            for kind in _KINDS:
-                for last, old in owner.__dict__[kind].items():
-                    if old is not None and id(old) in by_id:
-                        places.setdefault((id(owner), last), (owner, kind, last, by_id[id(old)]))
-    before = [(owner, kind, last, getattr(owner, last)) for owner, kind, last, _ in places.values()]
-    try:
-        for place in places.values():
-            _put(*place)
-        yield
-    finally:
-        for place in before:
-            _put(*place)
-
-
-def _put(owner: Any, kind: str, name: str, tensor: Any) -> None:
-    # Not by attribute assignment, which accepts only a Parameter in the place of one.
-    owner.__dict__[kind][name] = owner.__dict__[name] = tensor
+__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state",
+           "vjp", "vmap"]

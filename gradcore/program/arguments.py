@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +17,7 @@ from gradcore.program.libraries import is_opaque
 from gradcore.program.records import Record, Records
 from gradcore.program.unseen import LONG
 from gradcore.spec import TensorSpec
+from gradcore.trees import mapped
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
 ALIGNED = 256
@@ -137,13 +137,6 @@ def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Map
     return records.record(x, inside) if records is not None and records.takes(x) else _own(mapped(x, inside))
 
 
-def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
-    """A list, tuple or dict of the same kind with each element changed; any other object as it is."""
-    if isinstance(x, (list, tuple)):
-        return _listed(x, [change(v) for v in x])
-    return _filled(x, {k: change(v) for k, v in x.items()}) if isinstance(x, dict) else x
-
-
 def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
     for k, a in enumerate(arguments):
         if a is x:
@@ -162,30 +155,6 @@ def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[
 def _own(x: Any) -> Any:
     """A copy of a mutable object, so that what one caller writes to it no other caller sees; other objects as they are."""
     return x.copy() if isinstance(x, (set, np.ndarray)) else x
-
-
-def _listed(like: Any, parts: list[Any]) -> Any:
-    """A list or tuple of the same kind with other items. Its constructor may take others, and it may have attributes."""
-    if type(like) is list:
-        return parts
-    if isinstance(like, list):
-        made = copy.copy(like)
-        made[:] = parts
-        return made
-    made = tuple.__new__(type(like), parts)
-    if getattr(like, "__dict__", None):
-        vars(made).update(vars(like))
-    return made
-
-
-def _filled(like: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    """A dict of the same kind with other values."""
-    if type(like) is dict:
-        return items
-    made = copy.copy(like)
-    for k, v in items.items():
-        made[k] = v
-    return made
 
 
 def places(shape: Any) -> Iterator[Output]:

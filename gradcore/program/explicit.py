@@ -20,7 +20,7 @@ from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
 from gradcore.functional import diagonals
 from gradcore.program.arena import Arena
-from gradcore.program.arguments import mapped, rebuilt, template_of
+from gradcore.program.arguments import rebuilt, template_of
 from gradcore.program.binding import Binding
 from gradcore.program.capture import CapturedReplay
 from gradcore.program.followed import Followed, NotingLog
@@ -30,6 +30,7 @@ from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Recorder, Trace, busy
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
+from gradcore.trees import mapped
 
 
 class Symbol:

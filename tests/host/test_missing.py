@@ -131,7 +131,7 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.fft.fft, "numpy.fft"),
     (lambda: gradcore.sparse_coo_tensor, "gradcore.zeros"),
     (lambda: gradcore.cuda.seed_all(), "gradcore.manual_seed"),
-    (lambda: gradcore.vmap, "gradcore.stack over a loop"),
+    (lambda: gradcore.func.functionalize, "gradcore.autograd.grad, with create_graph=True"),
     (lambda: gradcore.distributions.Beta(1.0, 1.0), "gradcore.distributions.LogisticNormal"),
     (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(2, 2)), "gradcore.nn.init.orthogonal_"),
     (lambda: nn.ReLU().compile(), "gradcore.compile(module)"),

@@ -135,6 +135,7 @@ def test_reshape_copies_only_where_it_must() -> None:
     assert x.contiguous() is x and x.t().contiguous().storage is not x.storage
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
 def test_a_copy_is_on_its_own() -> None:
     x = gradcore.tensor(numbers())
     for copy in (x.clone(), x.t().contiguous(), gradcore.tensor(x), gradcore.from_numpy(numbers()), x + 0):
