@@ -5,7 +5,8 @@
 // d rows, and for each of them reads all k positions and the rows of dy that belong to it; put reads all k positions for each of
 // d rows and moves the last row for that position; add_at reads all k positions for each of d rows, and along a dimension those
 // of its line for each of its d elements; both also move what is written. Where k d is large, the kernels of group.cu read each
-// position a few times in all. There are no atomics: where positions repeat, sums are computed, and the winning write is chosen,
+// position a few times in all. extreme_along reads k positions and values, and writes at most as many elements: an extreme does not
+// depend on the order, so it is the one with atomics. Where positions repeat, sums are computed, and the winning write is chosen,
 // in the order of the positions. An out-of-range position gives NaN (0 for integers) when read, and is skipped when written: the
 // host could not check it without waiting. `back` is added to negative positions: the length if they count from the end, 0 if
 // they are out of range.
@@ -260,6 +261,48 @@ __global__ void along(T* x, const T* values, const I* index, const __grid_consta
             }
         T* to = x + line[2] + p * stride;
         if (last >= 0) *to = ADD ? (T)((WIDE(T))*to + total) : values[line[1] + last * value_step];
+    }
+}
+
+// What atomics exchange for an element.
+template <int BYTES> struct Word { typedef u64 type; };
+template <> struct Word<4> { typedef u32 type; };
+template <> struct Word<2> { typedef u16 type; };
+
+// Is v larger than what is there, or smaller? NaN is both.
+template <bool LARGEST, typename T>
+__device__ __forceinline__ bool beats(T v, T there) {
+    return there == there && (v != v || (LARGEST ? v > there : v < there));
+}
+
+// Replaces an element by a value that beats it. Others may do so at the same time: the best stays, whatever the order.
+template <bool LARGEST, typename T>
+__device__ __forceinline__ void contend(T* to, T v) {
+    typedef typename Word<sizeof(T)>::type W;
+    union Both {
+        T value;
+        W bits;
+        __device__ Both() {}
+    } there, made;
+    made.value = v;
+    there.bits = *(volatile W*)to;
+    while (beats<LARGEST>((WIDE(T))v, (WIDE(T))there.value)) {
+        W before = atomicCAS((W*)to, there.bits, made.bits);
+        if (before == there.bits) break;
+        there.bits = before;
+    }
+}
+
+// Sets x[.., index[.., i, ..], ..] to the extreme of itself and all values[.., i, ..]. Tensors 0, 1 and 2 of the axes, which are
+// those of the index, are the index, the values, and x without the dimension.
+template <typename T, typename I, bool LARGEST>
+__global__ void extreme_along(T* x, const T* values, const I* index, const __grid_constant__ Axes axes, i64 n, i64 length,
+                              i64 stride) {
+    EACH(i, n) {
+        i64 here[3];
+        locate(axes, i, here);
+        i64 p = inside(index[here[0]], length, 0);
+        if (p >= 0) contend<LARGEST>(x + here[2] + p * stride, values[here[1]]);
     }
 }
 

@@ -126,9 +126,9 @@ def add_ordering() -> None:
     window = {"dim": 1, "size": 4, "step": 2, "dilation": 1}
     add("windows", x, **window)
     add("windows_grad", floats(N, M // 2 - 1, 4), shape=(N, M), **window)
-    for name in ("put_along_", "add_along_"):
-        add(name, x, ints(N, M // 2, high=M), floats(N, M // 2), dim=1)
-        add(name, x, ints(N // 2, M, high=N, layout="transposed"), floats(N // 2, M), dim=0)
+    for name, attrs in (("put_along_", {}), ("add_along_", {}), ("extreme_along_", {"largest": True})):
+        add(name, x, ints(N, M // 2, high=M), floats(N, M // 2), dim=1, **attrs)
+        add(name, x, ints(N // 2, M, high=N, layout="transposed"), floats(N // 2, M), dim=0, **attrs)
     add("add_at_", x, ints(300, high=N), floats(300, M), dim=0)
     add("add_at_", x, ints(300, high=M), floats(N, 1), dim=1)
 

@@ -214,6 +214,9 @@ for count, high, tail in ((17_000, 3, 36), (16_000, 290, 132), (15_500, 300, 66)
     add("add_at_", floats(300, tail), ints(count, high=high), floats(count, tail), dim=0)
 add("take_grad", floats(2, 500, 600, 1), ints(500, 600, low=-250, high=250), shape=(2, 250, 1), dim=1)
 add("take_along_grad", floats(3, 8000, 2), ints(3, 8000, 2, high=300), shape=(3, 2000, 2), dim=1)
+for largest in (True, False):
+    add("extreme_along_", floats(3, 300, 2, layout="transposed"), ints(2, 8000, 2, high=300), floats(2, 8000, 2), dim=1,
+        largest=largest)
 for name in ("add_along_", "put_along_"):
     add(name, floats(3, 3000, 2, layout="transposed"), ints(2, 8000, 2, high=300), floats(2, 1, 2), dim=1)
 

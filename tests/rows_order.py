@@ -67,6 +67,10 @@ def _scatter(t: Any, x: Any, index: Any, values: Any, dim: int, add: bool) -> An
     return (x.scatter_add if add else x.scatter)(dim, index, source)
 
 
+def _scatter_extreme(t: Any, x: Any, index: Any, values: Any, dim: int, largest: bool) -> Any:
+    return x.scatter_reduce(dim, index, values.expand(index.shape), "amax" if largest else "amin")
+
+
 _ONCE = ints(2, 3, given=(2, 0, 1, 0, 2, 1))
 ROWS += [
     *[Row(name, k, args, {"dim": dim}, torch=lambda t, x, i, v, d=dim, a=name == "add_along_": _scatter(t, x, i, v, d, a))
@@ -82,6 +86,17 @@ ROWS += [
         torch=lambda t, x, i, v: x.scatter_add(1, i, v)),
     Row("put_along_", "repeats", (floats(3), ints(4, given=(1, 1, 1, 0)), floats(4)), {"dim": 0}, smooth=False, gradient=False,
         torch=lambda t, x, i, v: x.scatter(0, i, v)),
+    *[Row("extreme_along_", k + ", smallest" * (not largest), args, {"dim": dim, "largest": largest}, gradient=False,
+          torch=lambda t, x, i, v, d=dim, most=largest: _scatter_extreme(t, x, i, v, d, most))
+      for largest in (True, False) for k, args, dim in (
+          ("repeats", (floats(2, 3), ints(2, 5, high=3), floats(2, 5)), 1),
+          ("fewer lines", (floats(3, 4), _ONCE, floats(2, 3)), 0), ("one value", (floats(2, 4), _ONCE, floats()), 1),
+          ("layouts", (floats(2, 4, layout="transposed"), ints(2, 3, given=(0, 1, 1, 0, 1, 3), layout="transposed"),
+                       floats(2, 3, layout="sliced")), 1),
+          ("ints", (ints(4), ints(3, given=(3, 1, 3)), ints(3)), 0), ("no positions", (floats(3), ints(0), floats(0)), 0),
+          ("NaN", (floats(3, given=(1.0, float("nan"), 2.0)), ints(4, given=(0, 0, 1, 2)),
+                   floats(4, given=(float("nan"), 3.0, 4.0, float("inf")))), 0),
+          ("middle", (floats(2, 3, 2), ints(2, 5, 2, high=3), floats(2, 5, 2)), 1))],
     *[Row("add_at_", k, args, {"dim": dim}, torch=lambda t, x, i, v, d=dim: _index_add(t, x, i, v, d)) for k, args, dim in (
         ("rows", (floats(3, 2), ints(4, given=(2, 0, 2, -1)), floats(4, 2)), 0),
         ("columns", (floats(2, 3), ints(4, given=(2, 0, 2, -1)), floats(2, 4)), 1),

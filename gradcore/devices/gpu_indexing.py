@@ -274,6 +274,15 @@ def add_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: i
 
 
 @gl.kernel
+def extreme_along_(x: Any, index: Any, values: Any, *, dim: int, largest: bool) -> None:
+    steps = list(gl.elements(x))
+    stride, steps[dim] = steps[dim], 0
+    gl.run("index", "extreme_along", (x.dtype, index.dtype, str(largest).lower()), index.size, x, values, index,
+           gl.axes(index.shape, gl.elements(index), gl.broadcast(values, index.ndim), steps), np.int64(index.size),
+           np.int64(x.shape[dim]), np.int64(stride))
+
+
+@gl.kernel
 def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
     if not (x.size and index.size):
         return

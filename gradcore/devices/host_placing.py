@@ -111,6 +111,16 @@ def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, 
 
 
 @kernel
+def extreme_along_(x: Array, index: Array, values: Array, *, dim: int, largest: bool) -> None:
+    found: Any = np.maximum if largest else np.minimum
+    for places, given in _pieces(x, index, values, dim):
+        if x.flags.c_contiguous:
+            found.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
+        else:
+            found.at(x, _spots(places, x), given)
+
+
+@kernel
 def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
     if not index.size:
         return

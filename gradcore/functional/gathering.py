@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -13,7 +14,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import arranging, diagonals, folding, picking
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
-from gradcore.ops import arrangement, creation, elementwise, movement
+from gradcore.ops import arrangement, creation, elementwise, movement, placing
 from gradcore.spec import default_float, is_floating, promote
 
 Tensor = Any
@@ -124,8 +125,8 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     """A copy of ``input`` with ``src`` reduced along ``dim`` into the positions of ``index``.
 
     ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``; the elements of ``input`` take part unless ``include_self``
-    is False. For extremes, ``src`` is sorted so that the winner is written last; equal elements share its gradient. Raises
-    NotImplementedError for ``"prod"``, :class:`SpecError` for another reduction.
+    is False. Equal extremes share the gradient. Raises NotImplementedError for ``"prod"``, :class:`SpecError` for another
+    reduction.
     """
     if reduce == "prod":
         raise NotImplementedError("scatter_reduce(reduce='prod') is not implemented: use 'sum', 'mean', 'amax' or 'amin'")
@@ -154,31 +155,33 @@ def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
 
 
 def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool, include_self: bool) -> Tensor:
-    given = src.detach()
-    if is_floating(input.spec.dtype):
-        # A NaN wins in either case, since it is sorted to the end.
-        worst: float = -math.inf if largest else math.inf
-        order = folding.argsort(given if largest else -given, dim)
-    else:
-        ends = (0, 1) if input.spec.dtype.kind == "b" else (np.iinfo(input.spec.dtype).min, np.iinfo(input.spec.dtype).max)
-        worst = int(ends[0] if largest else ends[1])
-        order = folding.argsort(given, dim, descending=not largest)
-    ranked, places = (picking.gather(x, dim, order) for x in (given, index))
-    start = creation.full(worst, shape=input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
-    written = picking.scatter_(start, dim, places, ranked)
-    nowhere = creation.full(False, shape=input.spec.shape, dtype=np.dtype(np.bool_), device=input.storage.device)
-    touched = picking.scatter_(nowhere, dim, index, True)
-    own = input.detach()
-    met = (elementwise.maximum if largest else elementwise.minimum)(own, written) if include_self else written
-    best = elementwise.where(touched, met, own)
+    own, given = input.detach(), src.detach()
+    if own.spec.dtype.itemsize == 1:
+        wide = np.dtype(np.int32)
+        return _extreme(own.to(wide), dim, index, given.to(wide), largest, include_self).to(own.spec.dtype)
+    best = sh.clone(own) if include_self else picking.scatter(own, dim, index, _worst(own.spec.dtype, largest))
+    picking.scatter_by("scatter_reduce", functools.partial(placing.extreme_along_, largest=largest), best, dim, index, given)
     if not (input.requires_grad or src.requires_grad):
         return best
     # The mean of the winners, minus its own value: it adds 0, and a gradient that the winners share.
-    mine = elementwise.eq(own, best) if include_self else elementwise.logical_not(touched)
+    mine = elementwise.eq(own, best) if include_self else _untouched(own, dim, index)
     theirs = elementwise.eq(src.detach(), picking.gather(best, dim, index))
     count = picking.scatter_add(movement.cast_to(mine, input.spec), dim, index, movement.cast_to(theirs, input.spec))
     share = picking.scatter_add(elementwise.where(mine, input, 0.0), dim, index, elementwise.where(theirs, src, 0.0)) / count
     return best + elementwise.where(elementwise.isfinite(best), share - share.detach(), 0.0)
+
+
+def _worst(dtype: np.dtype[Any], largest: bool) -> Any:
+    """What every number is better than."""
+    if is_floating(dtype):
+        return -math.inf if largest else math.inf
+    return int(np.iinfo(dtype).min if largest else np.iinfo(dtype).max)
+
+
+def _untouched(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Where nothing is written at the positions of ``index``."""
+    yes = creation.full(True, shape=x.spec.shape, dtype=np.dtype(np.bool_), device=x.storage.device)
+    return picking.scatter_(yes, dim, index, False)
 
 
 def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:

@@ -61,7 +61,8 @@ def _source(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
     return src
 
 
-def _scatter(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any) -> None:
+def scatter_by(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any) -> None:
+    """Write ``src``, a tensor or a number, along ``dim`` at the positions ``index`` by an op that takes the dimension."""
     d = sh.dim_of(dim, x)
     src = _source(name, x, index, src)
     target, places = _with_a_dimension(x, index)
@@ -80,14 +81,14 @@ def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any
     """
     if reduce not in (None, "add"):
         raise NotImplementedError(f"scatter with reduce={reduce!r}: only None and 'add' are supported")
-    _scatter("scatter", placing.put_along_ if reduce is None else placing.add_along_, input, dim, index,
+    scatter_by("scatter", placing.put_along_ if reduce is None else placing.add_along_, input, dim, index,
              value if src is None else src)
     return input
 
 
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Add ``src`` along ``dim`` at the positions ``index``; repeated positions accumulate."""
-    _scatter("scatter_add", placing.add_along_, input, dim, index, src)
+    scatter_by("scatter_add", placing.add_along_, input, dim, index, src)
     return input
 
 

@@ -59,6 +59,12 @@ def _add_along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim
     return _along_spec(x, index, values, 1, dim)
 
 
+def _extreme_along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, largest: bool) -> Inferred:
+    if x.dtype.itemsize == 1:
+        raise SpecError(f"extreme_along_: expected elements of two bytes or more, which a GPU exchanges at once, but got {x}")
+    return Inferred(_along_spec(x, index, values, 0, dim).outputs)
+
+
 def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> Inferred:
     _check_positions("index_add", x, index, dim)
     _check_values("index_add", values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]), x)
@@ -80,6 +86,8 @@ add_along_ = op("add_along_", _add_along_spec, writes=("x",),
                 x=lambda g: g,
                 values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
                 doc="As put_along_, but added to what is there; repeated positions add up.")
+extreme_along_ = op("extreme_along_", _extreme_along_spec, writes=("x",),
+                    doc="As put_along_, but the largest or the smallest of what is there and of all values; NaN is both.")
 add_at_ = op("add_at_", _slices_spec, writes=("x",),
              x=lambda g: g,
              values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec),

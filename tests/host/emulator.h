@@ -258,6 +258,13 @@ __attribute__((no_sanitize("thread"))) static unsigned atomicInc(unsigned* at, u
     return before;
 }
 
+template <typename T>
+__attribute__((no_sanitize("thread"))) T atomicCAS(T* at, T expected, T made) {
+    T before = *at;
+    if (before == expected) *at = made;
+    return before;
+}
+
 static int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static int __popc(unsigned v) { return __builtin_popcount(v); }
 static float __uint_as_float(unsigned bits) { float f; std::memcpy(&f, &bits, 4); return f; }
