@@ -241,11 +241,12 @@ class CudaDevice(Device):
         The workspaces are ready when it returns: what used their bytes before is done, and counters in them are cleared, since
         nothing orders the streams that the graph will be launched on after this one.
         """
-        self.order(self.current, stream)
         library, shared = gpu_gemm.LIBRARIES.get(self.index), gpu_workspaces.SHARED.get(self.index)
         for found in (library.workspaces if isinstance(library, gpu_gemm.CublasLt) else None, shared):
             if found is not None:
                 self.here(found.of)(stream.handle)
+        # Behind the allocations, which may have made the current stream wait for those whose memory they took.
+        self.order(self.current, stream)
         self._cuda.streamSynchronize(stream.handle)
 
     def refuse_memory(self, thread: int | None) -> None:

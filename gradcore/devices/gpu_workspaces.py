@@ -128,7 +128,8 @@ def shared() -> int:
 
     def make(stream: int) -> Any:
         held = reserve(index, SHARED_BYTES, "gradcore", "sum")
-        runtime.memsetAsync(held.ptr, 0, SHARED_BYTES, stream)
+        # On the stream that the memory belongs to, which is another one before a capture.
+        runtime.memsetAsync(held.ptr, 0, SHARED_BYTES, current_stream())
         return held
 
     found = SHARED.get(index)

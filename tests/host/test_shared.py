@@ -17,6 +17,7 @@ import gradcore
 from gradcore.devices import gpu_launch, gpu_workspaces
 from gradcore.errors import CaptureError
 from gradcore.events import TAGS
+from gradcore.memory.pool import SMALL_SEGMENT
 from tests.conftest import raises
 from tests.host.graph_bed import Bed, emulator_of
 
@@ -106,6 +107,30 @@ def test_it_is_cleared_before_any_graph_can_run(kernels: Any) -> None:
         with bed.device.use(stream):
             place = gpu_workspaces.shared()
         assert done and ctypes.string_at(place, gpu_workspaces.SHARED_BYTES) == bytes(gpu_workspaces.SHARED_BYTES)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_is_cleared_after_work_of_a_stream_whose_memory_is_taken(kernels: Any, seed: int) -> None:
+    """The allocation may make the current stream wait for another one."""
+    with Bed(kernels).in_place() as bed:
+        folded(numbers()[0])
+        bed.card.rng.seed(seed)
+        nbytes = gpu_workspaces.SHARED_BYTES
+        # The current stream has nothing free then.
+        held = [bed.device._reserve(nbytes, "a test", "sum") for _ in range(SMALL_SEGMENT // nbytes - 1)]
+        side = bed.device.make_stream()
+        with bed.device.use(side):
+            former = bed.device._reserve(nbytes, "a test", "sum")
+            place = former.ptr
+            bed.card.give("what used these bytes before", lambda: ctypes.memset(place, 0xFF, nbytes))
+            del former
+        stream = bed.device.make_stream()
+        bed.device.prepare_capture(stream)
+        with bed.device.use(stream):
+            assert gpu_workspaces.shared() == place
+        bed.card.deviceSynchronize()
+        assert ctypes.string_at(place, nbytes) == bytes(nbytes)
+        del held
 
 
 def test_a_new_graph_waits_for_the_one_that_had_its_workspaces(kernels: Any) -> None:
