@@ -38,11 +38,12 @@ class Both:
     hands out is filled with NaN first, so that results of an earlier call are none of this one's: many rows may run on one
     device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given. With ``off``, ours are
     given inputs that lie an element from where NumPy's lie, as a view may. ``orders`` says for each run whether threads run in
-    descending order.
+    descending order. ``results``, if given, makes what ops allocate, in the place of ``copy``, and nothing is compared.
     """
 
     def __init__(self, emulator: Any, own: dict[str, Callable[..., Any]] = OWN, copy: Callable[..., Any] = Copy,
-                 off: bool = False, orders: tuple[bool, ...] = (False, True)) -> None:
+                 off: bool = False, orders: tuple[bool, ...] = (False, True),
+                 results: Callable[..., Any] | None = None) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRADCORE_POISON", "1")
             self.device = make_host()
@@ -52,6 +53,7 @@ class Both:
         self.roundings = 0
         self.own = own
         self.copy = copy
+        self.results = results or copy
         #: Generates the inputs.
         self.input = functools.partial(copy, off=1) if off else copy
         self.compared: list[str] = []
@@ -66,7 +68,7 @@ class Both:
         def run(*values: Any, **attrs: Any) -> None:
             arrays = [a for a in _flat(values) if isinstance(a, np.ndarray)]
             found = [self.ours(name, values, attrs, falling) for falling in self.orders]
-            over = self.over(name, values, attrs)
+            over = self.over(name, values, attrs) if self.results is self.copy else []
             if not self.emulator.libraries:
                 return
             # Looked up here, not for each of a device's kernels, since most devices of tests run only one.
@@ -74,6 +76,9 @@ class Both:
             # Some ops declare one only for large operands.
             with_workspace = any(name.endswith("workspace") for name in names[:len(values)])
             in_single(kernel, values, attrs, with_workspace)
+            self.compared.append(name)
+            if self.results is not self.copy:
+                return
             first = found[0]
             whole = list(zip(first, found[-1], arrays, strict=True))
             # A kernel may leave any values in its workspace, which comes last.
@@ -85,7 +90,6 @@ class Both:
                 result = first[sum(isinstance(v, np.ndarray) for v in values[:len(all_ops()[name].inputs)])]
                 np.testing.assert_array_equal(_plain(made), _plain(result), err_msg=f"{name} cannot be written over {place}")
                 self.aliased.add((name, place))
-            self.compared.append(name)
 
         return run
 
@@ -102,12 +106,18 @@ class Both:
 
         self.emulator.falling = falling
         inputs = len(all_ops()[name].inputs)
-        operands = [copied(v, self.input if k < inputs else self.copy) for k, v in enumerate(values)]
+        operands = [copied(v, self.input) for v in values[:inputs]]
+        given = len(made)
+        operands += [copied(v, self.results) for v in values[inputs:]]
+        # Nobody has written the results and the workspace before.
+        self.emulator.blanks = [(c.bytes.ctypes.data + c.start, np.zeros(c.nbytes, np.uint8)) for c in made[given:]] if (
+            self.results is Copy) else []
         with pytest.MonkeyPatch.context() as patch:
             if falling:
                 # A thread of a small grid takes several elements, as one of a large tensor does.
                 patch.setattr(gpu_launch, "MOST_BLOCKS", 2)
             self.own[name](*operands, **attrs)
+        self.emulator.blanks = []
         for copy in made:
             copy.check(name)
         return [copy.array for copy in made]

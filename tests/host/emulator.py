@@ -54,6 +54,10 @@ def view_of(array: np.ndarray, owner: np.ndarray | None = None) -> cupy.ndarray:
     return cupy.ndarray(array.shape, array.dtype, memory.MemoryPointer(held, 0), array.strides)
 
 
+#: Bytes of the parts in the memory that the blocks of a launch share.
+_PARTS = 32768 * 8
+
+
 class Copy:
     """A copy of an array, with the same strides, between two margins that are checked.
 
@@ -112,6 +116,8 @@ class Emulator:
         #: Whether threads and blocks run in descending order.
         self.falling = False
         self.library: Any = products(FakeLt(lambda: bool(self.libraries)))
+        #: Addresses of memory that nobody had written, with a flag for each byte that has been written since.
+        self.blanks: list[tuple[int, np.ndarray]] = []
 
     def compile(self) -> None:
         """Compile a library for each family, with every instance that was needed so far."""
@@ -175,6 +181,12 @@ class Emulator:
         if arguments[-1] is gpu_launch.SHARED:
             arguments = *arguments[:-1], np.uint64(self.shared.ctypes.data)
         held = [_as_bytes(a) for a in arguments]
+        if self.watch == "races":
+            # What blocks share is new in each launch, but for the counters behind it.
+            blanks = [*self.blanks, (self.shared.ctypes.data, np.zeros(_PARTS, np.uint8))]
+            assert len(blanks) <= 64, "races.cpp has room for 64"
+            library.watch_blank(len(blanks), (ctypes.c_uint64 * (3 * len(blanks)))(*[
+                word for at, written in blanks for word in (at, written.size, written.ctypes.data)]))
         wanted = getattr(library, f"sizes_{numbers[instance]}")
         wanted.restype = ctypes.POINTER(ctypes.c_uint)
         given = [h.nbytes for h in held]
@@ -206,6 +218,16 @@ class Emulator:
     def clear(self, pointer: memory.MemoryPointer, nbytes: int) -> None:
         if self.libraries:
             ctypes.memset(pointer.ptr, 0, nbytes)
+            for at, written in self.blanks:
+                first = pointer.ptr - at
+                if 0 <= first < written.size:
+                    written[first:first + nbytes] = 1
+
+    def library_in_use(self) -> Any:
+        """The library of matrix products. What one of them writes is not known here: it may be all."""
+        for _, written in self.blanks:
+            written[:] = 1
+        return self.library
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -213,7 +235,7 @@ class Emulator:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpu_launch, "launch", self.launch)
             patch.setattr(gpu_launch, "clear", self.clear)
-            patch.setattr(gpu_gemm, "library", lambda: self.library)
+            patch.setattr(gpu_gemm, "library", self.library_in_use)
             patch.setattr(gpu_gemm, "current_stream", lambda: 7)
             patch.setattr(gpu_cublas, "on_stream", contextlib.nullcontext)
             patch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))

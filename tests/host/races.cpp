@@ -40,6 +40,14 @@ STATE uint32_t launch, barriers, syncs[32];
 STATE uint32_t fences[THREADS];
 STATE char found[400], text[sizeof found];
 
+// Global memory that nobody had written, with a flag for each byte that has been written since.
+struct Blank {
+    Range range;
+    unsigned char* written;
+};
+STATE Blank blanks[64];
+STATE int blank_count;
+
 Byte& shadow(uint64_t at) {
     uint64_t page = at / PAGE, k = page % 64;
     if (near_page[k] != page || !near_bytes[k]) {
@@ -91,7 +99,15 @@ void on_access(uint64_t at, uint64_t nbytes, bool writes, uint32_t code) {
     Access now{launch, block, barriers, syncs[warp], code, thread, warp};
     // A single byte may be g++'s own: whether a static variable was initialized.
     bool must_be_written = shared.has(at) && nbytes > 1;
+    const Blank* blank = nullptr;
+    for (int k = 0; k < blank_count && !blank; ++k)
+        if (blanks[k].range.has(at)) blank = &blanks[k];
     for (; nbytes; --nbytes, ++at) {
+        if (blank && blank->range.has(at)) {
+            unsigned char& written = blank->written[at - blank->range.first];
+            if (writes) written = 1;
+            else if (!written) report("a read of what was not written", Access{}, at, code);
+        }
         Byte& b = shadow(at);
         if (!before(b.write, at)) report(writes ? "two writes race" : "a read races with a write", b.write, at, code);
         if (writes) {
@@ -144,3 +160,9 @@ const char* result() {
 }
 
 }  // namespace
+
+// Of each launch, before it: the memory that nobody had written.
+extern "C" __attribute__((visibility("default"))) void watch_blank(int count, const uint64_t* given) {
+    blank_count = count;
+    for (int k = 0; k < count; ++k) blanks[k] = {{given[3 * k], given[3 * k] + given[3 * k + 1]}, (unsigned char*)given[3 * k + 2]};
+}

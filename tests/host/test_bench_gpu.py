@@ -231,7 +231,7 @@ def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
     import cupy
     from cupy.cuda import memory
 
-    from bench.gpu.rows import DeviceCopy
+    from bench.gpu.rows import DeviceCopy, Unwritten
     from tests.host.cuda_rows import Both
     from tests.host.emulator import Emulator, HostMemory
     from tests.rows_cuda import SIZES
@@ -244,7 +244,7 @@ def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
             ctypes.memmove(mem, self.ptr, size)
 
     def alloc(size):
-        held = np.empty(size, np.uint8)
+        held = np.full(size, 7, np.uint8)
         return Pointer(HostMemory(held, held.ctypes.data), 0)
 
     monkeypatch.setattr(cupy.cuda, "alloc", alloc)
@@ -257,6 +257,11 @@ def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
         emulator.sanitize = exact
         for row in rows:
             assert Both(emulator, copy=DeviceCopy).run(row, np.float32)
+            assert Both(emulator, copy=DeviceCopy, results=Unwritten).run(row, np.float32)
+    # A tool would take what was uploaded for written, and report what is read back of a workspace.
+    y = Unwritten(np.zeros(4, np.uint8), exact)
+    y.check("nothing")
+    assert ctypes.string_at(y.cupy().data.ptr, 4) == bytes([7] * 4) and not y.array.any()
     x = DeviceCopy(np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, 1::2], exact)
     np.testing.assert_array_equal(np.lib.stride_tricks.as_strided(first_of(x.cupy()), x.array.shape, x.array.strides), x.array)
     if not exact:

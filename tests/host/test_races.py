@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
+from tests.conftest import raises
 from tests.host.cuda_rows import Both, calls
 from tests.host.emulator import Copy, Emulator
 
@@ -68,6 +69,10 @@ extern "C" __global__ void unwritten(int* out, int all) {
     __syncthreads();
     out[threadIdx.x] = room[threadIdx.x];
 }
+extern "C" __global__ void blank(int* out, int write) {
+    if (write) out[threadIdx.x] = 1;
+    else out[threadIdx.x] = out[threadIdx.x] + 1;
+}
 // What the last block does in reductions over several blocks; it needs the barrier only if others write than who counts.
 template <bool Fence, bool Wait, bool After>
 __device__ void arrive(int* out) {
@@ -125,7 +130,7 @@ RACES = {
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     emulator = Emulator(tmp_path_factory.mktemp("planted"), watch="races")
-    emulator.wanted["planted"] = set(RACES)
+    emulator.wanted["planted"] = {*RACES, "blank"}
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
 
@@ -151,8 +156,32 @@ def test_a_planted_race_is_found(planted, name, falling):
     launch(1)
 
 
+def test_a_read_of_memory_that_nobody_has_written_is_found(planted):
+    copy = Copy(np.zeros(64, np.int32))
+    address = copy.bytes.ctypes.data + copy.start
+
+    def launch(write):
+        planted.launch("planted", "blank", 1, 64, (copy.cupy(), np.int32(write)))
+
+    def forget():
+        planted.blanks = [(address, np.zeros(copy.nbytes, np.uint8))]
+
+    launch(0)
+    try:
+        forget()
+        with raises(AssertionError, "a read of what was not written: nobody at 0, then block 0, thread", "in global memory"):
+            launch(0)
+        for fill in (lambda: launch(1), lambda: planted.clear(copy.cupy().data, copy.nbytes), planted.library_in_use):
+            forget()
+            fill()
+            launch(0)
+    finally:
+        planted.blanks = []
+
+
 def test_no_kernel_races(tmp_path):
-    """Sample calls but those in double precision, whose accesses are those of single."""
+    """Sample calls but those in double precision, whose accesses are those of single. What an op allocates must
+    be written before it is read, too."""
     emulator, rows = Emulator(tmp_path, watch="races"), [call for call in calls() if call[1] is not np.float64]
     with emulator.in_place():
         # The first time, launches only note what is to be compiled: not the instances of what is left out.
