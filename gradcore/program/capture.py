@@ -209,9 +209,6 @@ class CapturedReplay(Replay):
         return super().forward(inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
-        assert self._bound is not None
-        if self.device.several:
-            self._note_stream(self._bound, cotangents)
         self._look_for(1, self.program.cotangents, cotangents)
         return super().backward(cotangents)
 

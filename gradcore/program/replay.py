@@ -270,14 +270,16 @@ class Replay:
         return self._results(bound, inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
-        """Run the second part, and return a tensor for each of the program's ``gradients``, None where there is none."""
+        """Run the second part, on any stream; a tensor for each of the program's ``gradients``, None where there is none."""
         bound = self._bound
         assert bound is not None
+        given = [*self._inputs, *cotangents]
+        if self.device.several:
+            self._note_stream(bound, [t for t in given if type(t) is not int])
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
             by = shift(g.spec, x.spec)
             for args, at, spec in bound.patches.get(x.buffer, ()):
                 args[at] = self.device.array(g.storage.block, moved(spec, by))
-        given = [*self._inputs, *cotangents]
         self._play(bound, 1, given)
         copies: dict[int, Any] = {}
         return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]

@@ -115,6 +115,23 @@ def test_a_replay_notes_the_stream_that_it_runs_on():
     assert f(x).item() == 8
 
 
+def test_the_second_part_of_a_replay_notes_the_stream_that_it_runs_on():
+    """As autograd's own nodes do: the bytes of what it reads may be free after it, and the next call writes to its arena."""
+    side, cpu = cuda.Stream("cpu"), gradcore.device("cpu")
+    w = gradcore.full((4,), 3.0)
+    f = gradcore.compile(lambda x: (x * x * w).sum())
+    for _ in range(3):
+        w.storage.block.users = None
+        leaf = gradcore.ones(4, requires_grad=True)
+        x = leaf * 1
+        y = f(x)
+        with cuda.stream(side):
+            y.backward()
+        assert leaf.grad.tolist() == [6] * 4
+        assert x.storage.block.users == w.storage.block.users == [side.queue]
+    assert [side.queue] in [arena.users for arena in cpu.ledger.arenas]
+
+
 def test_events_stand_behind_work(device, card):
     side = cuda.Stream(device)
     event = cuda.Event()
