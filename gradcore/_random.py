@@ -15,6 +15,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
+from gradcore.devices.turns import share, take_turn
 from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
@@ -48,7 +49,14 @@ class Generator:
         self.device = get_device(device)
         self._seed = DEFAULT_SEED
         self._permutations = 0
-        self._state = upload(_words(self._seed), self.device, op="generator", role="buffer")
+        self._held = upload(_words(self._seed), self.device, op="generator", role="buffer")
+        share(self._held.storage)
+
+    @property
+    def _state(self) -> Tensor:
+        """The state, for use on the current stream."""
+        take_turn(self._held.storage)
+        return self._held
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``, an int of which the low 64 bits are used. Raises TypeError for other types."""

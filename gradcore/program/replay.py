@@ -15,6 +15,7 @@ from weakref import ref
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
+from gradcore.devices.turns import take_turn, use_again
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import make_value
@@ -244,10 +245,9 @@ class Replay:
 
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
-        stream, block = self.device.current, bound.arena.block
-        for user in (block.stream, *(block.users or ())):
-            self.device.order(user, stream)
-        block.use_on(stream)
+        stream = use_again(bound.arena)
+        for storage in bound.in_turn:
+            take_turn(storage)
         for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
                         *[leaf.grad.storage for leaf in self.trace.slots.values()]):
             storage.block.use_on(stream)

@@ -132,6 +132,45 @@ def test_the_second_part_of_a_replay_notes_the_stream_that_it_runs_on():
     assert [side.queue] in [arena.users for arena in cpu.ledger.arenas]
 
 
+def orders(device, monkeypatch):
+    """The pairs of streams that are ordered from now on."""
+    found = []
+    monkeypatch.setattr(device, "order", lambda first, then: found.append((first, then)) if first is not then else None)
+    return found
+
+
+def test_streams_draw_from_a_generator_in_turn(device, monkeypatch):
+    """Its state, which each draw reads and writes, is no tensor that the user could order."""
+    side, generator = cuda.Stream(device), gradcore.Generator(device)
+    found = orders(device, monkeypatch)
+
+    def draw():
+        return gradcore.rand(4, device=device, generator=generator)
+
+    draw()
+    assert not found
+    with cuda.stream(side):
+        draw(), draw()
+    draw()
+    generator.manual_seed(0)
+    assert found == [(device.stream, side.queue), (side.queue, device.stream)]
+
+
+def test_a_replay_draws_in_turn_too(monkeypatch):
+    side, cpu, x = cuda.Stream("cpu"), gradcore.device("cpu"), gradcore.ones(4)
+    f = gradcore.compile(lambda x: nn.functional.dropout(x, 0.5) + 1)
+    for _ in range(2):
+        f(x)
+    found = orders(cpu, monkeypatch)
+    with cuda.stream(side):
+        f(x)
+    assert found == [(cpu.stream, side.queue)] * 2, "its arena and the generator's state"
+    gradcore.rand(4)
+    assert found[2:] == [(side.queue, cpu.stream)]
+    f(x)
+    assert found[3:] == [(side.queue, cpu.stream)], "its arena"
+
+
 def test_events_stand_behind_work(device, card):
     side = cuda.Stream(device)
     event = cuda.Event()
