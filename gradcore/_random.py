@@ -124,7 +124,7 @@ class Generator:
     @property
     def drawn(self) -> tuple[int, int]:
         """Changes with each draw."""
-        return self._state.storage.version, self._permutations
+        return self._held.storage.version, self._permutations
 
     def put_back(self, state: Tensor, place: Place) -> None:
         """Continue from a :meth:`device_state` and a ``place``, without reading any value."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradcore
 from bench.gpu.libraries import free_bytes
-from bench.gpu.part import Outcome, Setting, python, run_limited
+from bench.gpu.part import REHEARSED, Outcome, Setting, python, run_limited
 from gradcore import nn
 
 #: The difference in bytes that is allowed in the driver's free memory, which is due to its rounding of allocations.
@@ -76,7 +76,8 @@ def largest_batch(setting: Setting) -> Outcome:
     memory = int((free or 64 << 20) * 0.9)
     command = ["gradcore.cli.main", "find-batch", "chargpt", "--memory", str(memory), "--device", setting.device, "--json",
                "--steps", "1"]
-    code, output = run_limited(python(*command), setting.seconds)
+    # In a rehearsal it ends before the part's own limit.
+    code, output = run_limited(python(*command), setting.seconds * (REHEARSED - 1 if setting.rehearsal else 1))
     line = next((line for line in output.splitlines() if line.startswith("{")), None)
     if code != 0 or line is None:
         how = "it timed out" if code is None else f"code {code}"

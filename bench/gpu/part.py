@@ -76,6 +76,10 @@ def find(function: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+#: By how much the limits of a rehearsal are longer, which measures nothing, and may run on a busy machine.
+REHEARSED = 6
+
+
 def run_part(part: Part, setting: Setting, spare: float = 0.0) -> Outcome:
     """Run a part in a process of its own, so that a crash or hang does not affect the others; it may take ``spare`` seconds
     beside its own."""
@@ -83,8 +87,7 @@ def run_part(part: Part, setting: Setting, spare: float = 0.0) -> Outcome:
         return Outcome("needs a GPU", status="not run")
     path = setting.folder / f"part-{part.name}.json"
     path.unlink(missing_ok=True)
-    # A rehearsal measures nothing, and may run on a busy machine.
-    limit = part.seconds * 6 if setting.rehearsal else part.seconds + int(spare)
+    limit = part.seconds * REHEARSED if setting.rehearsal else part.seconds + int(spare)
     command = python("bench.gpu.part", part.function, setting.device, str(int(setting.rehearsal)), str(path),
                      str(part.seconds if setting.rehearsal else limit))
     start = perf_counter()
