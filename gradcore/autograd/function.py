@@ -206,7 +206,9 @@ def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
     if g.storage.device.compute is not device.compute:
         raise DeviceError(f"Function {name}Backward returned an invalid gradient at index {k} - expected device {device} but "
                           f"got {g.storage.device}")
-    return sum_to(g, to=spec)
+    fitted = sum_to(g, to=spec)
+    # As an object of its own: the function may hold the tensor, or return it for several inputs.
+    return make_value(g.storage, g.spec, g.array, g.edge) if fitted is g else fitted
 
 
 def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Writes by users' functions: those that they declare with ``mark_dirty``, and those that pack hooks must not make."""
+"""Writes by users' functions, which they declare with ``mark_dirty``, by pack hooks, and to gradients that functions return."""
 
 from __future__ import annotations
 
@@ -68,3 +68,33 @@ def test_a_pack_hook_must_not_write_to_what_it_packs() -> None:
                 gradcore.autograd.graph.saved_tensors_hooks(write, lambda t: t):
             (x * 2).exp()
     assert gradcore.memory_requested() == held
+
+
+class Doubled(gradcore.autograd.Function):
+    """Twice the sum of its inputs. It returns one tensor as the gradient of each, which it holds, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        ctx.slope = gradcore.full((2,), 2.0)
+        return (x + y) * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return ctx.slope, ctx.slope
+
+
+def test_gradients_are_not_the_tensors_that_a_function_returns() -> None:
+    x, y = gradcore.ones(2, requires_grad=True), gradcore.ones(2, requires_grad=True)
+    loss = Doubled.apply(x, y).sum()
+    loss.backward(retain_graph=True)
+    x.grad.mul_(10)
+    assert y.grad.tolist() == [2, 2]
+    x.grad = y.grad = None
+    # The next cotangent of the product must not be added to what the function holds.
+    z = x * y
+    both = Doubled.apply(z, z).sum() + (z * 3).sum()
+    for total in (7, 14):
+        both.backward(retain_graph=True)
+        assert x.grad.tolist() == [total] * 2
+    loss.backward()
+    assert y.grad.tolist() == [16, 16]
