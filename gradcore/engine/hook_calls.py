@@ -86,7 +86,8 @@ def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]
     """The gradients that a node returns, after its hooks."""
     with as_user():
         for hook in list(node.hooks.after.values()):
-            changed = hook(tuple(results), gs)
+            # As objects of their own, since a hook may hold them.
+            changed = hook(tuple(None if g is None else make_value(g.storage, g.spec, g.array, g.edge) for g in results), gs)
             if changed is not None:
                 results = _all_replaced(results, changed, f"a hook of {node.name()}")
     return results

@@ -91,6 +91,17 @@ def test_a_node_with_a_hook_gives_its_residuals_back_when_it_has_run() -> None:
     assert y.grad_fn.saved is None and a.storage.block.keeps == 0
 
 
+def test_what_a_hook_of_a_node_holds_is_not_written_to() -> None:
+    a = leaf(1.0, 2.0)
+    held: list[gradcore.Tensor] = []
+    y = a * 3
+    y.grad_fn.register_hook(lambda inputs, outputs: held.extend((*inputs[:1], *outputs)))
+    y.sum().backward(retain_graph=True)
+    a.grad.zero_()
+    y.sum().backward()
+    assert [g.tolist() for g in held] == [[3.0, 3.0], [1.0, 1.0]] * 2 and a.grad.tolist() == [3.0, 3.0]
+
+
 def test_a_leaf_has_its_gradient_before_any_older_node_runs() -> None:
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
     seen: list[str] = []
