@@ -88,6 +88,8 @@ class step:
     def __enter__(self) -> step:
         if self.level == "off":
             return self
+        if any(start.open for start in self._starts):
+            raise RuntimeError("this step is already being recorded: the same object cannot be entered again before its end")
         self._forget()
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
         logged = self.level != "counts"
@@ -210,6 +212,11 @@ class _Start:
         if logged:
             self.log = _recorded[self.device.name] = []
             ledger.begin_log(self.log)
+
+    @property
+    def open(self) -> bool:
+        """Has it begun, and not ended?"""
+        return self._measured is not None
 
     def end(self) -> None:
         ledger = self.device.ledger

@@ -9,6 +9,7 @@ import pytest
 import gradcore
 from gradcore import folds
 from gradcore.events import Alloc, Drop, Free, Keep, Retag, Site, Tag
+from tests.conftest import raises
 
 
 def test_a_step_that_allocates_nothing_has_a_peak_that_nothing_in_it_reached() -> None:
@@ -116,3 +117,15 @@ def test_a_generator_is_no_layers() -> None:
         assert layers and not any(layers)
     finally:
         device.generator = before
+
+
+@pytest.mark.parametrize("level", ["counts", "events"])
+def test_a_step_is_not_entered_again_before_its_end(level: str) -> None:
+    step = gradcore.step(level=level)
+    for count in (10, 1000):
+        with step:
+            kept = gradcore.ones(count)
+            with raises(RuntimeError, "already being recorded"), step:
+                raise AssertionError("it has been entered")
+            del kept
+        assert step.report.peak.requested >= 4 * count and gradcore.device("cpu").ledger.log is None
