@@ -130,7 +130,9 @@ class Gradients(Value):
                 raise SpecError(f"assigned grad has data of a different size or type: {value.spec} for {self.spec}")
             if value.storage.device.compute is not self.storage.device.compute:
                 raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
-            retag(value, role="gradient")
+            if TAGS[value.storage.block.tag].role not in LASTING:
+                # Memory that is already somebody's, such as the optimizer's, stays so.
+                retag(value, role="gradient")
         lender = None if leaf.grad is None else leaf.grad.storage.lender
         leaf.grad = value
         if lender is not None:

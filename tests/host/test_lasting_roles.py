@@ -43,6 +43,18 @@ def test_new_data_has_the_role_and_layer_of_the_old() -> None:
     assert tag_of(x).role == "output"
 
 
+def test_what_is_somebodys_is_not_the_gradients_that_it_is_assigned_to() -> None:
+    model = trained(nn.Linear(3, 5))
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.step()
+    kept = optimizer.state[model.weight]["momentum_buffer"]
+    for given, role in ((kept, "optimizer state"), (model.weight.detach(), "parameter"), (gradcore.ones(5, 3), "gradient")):
+        model.weight.grad = given
+        assert tag_of(given).role == role
+        model.weight.grad = None
+        assert tag_of(given).role == role
+
+
 def test_conversion_keeps_the_roles_layers_and_gradients() -> None:
     model = trained(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)))
     grads = [p.grad for p in model.parameters()]
