@@ -70,18 +70,17 @@ class GradScaler:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if stage == _STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if any(grad.dtype == np.float16 for grad in grads):
+            raise ValueError("Attempting to unscale FP16 gradients.")
         found: dict[Any, list[Any]] = {}
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                grad = param.grad
-                if grad is None:
-                    continue
-                if grad.dtype == np.float16:
-                    raise ValueError("Attempting to unscale FP16 gradients.")
-                elementwise.mul_(grad, 1 / self._scale)
-                finite = reduce.all(elementwise.isfinite(grad), dims=tuple(range(grad.spec.ndim)), keepdim=False)
-                found.setdefault(grad.storage.device, []).append(finite)
+        for grad in grads:
+            finite = reduce.all(elementwise.isfinite(grad), dims=tuple(range(grad.spec.ndim)), keepdim=False)
+            found.setdefault(grad.storage.device, []).append(finite)
         folded = [reduce.all(functional.stack(each), dims=(0,), keepdim=False) for each in found.values()]
+        # Last, since that needs no memory: after an OutOfMemory none has been divided, and the call can be repeated.
+        for grad in grads:
+            elementwise.mul_(grad, 1 / self._scale)
         self._seen[id(optimizer)] = _UNSCALED, folded
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

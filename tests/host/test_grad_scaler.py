@@ -119,6 +119,28 @@ def test_state_and_errors() -> None:
         scaler.unscale_(gradcore.optim.SGD([narrow], lr=1.0))
 
 
+def test_gradients_are_divided_all_or_none() -> None:
+    few, many = gradcore.ones(2, requires_grad=True), gradcore.ones(1 << 22, requires_grad=True)
+    narrow = gradcore.tensor([1.0], dtype=float16, requires_grad=True)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    scaler.scale(few.sum() + many.sum()).backward()
+    narrow.sum().backward()
+    optimizer = gradcore.optim.SGD([few, many], lr=1.0)
+    with raises(ValueError, "Attempting to unscale FP16 gradients"):
+        scaler.unscale_(gradcore.optim.SGD([few, narrow], lr=1.0))
+    gradcore.empty_cache()
+    gradcore.set_memory_limit(gradcore.memory_reserved())
+    try:
+        # There is no room for what says which elements are finite.
+        with raises(gradcore.OutOfMemory, "isfinite"):
+            scaler.unscale_(optimizer)
+    finally:
+        gradcore.set_memory_limit(None)
+    assert few.grad.tolist() == [4, 4]
+    scaler.unscale_(optimizer)
+    assert few.grad.tolist() == many.grad[:2].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("clipped", [False, True])
 def test_a_scaled_step_is_measured_without_values(clipped: bool) -> None:
     peaks = []
