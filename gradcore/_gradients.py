@@ -184,8 +184,14 @@ class Gradients(Value):
         if before.role in LASTING and given.role not in LASTING:
             retag(value, role=before.role, layer=before.layer, network=before.network)
         self.storage, self.spec, self.array = value.storage, value.spec, value.array
-        if self.edge is not None and type(self.edge[0]) is Leaf:
-            self.edge[0].spec, self.edge[0].device = value.spec, value.storage.device
+        if self.edge is None:
+            return
+        target = self.edge[0]
+        if type(target) is Leaf:
+            target.spec, target.device = value.spec, value.storage.device
+        else:
+            # What ops read from now on is not what the node would recompute.
+            target.recipe = None
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
