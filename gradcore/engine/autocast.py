@@ -35,7 +35,7 @@ class Region:
 
     def __init__(self, dtypes: dict[str, np.dtype[Any]], casts: dict[Any, Any], caching: bool) -> None:
         self.dtypes = dtypes
-        #: By the weight's identity and whether gradients were recorded: the weight, its version, and the cast of it.
+        #: By the weight's identity and whether gradients were recorded: the weight, its memory and version, and the cast of it.
         self.casts = casts
         self.caching = caching
 
@@ -65,9 +65,11 @@ class Region:
         if not self.caching or x.edge is None or type(x.edge[0]) is not Leaf or x.base is not None or spec.narrow:
             return cast(x, dtype=dtype)
         key = id(x), local.state.grad, dtype
+        # The serial tells memory that the weight has been given since from what was cast.
+        now = x.storage.serial, x.storage.version
         found = self.casts.get(key)
-        if found is None or found[1] != x.storage.version:
-            found = self.casts[key] = x, x.storage.version, cast(x, dtype=dtype)
+        if found is None or found[1] != now:
+            found = self.casts[key] = x, now, cast(x, dtype=dtype)
         return found[2]
 
 

@@ -141,6 +141,14 @@ def test_a_weight_is_cast_once_a_region() -> None:
         assert layer(x).requires_grad
 
 
+def test_a_weight_that_is_given_other_memory_is_cast_again() -> None:
+    w, x = gradcore.ones(2, 2, requires_grad=True), gradcore.ones(1, 2)
+    with autocast("cpu"):
+        first = x @ w
+        w.data = w.data * 3
+        assert [(x @ w).tolist(), first.tolist()] == [[[6, 6]], [[2, 2]]]
+
+
 def test_leaves_get_gradients_of_their_own_dtype_whether_backward_runs_inside_or_not() -> None:
     found = []
     for inside in (True, False):
