@@ -220,8 +220,8 @@ class _Start:
 
     def end(self) -> None:
         ledger = self.device.ledger
-        if self.log is not None and self.log is ledger.log:
-            ledger.end_log()
+        if self.log is not None:
+            ledger.end_log(self.log)
         if self.log is not None and self.log is _recorded.get(self.device.name):
             del _recorded[self.device.name]
         if self._measured is not None:

@@ -16,6 +16,7 @@ from typing import Any
 from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
 from gradcore.forking import brief
+from gradcore.memory.nesting import Nest, so_far, take_out
 from gradcore.memory.peaks import Measured, Peaks
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
@@ -50,8 +51,8 @@ class Ledger:
         self.ranges: dict[Block, None] = {}
         #: The log that is being written, or None. The hot path only appends to it.
         self.log: list[Raw] | None = None
-        #: The logs around it, which continue when it ends, each with the number of opening records of the log inside it.
-        self._outer: list[tuple[list[Raw], int]] = []
+        #: The logs around it, which continue when it ends.
+        self._outer: Nest = []
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -291,10 +292,13 @@ class Ledger:
             self.release = self._release_now
             return log
 
-    def end_log(self) -> None:
-        """End the log that began last."""
+    def end_log(self, log: list[Raw] | None = None) -> None:
+        """End a log, by default the one that began last. Another one has, then, what those inside it have recorded so far."""
         with self.lock:
             self.drain()
+            if log is not None and log is not self.log:
+                take_out(self._outer, self.log or [], log)
+                return
             ended, self.log = self.log, None
             if ended is not None and self._outer:
                 outer, opened = self._outer[-1]
@@ -308,12 +312,7 @@ class Ledger:
         """The records of a log so far, including those of the logs that are being written inside it."""
         with self.lock:
             self.drain()
-            written = [*self._outer, (self.log or [], 0)]
-            inside = next((i for i, (outer, _) in enumerate(written) if outer is log), len(written))
-            found = list(log)
-            for (_, opened), (inner, _) in zip(written[inside:], written[inside + 1:], strict=False):
-                found += inner[opened:]
-            return found
+            return so_far(self._outer, self.log or [], log)
 
     def flush(self) -> int:
         """Give wholly free segments back; returns their bytes."""

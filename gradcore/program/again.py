@@ -201,8 +201,8 @@ class record:
         with ExitStack() as contexts:
             contexts.enter_context(busy)
             for device in found:
-                device.ledger.begin_log(_OpLog())
-                contexts.callback(device.ledger.end_log)
+                log = device.ledger.begin_log(_OpLog())
+                contexts.callback(device.ledger.end_log, log)
             self._open = contexts.pop_all()
         return self
 

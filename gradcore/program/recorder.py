@@ -144,8 +144,7 @@ class Recorder:
             if self._watch in optimizers.watchers:
                 optimizers.watchers.remove(self._watch)
         finally:
-            if self.device.ledger.log is self.log:
-                self.device.ledger.end_log()
+            self.device.ledger.end_log(self.log)
 
     def _watch(self, optimizer: Any, group: dict[str, Any], params: list[Any], numbers: dict[str, Any]) -> None:
         if id(optimizer) in self._fresh:

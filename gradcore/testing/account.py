@@ -143,7 +143,7 @@ class Account:
         return Stretch(records, len(before))
 
     def close(self) -> None:
-        self.device.ledger.end_log()
+        self.device.ledger.end_log(self._log)
 
 
 def _collect() -> None:

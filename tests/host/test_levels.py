@@ -125,6 +125,27 @@ def test_steps_with_a_log_are_not_nested_on_one_device() -> None:
     del y
 
 
+def test_a_step_may_end_while_another_thread_traces() -> None:
+    traced, ended = threading.Event(), threading.Event()
+
+    @gradcore.compile
+    def run(x: Any) -> Any:
+        y = x * 2
+        traced.set()
+        ended.wait(10)
+        return y + 1
+
+    with gradcore.step(device="cpu") as s:
+        thread = threading.Thread(target=run, args=(gradcore.ones(1000),))
+        thread.start()
+        assert traced.wait(10)
+    ended.set()
+    thread.join()
+    # The step has what the trace had recorded by then, and no log stays open.
+    assert [r.tag.op for r in s.log if isinstance(r, Launch)] == ["full", "mul"] and s.report.peak.requested >= 8000
+    assert gradcore.device("cpu").ledger.log is None
+
+
 @pytest.mark.parametrize("level", ["events", "counts"])
 def test_the_report_is_of_the_device_with_most_work(level: str) -> None:
     for most, least in (("cpu", "meta"), ("meta", "cpu")):

@@ -160,6 +160,28 @@ def test_a_log_shows_the_moment() -> None:
         Free(serial), Alloc(b.serial, 0, 1024, 10, 512, 0, TAGS[tag("a")], 0)]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (0, 2, 1), (2, 0, 1)])
+def test_logs_end_in_any_order(order: tuple[int, ...]) -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    logs, began, ended, held = [], [], {}, []
+    for _ in range(3):
+        logs.append(ledger.begin_log())
+        began.append(len(logs[-1]))
+        held.append(ledger.allocate(512, stream))
+    for k in order:
+        ended[k] = ledger.so_far(logs[k])
+        ledger.end_log(logs[k])
+        held.append(ledger.allocate(512, stream))
+        # Nothing is left to do, and the others go on.
+        ledger.end_log(logs[k])
+    assert ledger.log is None and not ledger._outer and ledger.release == ledger._pending.append
+    made = [[r[1] for r in log[n:] if r[0] == ALLOC] for log, n in zip(logs, began, strict=True)]
+    for k, serials in enumerate(made):
+        # From when it began until it ended, every allocation once.
+        assert logs[k] == ended[k] and serials == list(range(k + 1, 4 + order.index(k)))
+
+
 def test_a_log_around_another_has_its_records_too() -> None:
     memory = stack()
     ledger, stream = memory.ledger, Stream(0)

@@ -1,0 +1,34 @@
+"""Logs that are written one inside another: each receives, when the one inside it ends, what that has recorded."""
+
+from __future__ import annotations
+
+from gradcore.events import Raw
+
+#: The logs around the one that is written, the outermost first, each with the number of opening records of the log inside it.
+Nest = list[tuple[list[Raw], int]]
+
+
+def so_far(nest: Nest, innermost: list[Raw], log: list[Raw]) -> list[Raw]:
+    """The records of a log, including those of the logs that are being written inside it."""
+    written = [*nest, (innermost, 0)]
+    inside = next((i for i, (outer, _) in enumerate(written) if outer is log), len(written))
+    found = list(log)
+    for (_, opened), (inner, _) in zip(written[inside:], written[inside + 1:], strict=False):
+        found += inner[opened:]
+    return found
+
+
+def take_out(nest: Nest, innermost: list[Raw], log: list[Raw]) -> None:
+    """End a log that is not the innermost, as a step may end while another thread traces. It gets what those inside it have
+    recorded so far; they go on, inside the one that was around it. Does nothing for a log that is not being written."""
+    at = next((i for i, (outer, _) in enumerate(nest) if outer is log), None)
+    if at is None:
+        return
+    rest = so_far(nest, innermost, log)[len(log):]
+    opened = nest[at][1]
+    if at:
+        around, before = nest[at - 1]
+        around += log[before:]
+        nest[at - 1] = around, opened
+    del nest[at]
+    log += rest
