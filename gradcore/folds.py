@@ -117,7 +117,7 @@ def at_peak(records: Sequence[Record]) -> tuple[Peak, list[Holder]]:
 
 def live_at(records: Sequence[Record], position: int) -> list[Holder]:
     """The buffers that are live after the record at ``position``, in order of allocation."""
-    books = _Books()
+    books = Books()
     for record in records[:position + 1]:
         books.enter(record)
     return [books.holder(serial) for serial in books.blocks]
@@ -125,7 +125,7 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
 
 def residuals_at(records: Sequence[Record], positions: Iterable[int]) -> list[dict[int, int]]:
     """For each of the positions, in ascending order: the bytes of each buffer, by serial, whose role is then "residual"."""
-    books, done, found = _Books(), 0, []
+    books, done, found = Books(), 0, []
     for position in positions:
         for record in records[done:position + 1]:
             books.enter(record)
@@ -135,7 +135,7 @@ def residuals_at(records: Sequence[Record], positions: Iterable[int]) -> list[di
     return found
 
 
-class _Books:
+class Books:
     """What is live, by serial, and what keeps it, after the records that were entered."""
 
     def __init__(self) -> None:

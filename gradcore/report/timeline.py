@@ -33,34 +33,19 @@ def grouping(by: str) -> Key:
 def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
     """Allocated bytes live after each record, by ``key``: one dict, changed in place, in which keys stay at 0."""
     sums: dict[str, int] = {}
-    tags: dict[int, Tag] = {}
-    sizes: dict[int, int] = {}
-    keepers: dict[int, list[int]] = {}
+    books = folds.Books()
 
     def add(serial: int, sign: int) -> None:
-        tag = tags[serial]
-        name = key(tag, folds.role_of(tag, bool(keepers[serial])))
-        sums[name] = sums.get(name, 0) + sign * sizes[serial]
+        if serial in books.blocks:
+            tag = books.tags[serial]
+            name = key(tag, folds.role_of(tag, serial in books.kept))
+            sums[name] = sums.get(name, 0) + sign * books.blocks[serial].allocated
 
     for r in records:
-        if isinstance(r, Alloc):
-            tags[r.serial], sizes[r.serial], keepers[r.serial] = r.tag, r.allocated, []
-            add(r.serial, 1)
-        elif isinstance(r, (Free, Retag, Keep, Drop)) and r.serial in sizes:
+        if isinstance(r, (Alloc, Free, Retag, Keep, Drop)):
             add(r.serial, -1)
-            if isinstance(r, Free):
-                del tags[r.serial], sizes[r.serial], keepers[r.serial]
-            else:
-                if isinstance(r, Retag):
-                    tags[r.serial] = r.tag
-                elif isinstance(r, Keep):
-                    keepers[r.serial].append(r.node)
-                else:
-                    # Node 0 stands for nodes that kept it before the log began.
-                    gone = next((node for node in (r.node, 0) if node in keepers[r.serial]), None)
-                    if gone is not None:
-                        keepers[r.serial].remove(gone)
-                add(r.serial, 1)
+            books.enter(r)
+            add(r.serial, 1)
         yield sums
 
 
