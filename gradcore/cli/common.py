@@ -6,6 +6,10 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
 import gradcore
 from gradcore import data, models
 from gradcore.devices.availability import choose_device
@@ -55,6 +59,12 @@ def data_and_optimizer(options: argparse.Namespace) -> tuple[Any, str]:
 def pick_device(name: str) -> tuple[Device, str | None]:
     """The device for an option, and a note for the user about the choice, or None."""
     return (get_device(name), None) if name == "meta" else choose_device(name)
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table at its full width: wrapped lines are readable, truncated figures and paths are not."""
+    console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
+    console.print(table)
 
 
 def make_optimizer(name: str, parameters: Iterable[Any], rate: float | None = None) -> Any:

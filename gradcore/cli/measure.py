@@ -9,10 +9,9 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
-from gradcore.cli.common import add_measured, data_and_optimizer, pick_device, positives
+from gradcore.cli.common import add_measured, data_and_optimizer, pick_device, positives, print_whole
 from gradcore.cli.steps import measure
 from gradcore.events import ROLES
 from gradcore.report.step import StepReport
@@ -42,10 +41,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": chosen,
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
     else:
-        table = _table(options.model, device, chosen, reports)
-        # Exact figures are wide; wrapped lines are readable, truncated figures are not.
-        console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
-        console.print(table)
+        print_whole(console, _table(options.model, device, chosen, reports))
         top = max(r.peak.allocated for r in reports)
         for report in reports:
             console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, 60)}")

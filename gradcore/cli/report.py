@@ -9,11 +9,11 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from gradcore import folds
+from gradcore.cli.common import print_whole
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
@@ -64,10 +64,7 @@ def run(options: argparse.Namespace) -> None:
     # Eight colours are too few to tell ten roles apart.
     colour = console.color_system in ("256", "truecolor")
     console.print(block_plot(recording, width=width, colour=colour), soft_wrap=True)
-    table = _table(recording)
-    # Wrapped lines are readable, truncated paths are not.
-    console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
-    console.print(table)
+    print_whole(console, _table(recording))
 
 
 def _about(path: Path, found: Run) -> str:
