@@ -20,7 +20,7 @@ from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
-from gradcore.report.text import short_path
+from gradcore.report.text import has_grown, short_path
 
 #: The most rows of the table of live buffers at the peak.
 _ROWS = 12
@@ -78,8 +78,7 @@ def _about(path: Path, found: Run) -> str:
                      f"the file has {events}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
-        lines.append(f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per "
-                     "step.")
+        lines.append(has_grown(growth) + ".")
     return "\n".join(lines)
 
 

@@ -178,12 +178,16 @@ def _exported(report: StepReport) -> Iterable[str]:
             yield f"  and {len(report.exported) - 8} more"
 
 
+def has_grown(growth: Growth) -> str:
+    """By how much live bytes have grown, as a sentence without its full stop."""
+    return f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per step"
+
+
 def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    end = ":" if growth.grown or growth.carried else "."
-    yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per step{end}"
+    yield has_grown(growth) + (":" if growth.grown or growth.carried else ".")
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         many = f"{x.count} result{'s' * (x.count != 1)}"
