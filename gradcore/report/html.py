@@ -20,7 +20,7 @@ from typing import Any
 from gradcore.report.files import replacing
 from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
-from gradcore.report.run import Run, StepFigures
+from gradcore.report.run import Run
 from gradcore.report.step import StepReport
 from gradcore.report.text import by_short_line, short_path
 from gradcore.report.timeline import COLOURS
@@ -62,8 +62,7 @@ def filled(template: str, parts: dict[str, str]) -> str:
 
 def of_recording(recording: Recording) -> str:
     """The page of one step, with or without its records."""
-    figures = StepFigures.of(1, None, recording.report)
-    return page([Named(f"a step on {recording.report.device}", Run({}, (figures,), {1: recording}))])
+    return page([Named(f"a step on {recording.report.device}", Run.of_one_step(recording))])
 
 
 def of_report(report: StepReport) -> str:

@@ -78,6 +78,11 @@ class Run:
     #: The final figures of the run; None if it was killed or failed.
     result: dict[str, Any] | None = None
 
+    @staticmethod
+    def of_one_step(recording: Recording) -> Run:
+        """A run of one step, which knows nothing about itself."""
+        return Run({}, (StepFigures.of(1, None, recording.report),), {1: recording})
+
     @property
     def peak_step(self) -> int:
         """The number of the first step with the highest peak of allocated bytes. Raises ValueError for a run without steps."""
@@ -232,7 +237,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         raise ValueError(f"{path} is a pipe or a device, which cannot be read twice: write it to a file first")
     if looks_like_snapshot(path):
         records, report = load_snapshot(path)
-        return _of(Recording(report, tuple(records)))
+        return Run.of_one_step(Recording(report, tuple(records)))
     with path.open("rb") as file:
         first = file.readline()
         try:
@@ -240,7 +245,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         except ValueError:
             head = None
         if not isinstance(head, dict) or head.get("kind") != "run":
-            return _of_one_step(path, first + file.read())
+            return Run.of_one_step(_recording(path, first + file.read()))
         if head.get("version") != RUN_VERSION or head.get("columns") != _COLUMNS or not isinstance(head.get("about"), dict):
             raise ValueError(f"{path}: expected a run of version {RUN_VERSION}, but got {reprlib.repr(head)}")
         steps: list[StepFigures] = []
@@ -265,20 +270,14 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(head["about"], tuple(steps), recordings, result)
 
 
-def _of_one_step(path: Path, text: bytes) -> Run:
+def _recording(path: Path, text: bytes) -> Recording:
     try:
         data = _parse(text)
         if isinstance(data, dict) and data.get("kind") == "recording":
-            recording = Recording.from_dict(data)
-        else:
-            recording = Recording(load_report(data), ())
+            return Recording.from_dict(data)
+        return Recording(load_report(data), ())
     except ValueError as error:
         raise ValueError(f"{path} is neither a run, nor a recording, nor a step report: {error}") from error
-    return _of(recording)
-
-
-def _of(recording: Recording) -> Run:
-    return Run({}, (StepFigures.of(1, None, recording.report),), {1: recording})
 
 
 def _parse(text: bytes) -> Any:
