@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gradcore.devices.storage import Storage
@@ -52,3 +53,12 @@ def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None
     value.edge = edge
     value.base = None
     return value
+
+
+def tensors_in(x: Any) -> Iterator[Any]:
+    """The tensors in nested dicts, lists and tuples, in order."""
+    if isinstance(x, Value):
+        yield x
+    elif isinstance(x, (dict, list, tuple)):
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from tensors_in(part)

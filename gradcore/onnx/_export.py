@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import gradcore.onnx.recurrent  # noqa: F401
 from gradcore import functional
 from gradcore.engine.modes import no_grad
 from gradcore.engine.value import Value as Tensor
+from gradcore.engine.value import tensors_in
 from gradcore.errors import ExportError, TraceError
 from gradcore.nn.module import Module
 from gradcore.onnx.batch import open_batch, open_shape
@@ -150,22 +151,13 @@ def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, s
         tensors = [a for a in arguments if isinstance(a, Tensor)]
         outputs: list[Any] = []
         with Tracing(function) as tracing:
-            outputs = list(_tensors(function(*arguments)))
+            outputs = list(tensors_in(function(*arguments)))
             trace = tracing.finish(tensors, outputs)
     if not outputs:
         raise TraceError("the function returns no tensor: there is nothing to export")
     if trace is None:
         trace = _views(tensors, outputs)
     return trace, names_of(trace, tracing.guards)[0], _parameters(function, arguments)
-
-
-def _tensors(result: Any) -> Iterator[Any]:
-    """The tensors in a result, in order."""
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, (list, tuple, dict)):
-        for part in result.values() if isinstance(result, dict) else result:
-            yield from _tensors(part)
 
 
 def _views(inputs: list[Any], outputs: list[Any]) -> Trace:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from gradcore._tensor import Tensor
 from gradcore.engine.owners import retag
 from gradcore.engine.state import SCOPES, local, mark
+from gradcore.engine.value import tensors_in
 from gradcore.events import TAGS
 
 #: Roles of tensors that become optimizer state when a step puts them there.
@@ -79,7 +80,7 @@ def _own_state(optimizer: Any) -> None:
     """Make the tensors that a step has put into the state optimizer state of the parameter's layer, but for those that have
     another role, such as the gradient."""
     for p, entries in getattr(optimizer, "state", {}).items():
-        for value in _tensors(entries):
+        for value in tensors_in(entries):
             if TAGS[value.storage.block.tag].role in _MADE:
                 _own(value, p)
 
@@ -91,7 +92,7 @@ def name_state(state: dict[Any, Any]) -> bool:
         if isinstance(p, Tensor) and TAGS[p.storage.block.tag].network is None:
             unnamed = True
             continue
-        for value in _tensors(entries):
+        for value in tensors_in(entries):
             if TAGS[value.storage.block.tag].network is None:
                 _own(value, p)
     return unnamed
@@ -105,12 +106,3 @@ def _own(value: Tensor, p: Any) -> None:
     # What is larger belongs to several parameters, and so to no layer.
     layer = like.layer if value.spec.numel <= p.spec.numel else ""
     retag(value, role="optimizer state", layer=layer, network=like.network)
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    """The tensors in nested dicts, lists and tuples."""
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, (dict, list, tuple)):
-        for v in x.values() if isinstance(x, dict) else x:
-            yield from _tensors(v)

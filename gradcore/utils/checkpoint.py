@@ -6,7 +6,7 @@ Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import ref
@@ -23,7 +23,7 @@ from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.residuals import recalled, scope_like, unpack
 from gradcore.engine.saved import Again, Deferred, Packed, Rerun, Saved, keep
 from gradcore.engine.state import local
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, make_value, tensors_in
 from gradcore.nn import paths
 
 Tensor = Any
@@ -87,19 +87,10 @@ Places = list[tuple[Generator, Place]]
 def _draws(args: Sequence[Any]) -> tuple[list[Tensor], Places]:
     """The states of the default generators of the devices in use, and the places of all."""
     # What has no tensor among its arguments refers to some.
-    devices: set[Device] = {t.storage.device for t in _tensors(args)} or {device_of_new(None)}
+    devices: set[Device] = {t.storage.device for t in tensors_in(args)} or {device_of_new(None)}
     with no_grad():
         states = [default_generator(d).device_state() for d in sorted(devices, key=lambda d: d.name)]
     return states, [(generator, generator.place) for generator in default_generators()]
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    """The tensors in nested dicts, lists and tuples."""
-    if isinstance(x, Value):
-        yield x
-    elif isinstance(x, (dict, list, tuple)):
-        for part in x.values() if isinstance(x, dict) else x:
-            yield from _tensors(part)
 
 
 def _drawing(states: list[Tensor], places: Places, run: Callable[[], Any]) -> Any:
