@@ -74,7 +74,7 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         if mode.startswith("nearest"):
             x = _nearest(x, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
         elif m != n or mode == "bicubic":
-            matrix = _shares(n, m) if mode == "area" else _weights(mode == "bicubic", n, m, scale, bool(align_corners))
+            matrix = shares(n, m) if mode == "area" else _weights(mode == "bicubic", n, m, scale, bool(align_corners))
             x = _mixed(x, d, matrix)
     return apart(x, input)
 
@@ -93,7 +93,7 @@ def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: floa
     return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary", constant=True), dim=dim)
 
 
-def _shares(old: int, new: int) -> np.ndarray[Any, Any]:
+def shares(old: int, new: int) -> np.ndarray[Any, Any]:
     """Weights [new, old] of the means over ``new`` parts of ``old`` elements."""
     matrix = np.zeros((new, old))
     for k in range(new):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.functional.sampling import shares
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.pointwise import where
 from gradcore.onnx.table import Refused, converts
@@ -93,11 +94,7 @@ def _adaptive_avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, size: Pair) -> 
     for d in (2, 3):
         n, m = x.shape[d], out.shape[d]
         if n != m:
-            # Part k of m is the mean from floor(k n / m) to ceil((k + 1) n / m), computed by a matrix product.
-            means = np.zeros((m, n), x.dtype)
-            for k in range(m):
-                a, b = k * n // m, -(-(k + 1) * n // m)
-                means[k, a:b] = 1 / (b - a)
+            means = shares(n, m).astype(x.dtype)
             shape = (*x.shape[:d], m, *x.shape[d + 1:])
             x = g.node("MatMul", g.constant(means), x, shape=shape) if d == 2 else g.node(
                 "MatMul", x, g.constant(means.T.copy()), shape=shape)
