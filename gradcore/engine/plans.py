@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -147,8 +148,7 @@ class Call:
                        if isinstance(inputs[i], TensorSpec)]
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = INVOCATIONS.index(Invocation(
-            op.name, inputs, self.specs, self.aux, inferred.workspace or 0,
-            tuple((k, v) for k, v in attrs.items())))
+            op.name, inputs, self.specs, self.aux, inferred.workspace or 0, tuple(attrs.items())))
         self.plans: dict[tuple[bool, ...], KeepPlan | None] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.
         self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
@@ -215,9 +215,8 @@ def _widened(x: Any) -> Any:
 
 def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:
     """A kernel that takes flat arrays, and passes those of list inputs on as lists."""
-    end = sum(map(len, positions))
-    starts = [sum(map(len, positions[:k])) for k in range(len(positions))]
-    spans = [(slice(at, at + len(group)) if k in lists else at)
+    *starts, end = accumulate(map(len, positions), initial=0)
+    spans = [slice(at, at + len(group)) if k in lists else at
              for k, (at, group) in enumerate(zip(starts, positions, strict=True))]
 
     def grouped(*arrays: Any, **attrs: Any) -> None:
