@@ -50,9 +50,8 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
 
 def _holder(block: Block | None) -> str:
     """What refers to a tensor over the block, in words; "" if nothing of the user's is found."""
-    storages = [x for x in referrers([block]) if isinstance(x, Storage)] if block else []
-    tensors = [x for x in referrers(storages) if isinstance(x, Value)] if storages else []
-    holders = referrers(tensors) if tensors else []
+    storages = [x for x in referrers([block] if block else []) if isinstance(x, Storage)]
+    holders = referrers([x for x in referrers(storages) if isinstance(x, Value)])
     if any(isinstance(x, Leaf) for x in holders):
         return ", as a gradient"
     kinds = [type(x).__name__ for x in holders if not isinstance(x, (Value, Node, FrameType))]
@@ -65,7 +64,10 @@ def referrers(objects: list[Any]) -> list[Any]:
     From Python 3.13 on the tuples that carry the arguments of the call are among the answers: their last item tells them.
     """
     end = object()
-    found = []
+    found: list[Any] = []
+    if not objects:
+        # Everything would be searched.
+        return found
     # A comprehension would have a cell that refers to the last item.
     for x in gc.get_referrers(*objects, end):
         if x is not objects and not (type(x) is tuple and x and x[-1] is end):
@@ -87,5 +89,5 @@ def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], mad
 
 def _shown_by_tensors(blocks: list[Any]) -> set[int]:
     """The serials of those blocks that a tensor lies in, rather than only what a graph keeps."""
-    storages = [x for x in referrers(blocks) if isinstance(x, Storage)] if blocks else []
-    return {x.storage.serial for x in referrers(storages) if isinstance(x, Value)} if storages else set()
+    storages = [x for x in referrers(blocks) if isinstance(x, Storage)]
+    return {x.storage.serial for x in referrers(storages) if isinstance(x, Value)}
