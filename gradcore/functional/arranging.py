@@ -105,7 +105,7 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
     apart = sh.reshape(input, [m for n in shape for m in (1, n)])
     wide = movement.expand(apart, shape=tuple(m for k, n in zip(counts, shape, strict=True) for m in (k, n)))
     made = sh.reshape(wide, [k * n for k, n in zip(counts, shape, strict=True)])
-    return sh.clone(made) if made.storage is input.storage else made
+    return sh.apart(made, input)
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
@@ -218,7 +218,7 @@ def _parted(name: str, input: Tensor, how: Any, dim: int, least: int) -> tuple[T
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Views of 1-d tensors expanded to a common grid, one dimension each; ``indexing="xy"`` swaps the first two dimensions."""
-    parts = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+    parts = sh.listed(tensors)
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     if builtins.any(x.spec.ndim > 1 for x in parts):

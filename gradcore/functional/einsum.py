@@ -10,6 +10,7 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.diagonals import diagonal
 from gradcore.functional.products import total
+from gradcore.functional.shape import listed
 from gradcore.ops import elementwise, linalg, movement
 
 Tensor = Any
@@ -29,7 +30,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     """
     if isinstance(equation, Value):
         equation, operands = _spelled((equation, *operands))
-    given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    given = listed(operands)
     inputs, output = _parse(equation, given)
     waiting = [_without_repeats(x, labels) for x, labels in zip(given, inputs, strict=True)]
     sizes: dict[Any, int] = {}

@@ -27,7 +27,7 @@ def block_diag(*tensors: Any) -> Tensor:
 
     Raises :class:`SpecError` for more than two dimensions.
     """
-    given = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+    given = sh.listed(tensors)
     for k, x in enumerate(given):
         if x.spec.ndim > 2:
             raise SpecError("torch.block_diag: Input tensors must have 2 or fewer dimensions. "
@@ -45,7 +45,7 @@ def block_diag(*tensors: Any) -> Tensor:
 
 def cartesian_prod(*tensors: Any) -> Tensor:
     """The Cartesian product of vectors, as rows [n * m * ..., number of vectors]; a single vector is returned as it is."""
-    given = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+    given = sh.listed(tensors)
     for x in given:
         if x.spec.ndim != 1:
             raise SpecError(f"Expect a 1D vector, but got shape {list(x.spec.shape)}")

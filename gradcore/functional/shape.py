@@ -33,6 +33,11 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return found
 
 
+def listed(tensors: tuple[Any, ...]) -> list[Any]:
+    """Tensors given as ``f(x, y)`` or ``f([x, y])``."""
+    return list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+
+
 def plain(value: Any) -> Any:
     """A Python int for an integer of NumPy's, and for a tensor of one integer, which is read; anything else as it is."""
     if type(value) is int:
