@@ -72,6 +72,11 @@ def planes_at_once(count: int, size: int) -> int:
     return min(count, max(PIECE // max(size, 1), 1))
 
 
+def parts_of(size: int, count: int) -> list[tuple[int, int]]:
+    """Where each of ``count`` parts of ``size`` elements begins and ends, as adaptive pooling cuts them: they may overlap."""
+    return [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+
+
 def samples_at_once(x: tuple[int, ...]) -> int:
     """How many samples of [N, C, ...] make a piece, at least one: temporaries do not grow with the batch."""
     return min(x[0], max(2 * PIECE // max(math.prod(x[1:]), 1), 1))

@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.devices.host_columns import window_parts
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import split_workspace
-from gradcore.tiling import planes_at_once
+from gradcore.tiling import parts_of, planes_at_once
 
 Pair = tuple[int, int]
 
@@ -174,10 +174,9 @@ def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kern
 
 def _cells(image: Pair, size: Pair) -> Iterator[tuple[int, int, slice, slice]]:
     """For each cell of an adaptive pooling: its indices, and the slices of the image that it averages."""
-    for i in range(size[0]):
-        rows = slice(i * image[0] // size[0], -(-(i + 1) * image[0] // size[0]))
-        for j in range(size[1]):
-            yield i, j, rows, slice(j * image[1] // size[1], -(-(j + 1) * image[1] // size[1]))
+    for i, rows in enumerate(parts_of(image[0], size[0])):
+        for j, columns in enumerate(parts_of(image[1], size[1])):
+            yield i, j, slice(*rows), slice(*columns)
 
 
 @kernel

@@ -20,6 +20,7 @@ from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import avg_pool1d, max_pool1d
 from gradcore.ops import activation, elementwise, movement
+from gradcore.tiling import parts_of
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -85,7 +86,7 @@ def _in_volume(inside: Tensor, found: Tensor, x: Tensor) -> Tensor:
 
 def _parts(size: int, count: int) -> tuple[int, Any]:
     """The size of the largest of ``count`` parts, and the indices of each part; shorter ones repeat their last index."""
-    ends = [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+    ends = parts_of(size, count)
     widest = max((b - a for a, b in ends), default=1)
     return widest, np.array([min(a + j, b - 1) for a, b in ends for j in range(widest)], np.int64)
 

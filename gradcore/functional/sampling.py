@@ -15,6 +15,7 @@ from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, 
 from gradcore.functional.padding import pad
 from gradcore.functional.shape import apart, plain
 from gradcore.ops import convolution, elementwise, linalg, movement
+from gradcore.tiling import parts_of
 
 __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
            "interpolate", "max_pool1d", "pixel_shuffle", "pixel_unshuffle", "upsample", "upsample_bilinear", "upsample_nearest"]
@@ -96,8 +97,7 @@ def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: floa
 def shares(old: int, new: int) -> np.ndarray[Any, Any]:
     """Weights [new, old] of the means over ``new`` parts of ``old`` elements."""
     matrix = np.zeros((new, old))
-    for k in range(new):
-        first, last = k * old // new, -(-(k + 1) * old // new)
+    for k, (first, last) in enumerate(parts_of(old, new)):
         matrix[k, first:last] = 1 / (last - first)
     return matrix
 
