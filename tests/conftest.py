@@ -7,9 +7,9 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +19,7 @@ from gradcore.devices.availability import cuda_status
 from gradcore.events import TAGS
 from tests.host.compiled import shared_folder
 
+T = TypeVar("T")
 INSTALL_TORCH = "torch is not installed: pip install -e '.[oracle]'"
 
 _failed = pytest.StashKey[bool]()
@@ -217,6 +218,15 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
         _register_again(registered)
         gc.collect()
         gc.enable()
+
+
+def collector(table: dict[str, T]) -> Callable[[T], T]:
+    """A decorator that puts functions into a table, by their names with spaces in the place of underscores."""
+    def collected(fn: Any) -> Any:
+        table[fn.__name__.replace("_", " ")] = fn
+        return fn
+
+    return collected
 
 
 class raises:

@@ -15,14 +15,11 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.conftest import collector
 from tests.host.test_compile_reach import Case, check_traced_again
 
 CASES: dict[str, Callable[[], Case]] = {}
-
-
-def case(fn: Callable[[], Case]) -> Callable[[], Case]:
-    CASES[fn.__name__.replace("_", " ")] = fn
-    return fn
+case = collector(CASES)
 
 
 def filled(value: float) -> Any:

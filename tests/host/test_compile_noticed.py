@@ -15,14 +15,11 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.conftest import collector
 
 Scenario = Callable[[Callable[[Any], Any]], list[Any]]
 SCENARIOS: dict[str, Scenario] = {}
-
-
-def scenario(fn: Scenario) -> Scenario:
-    SCENARIOS[fn.__name__.replace("_", " ")] = fn
-    return fn
+scenario = collector(SCENARIOS)
 
 
 def ones(count: int = 1) -> Any:

@@ -16,15 +16,12 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
+from tests.conftest import collector
 
 #: A function, its arguments but for the tensor, named ones among them, and a change of the factor that it reads from 2 to 7.
 Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Callable[[], Any]]
 CASES: dict[str, Callable[[], Case]] = {}
-
-
-def case(fn: Callable[[], Case]) -> Callable[[], Case]:
-    CASES[fn.__name__.replace("_", " ")] = fn
-    return fn
+case = collector(CASES)
 
 
 def config() -> Any:

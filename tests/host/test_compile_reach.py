@@ -16,17 +16,14 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.conftest import collector
 
 FACTOR = 2.0
 
 #: A function of a tensor, and a change of its factor from 2 to 7.
 Case = tuple[Callable[[Any], Any], Callable[[], Any]]
 CASES: dict[str, Callable[[], Case]] = {}
-
-
-def case(fn: Callable[[], Case]) -> Callable[[], Case]:
-    CASES[fn.__name__.replace("_", " ")] = fn
-    return fn
+case = collector(CASES)
 
 
 def two() -> Any:

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 import gradcore
+from tests.conftest import collector
 
 CASES: dict[str, Callable[[Any], Any]] = {}
-
-
-def case(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    CASES[fn.__name__.replace("_", " ")] = fn
-    return fn
+case = collector(CASES)
 
 
 def numbers(x: Any) -> Any:
