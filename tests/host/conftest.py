@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,14 @@ def browser() -> Iterator[Any]:
     """Chromium; without it the test is skipped with a message that says what is missing."""
     with chromium() as found:
         yield found
+
+
+@pytest.fixture
+def tracing() -> Iterator[None]:
+    """Trace the memory that Python and NumPy allocate."""
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
 
 
 @pytest.fixture(scope="session")

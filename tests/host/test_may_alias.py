@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from tests.conftest import raises
 from tests.host.test_temporaries import SLACK
 from tests.rows import ROWS, Row, tensors_of
 from tests.rows_big import BIG
+
+pytestmark = pytest.mark.usefixtures("tracing")
 
 DECLARED = sorted(name for name, op in all_ops().items() if op.may_alias)
 #: Kernels that read an operand again after they have written a part of the result.
@@ -84,13 +86,6 @@ class Over:
 
     def library(self) -> int:
         return max(call.library for call in self.device.calls.values() if isinstance(call, Call))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tracing() -> Iterator[None]:
-    tracemalloc.start()
-    yield
-    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", DECLARED)

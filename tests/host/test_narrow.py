@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -66,13 +65,6 @@ def test_meta_writes_the_same_log(row: Row) -> None:
 class Narrow(Row):
     def values(self, dtype: Any = np.float32, seed: int = 0) -> list[Any]:
         return super().values(bfloat16 if dtype == np.float32 else dtype, seed)
-
-
-@pytest.fixture
-def tracing() -> Iterator[None]:
-    tracemalloc.start()
-    yield
-    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("row", [r for r in BIG if r.op in {f.op for f in FLOATS}], ids=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from gradcore.devices.host import HostDevice, make_host
 from gradcore.engine.plans import Call
 from tests.rows import Row, tensors_of
 from tests.rows_big import BIG
+
+pytestmark = pytest.mark.usefixtures("tracing")
 
 #: The allowed total of temporaries of fixed size.
 SLACK = 64 << 10
@@ -51,13 +53,6 @@ class Watch:
     def library(self) -> int:
         """Bytes that the calls so far have declared for libraries."""
         return max(call.library for call in self.device.calls.values() if isinstance(call, Call))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tracing() -> Iterator[None]:
-    tracemalloc.start()
-    yield
-    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("row", BIG, ids=str)
