@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ from gradcore.devices import availability
 from gradcore.report import load_report, load_run
 
 
-def run(capsys, *argv):
+def run(capsys: Any, *argv: object) -> tuple[int, str, str]:
+    """A command's status, and what it wrote to standard output and to standard error."""
     status = main([str(a) for a in argv])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+    return status, *capsys.readouterr()
 
 
 def test_train_reaches_the_accuracy_and_writes_a_run(capsys, tmp_path):

@@ -21,6 +21,7 @@ from gradcore.report.diff_page import diff_page
 from gradcore.report.step import PoolFigures
 from tests.conftest import raises
 from tests.host.made_steps import by_hand
+from tests.host.test_cli import run
 from tests.host.test_page import Elements
 from tests.host.test_run import write
 
@@ -166,9 +167,7 @@ def test_the_owners_of_a_steps_peak_and_not_of_one_before_it() -> None:
 
 
 def command(capsys: Any, *argv: object) -> tuple[int, str, str]:
-    status = main(["diff", *map(str, argv)])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+    return run(capsys, "diff", *argv)
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,7 @@ from gradcore.cli.main import main
 from gradcore.cli.steps import measure
 from gradcore.errors import OutOfMemory
 from tests.conftest import raises
-
-
-def run(capsys, *argv):
-    status = main(list(map(str, argv)))
-    return status, *capsys.readouterr()
+from tests.host.test_cli import run
 
 
 @pytest.mark.parametrize(("model", "optimizer", "memory"), [

@@ -20,6 +20,7 @@ from gradcore.report.run import RunWriter
 from gradcore.report.timeline import BY, ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.made_steps import corners
+from tests.host.test_cli import run as command
 from tests.meta.test_recording import recorded
 
 
@@ -73,12 +74,6 @@ def test_blocks_in_a_terminal(recording: Recording) -> None:
     assert "█" in coloured.plain and {str(s.style) for s in coloured.spans} <= set(COLOURS.values())
     with raises(ValueError, "no records"):
         block_plot(Recording(recording.report, ()))
-
-
-def command(capsys: Any, *argv: object) -> tuple[int, str, str]:
-    status = main([str(a) for a in argv])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
