@@ -11,6 +11,7 @@ import gradcore
 from gradcore import nn
 from gradcore.errors import SpecError
 from tests.conftest import raises
+from tests.host.test_layers import close
 
 X = np.random.default_rng(0).normal(size=(12, 16)).astype(np.float32)
 CLASSES = np.random.default_rng(1).integers(0, 20, 12)
@@ -21,10 +22,6 @@ def both(torch: Any, cutoffs: list[int], **options: Any) -> tuple[Any, Any]:
     assert list(ours.state_dict()) == list(theirs.state_dict()) and repr(ours) == repr(theirs)
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
-
-
-def close(ours: Any, theirs: Any) -> None:
-    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.oracle

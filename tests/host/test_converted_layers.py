@@ -12,16 +12,13 @@ from gradcore import nn
 from gradcore.nn import functional as F
 from gradcore.nn import utils
 from tests.conftest import raises
+from tests.host.test_layers import close
 
 R = np.random.default_rng(0)
 
 
 def normal(*shape: int) -> np.ndarray[Any, Any]:
     return R.normal(size=shape).astype(np.float32)
-
-
-def close(ours: Any, theirs: Any) -> None:
-    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=2e-5, atol=2e-5)
 
 
 def pair(torch: Any, make: Any) -> list[Any]:

@@ -11,12 +11,9 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.nn import functional as F
+from tests.host.test_layers import values
 
 pytestmark = pytest.mark.oracle
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 2e-6) -> None:

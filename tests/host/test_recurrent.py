@@ -10,10 +10,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from tests.conftest import raises
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+from tests.host.test_layers import values
 
 
 def flat(x: Any) -> list[Any]:

@@ -10,13 +10,10 @@ import pytest
 import gradcore
 from gradcore import nn
 from tests.conftest import raises
+from tests.host.test_layers import values
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
               pytest.mark.filterwarnings("ignore:Support for mismatched")]
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def compare(torch: Any, ours: Any, theirs: Any, arrays: tuple[Any, ...], **named: Any) -> None:
