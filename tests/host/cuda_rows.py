@@ -25,7 +25,7 @@ TOLERANCE = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 3e-6, np.dtype(np
 ROUNDINGS = 8
 
 
-def _flat(values: Any) -> list[Any]:
+def flat(values: Any) -> list[Any]:
     return [a for v in values for a in (v if isinstance(v, (list, tuple)) else [v])]
 
 
@@ -66,7 +66,7 @@ class Both:
 
     def both(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*values: Any, **attrs: Any) -> None:
-            arrays = [a for a in _flat(values) if isinstance(a, np.ndarray)]
+            arrays = [a for a in flat(values) if isinstance(a, np.ndarray)]
             found = [self.ours(name, values, attrs, falling) for falling in self.orders]
             over = self.over(name, values, attrs) if self.results is self.copy else []
             if not self.emulator.libraries:
@@ -169,7 +169,7 @@ def _plain(array: Any) -> Any:
 
 def in_single(kernel: Callable[..., Any], values: Any, attrs: dict[str, Any], with_workspace: bool) -> None:
     """Run NumPy's kernel; on halves in single precision, as the CUDA kernels do, so that what is compared is theirs."""
-    if not any(isinstance(a, np.ndarray) and _narrow(a.dtype) for a in _flat(values)):
+    if not any(isinstance(a, np.ndarray) and _narrow(a.dtype) for a in flat(values)):
         kernel(*values, **attrs)
         return
     pairs = []

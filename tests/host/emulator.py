@@ -58,6 +58,12 @@ def view_of(array: np.ndarray, owner: np.ndarray | None = None) -> cupy.ndarray:
 _PARTS = 32768 * 8
 
 
+def reach_of(array: np.ndarray) -> tuple[int, int]:
+    """How many bytes below, and above, an array's first element the others begin at most."""
+    spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
+    return -sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+
+
 class Copy:
     """A copy of an array, with the same strides, between two margins that are checked.
 
@@ -66,8 +72,7 @@ class Copy:
     """
 
     def __init__(self, array: np.ndarray, exact: bool = False, off: int = 0, unit: int = 16) -> None:
-        spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
-        below, above = -sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+        below, above = reach_of(array)
         self.nbytes = below + above + array.itemsize if array.size else 0
         # Keep the alignment within 16 bytes, by which launches choose the width of accesses.
         place = (array.ctypes.data - below + off * array.itemsize) % unit

@@ -18,8 +18,8 @@ from gradcore.devices.gpu_problems import COMPUTE_32F, COMPUTE_32F_FAST_TF32  # 
 from gradcore.errors import KernelError  # noqa: E402
 from tests.host import emulator as emulation  # noqa: E402
 from tests.host.captured_steps import KINDS, Training  # noqa: E402
-from tests.host.cuda_rows import OWN, Both, calls  # noqa: E402
-from tests.host.emulator import Emulator, view_of  # noqa: E402
+from tests.host.cuda_rows import OWN, Both, calls, flat  # noqa: E402
+from tests.host.emulator import Emulator, reach_of, view_of  # noqa: E402
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
@@ -61,15 +61,10 @@ class Elsewhere(Both):
 
 def moved(array):
     """An array like this one in other memory, at the same offset modulo 512 bytes, as in a block of the pool."""
-    reach = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
-    below, above = -sum(s for s in reach if s < 0), sum(s for s in reach if s > 0)
+    below, above = reach_of(array)
     held = np.zeros(below + above + 1024, np.uint8)
     start = below + (array.ctypes.data - below - held.ctypes.data) % 512
     return view_of(np.ndarray(array.shape, array.dtype, held, start, array.strides), held)
-
-
-def flat(values):
-    return [part for v in values for part in (v if isinstance(v, (list, tuple)) else [v])]
 
 
 def regrouped(values, arrays):
