@@ -80,7 +80,7 @@ def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | N
     """
     if lambd <= 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    if not is_floating(tensor.dtype):
+    if not tensor.spec.floating:
         raise RuntimeError(f"exponential_ expects a tensor of a floating type, but got {tensor.dtype.name}")
     u = rand(*tensor.spec.shape, generator=generator, dtype=np.float64, device=tensor.device)
     least = float(types.finfo(tensor.dtype).eps) / 2
@@ -91,7 +91,7 @@ def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | N
 def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> Tensor:
     """Fill with integers of [from, to): ``random_()``, ``random_(to)``, ``random_(from, to)``; by default from 0 to the
     largest integer of the dtype."""
-    if is_floating(tensor.dtype):
+    if tensor.spec.floating:
         most = 2 ** (int(limits(tensor.dtype).nmant) + 1)
     else:
         most = 2 if tensor.dtype == np.bool_ else min(int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
@@ -151,7 +151,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     samples than categories; on the CPU also for negative, infinite or NaN weights and for rows of zeros. On a GPU, where values
     are not read back, these give an arbitrary category.
     """
-    if input.spec.ndim not in (1, 2) or not is_floating(input.dtype):
+    if input.spec.ndim not in (1, 2) or not input.spec.floating:
         raise RuntimeError(f"multinomial expects weights of 1 or 2 dimensions, of a floating type, but got {input.spec}")
     categories, num_samples = input.spec.shape[-1], plain(num_samples)
     if num_samples <= 0 or (not replacement and num_samples > categories):

@@ -16,7 +16,6 @@ from gradcore.engine.owners import retag
 from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import LASTING, TAGS
-from gradcore.spec import is_floating
 
 
 def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bool | None, create_graph: bool,
@@ -49,7 +48,7 @@ class Gradients(Value):
         if wanted == self.requires_grad:
             return
         if wanted:
-            if not is_floating(self.spec.dtype):
+            if not self.spec.floating:
                 raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
                                    f"{self.spec.dtype.name}")
             self.edge = self._thawed() or (Leaf(self), 0)
@@ -178,7 +177,7 @@ class Gradients(Value):
     def data(self, value: Any) -> None:
         if not isinstance(value, Gradients):
             raise TypeError(f"data must be a Tensor, but got {type(value).__name__}")
-        if value.spec.dtype != self.spec.dtype and self.requires_grad and not is_floating(value.spec.dtype):
+        if value.spec.dtype != self.spec.dtype and self.requires_grad and not value.spec.floating:
             raise SpecError(f"data of {self.spec.dtype.name} that requires grad cannot become {value.spec.dtype.name}")
         before, given = TAGS[self.storage.block.tag], TAGS[value.storage.block.tag]
         if before.role in LASTING and given.role not in LASTING:

@@ -24,7 +24,6 @@ from gradcore.errors import TraceError
 from gradcore.functional.shape import plain
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
-from gradcore.spec import is_floating
 
 Tensor = Any
 
@@ -304,7 +303,7 @@ def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, ge
     try:
         # Not by a context, since an interrupt between its calls would leave it set.
         state.grad = recorded
-        if not recorded and spec.contiguous and is_floating(spec.dtype) and (spec.dtype.itemsize > 2 or op is random.normal_):
+        if not recorded and spec.contiguous and spec.floating and (spec.dtype.itemsize > 2 or op is random.normal_):
             op(tensor, _of(tensor.device, generator)._state, float(first), float(second))
             return tensor
         return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))

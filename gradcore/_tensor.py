@@ -24,7 +24,6 @@ from gradcore.engine.state import local
 from gradcore.events import LASTING, TAGS
 from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
-from gradcore.spec import is_floating
 
 
 class Tensor(Operators, Conversions, Gradients):
@@ -97,7 +96,7 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.contiguous
 
     def is_floating_point(self) -> bool:
-        return is_floating(self.spec.dtype)
+        return self.spec.floating
 
     def element_size(self) -> int:
         return self.spec.dtype.itemsize

@@ -10,7 +10,6 @@ import numpy as np
 
 from gradcore.amp.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.engine.value import Value
-from gradcore.spec import is_floating
 
 
 def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: Any = None) -> Any:
@@ -61,7 +60,7 @@ def _check(device_type: Any) -> None:
 
 def _cast(value: Any, device_type: str, dtype: Any) -> Any:
     if isinstance(value, Value):
-        fits = value.storage.device.compute.type == device_type and is_floating(value.spec.dtype)
+        fits = value.storage.device.compute.type == device_type and value.spec.floating
         return value.to(dtype) if fits and value.spec.dtype != np.float64 else value  # type: ignore[attr-defined]
     if isinstance(value, dict):
         return {_cast(k, device_type, dtype): _cast(v, device_type, dtype) for k, v in value.items()}

@@ -15,7 +15,6 @@ from gradcore.autograd.functional import entered, rows, slopes
 from gradcore.engine.below import leaves_below
 from gradcore.engine.modes import enable_grad, is_grad_enabled
 from gradcore.functional import zeros_like
-from gradcore.spec import is_floating
 from gradcore.trees import filled, leaves
 
 Function = Callable[..., Any]
@@ -35,7 +34,7 @@ class _Call:
         for x in given:
             if not isinstance(x, Tensor):
                 raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
-            if not is_floating(x.spec.dtype):
+            if not x.spec.floating:
                 raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but got {x.spec}")
         with enable_grad():
             self.own = entered(given, True)

@@ -12,7 +12,6 @@ from gradcore.functional import arranging, picking, shape
 from gradcore.functional.folding import sort
 from gradcore.functional.pointwise import lerp
 from gradcore.ops import creation, elementwise, movement
-from gradcore.spec import is_floating
 
 Tensor = Any
 
@@ -75,7 +74,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
     size Q. Hyndman and Fan, The American Statistician 1996, definition 7. Raises :class:`SpecError` for an empty input,
     another dtype, a number ``q`` out of range, or an unknown ``interpolation``.
     """
-    if not is_floating(input.spec.dtype) or input.spec.dtype.itemsize < 4:
+    if not input.spec.floating or input.spec.dtype.itemsize < 4:
         raise SpecError(f"quantile() input tensor must be either float or double dtype, but got {input.spec.dtype.name}")
     if interpolation not in _BETWEEN:
         raise SpecError(f"quantile() interpolation must be one of {', '.join(_BETWEEN)}, but got {interpolation}")

@@ -14,7 +14,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.mathematics import Ranked, need_dim
 from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
-from gradcore.spec import is_floating, normalize_dims
+from gradcore.spec import normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None
@@ -50,7 +50,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 
 def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over ``dim``, or of all elements, with NaNs left out."""
-    x = elementwise.where(elementwise.isnan(input), 0, input) if is_floating(input.spec.dtype) else input
+    x = elementwise.where(elementwise.isnan(input), 0, input) if input.spec.floating else input
     return m.sum(x, dim, keepdim, dtype=dtype)
 
 
@@ -143,7 +143,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if not n:
         raise DimError(f"median(): Expected reduction dim {d} to have non-zero size.")
     found = kthvalue(input, (n + 1) // 2, d, keepdim)
-    if not is_floating(input.spec.dtype):
+    if not input.spec.floating:
         return found
     nan = elementwise.isnan(input)
     dims = (d,) if input.spec.ndim else ()

@@ -15,7 +15,7 @@ from gradcore.functional import arranging, diagonals, folding, picking
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
 from gradcore.ops import arrangement, creation, elementwise, movement, placing
-from gradcore.spec import default_float, is_floating, promote
+from gradcore.spec import TensorSpec, default_float, promote
 
 Tensor = Any
 
@@ -79,7 +79,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     n, count = x.spec.shape[0], x.spec.shape[0] if N is None else N
     if count < 0:
         raise SpecError(f"N must be non-negative, but got {count}")
-    dtype = x.spec.dtype if is_floating(x.spec.dtype) else np.dtype(np.int64)
+    dtype = x.spec.dtype if x.spec.floating else np.dtype(np.int64)
     one = creation.full(1, shape=(n, min(count, 1)), dtype=dtype, device=x.storage.device)
     if count < 2:
         return one
@@ -143,7 +143,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         if reduce == "sum":
             return total
         count = _counts(input, dim, index, include_self)
-        return total / count if is_floating(total.spec.dtype) else elementwise.floor_divide(total, count)
+        return total / count if total.spec.floating else elementwise.floor_divide(total, count)
     return _extreme(input, dim, index, src, reduce == "amax", include_self)
 
 
@@ -159,7 +159,7 @@ def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool,
     if own.spec.dtype.itemsize == 1:
         wide = np.dtype(np.int32)
         return _extreme(own.to(wide), dim, index, given.to(wide), largest, include_self).to(own.spec.dtype)
-    best = sh.clone(own) if include_self else picking.scatter(own, dim, index, _worst(own.spec.dtype, largest))
+    best = sh.clone(own) if include_self else picking.scatter(own, dim, index, _worst(own.spec, largest))
     picking.scatter_by("scatter_reduce", functools.partial(placing.extreme_along_, largest=largest), best, dim, index, given)
     if not (input.requires_grad or src.requires_grad):
         return best
@@ -171,11 +171,11 @@ def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool,
     return best + elementwise.where(elementwise.isfinite(best), share - share.detach(), 0.0)
 
 
-def _worst(dtype: np.dtype[Any], largest: bool) -> Any:
+def _worst(spec: TensorSpec, largest: bool) -> Any:
     """What every number is better than."""
-    if is_floating(dtype):
+    if spec.floating:
         return -math.inf if largest else math.inf
-    return int(np.iinfo(dtype).min if largest else np.iinfo(dtype).max)
+    return int(np.iinfo(spec.dtype).min if largest else np.iinfo(spec.dtype).max)
 
 
 def _untouched(x: Tensor, dim: int, index: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ from gradcore.functional.similarity import (
 from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.functional.volumes import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
-from gradcore.spec import is_floating, promote
+from gradcore.spec import promote
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "bilinear", "conv2d", "cross_entropy", "dropout", "gelu",
            "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
@@ -205,7 +205,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     if not 0 <= label_smoothing <= 1:
         raise SpecError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _check_weight("cross_entropy", input, weight)
-    if is_floating(target.spec.dtype) and target.spec.shape == input.spec.shape:
+    if target.spec.floating and target.spec.shape == input.spec.shape:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     if weight is not None and weight.requires_grad and is_grad_enabled():
         raise RuntimeError("cross_entropy is not differentiable with respect to the argument weight: expected one without "

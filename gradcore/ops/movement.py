@@ -16,7 +16,6 @@ from gradcore.spec import (
     TensorSpec,
     default_float,
     expand_strides,
-    is_floating,
     promote,
     resolve_shape,
     view_strides,
@@ -39,7 +38,7 @@ def _cast_spec(x: TensorSpec, *, dtype: Any) -> TensorSpec:
 
 
 cast = op("cast", _cast_spec,
-          x=lambda g, x_spec: cast(g, dtype=x_spec.dtype) if is_floating(x_spec.dtype) else None)
+          x=lambda g, x_spec: cast(g, dtype=x_spec.dtype) if x_spec.floating else None)
 
 
 def _copy_spec(x: TensorSpec, source: TensorSpec) -> TensorSpec:
@@ -212,7 +211,7 @@ def sum_to(g: Any, to: Any) -> Any:
         return None
     if g.spec.shape != to.shape:
         g = sum_to_shape(g, shape=to.shape)
-    return g if g.spec.dtype == to.dtype or not is_floating(to.dtype) else cast(g, dtype=to.dtype)
+    return g if g.spec.dtype == to.dtype or not to.floating else cast(g, dtype=to.dtype)
 
 
 # -- several tensors ---------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ masked_fill_ = op("masked_fill_", _masked_fill_spec, writes=("x",),
 def _bits(name: str, *operands: Operand) -> None:
     need_tensor(name, *operands)
     for x in operands:
-        if x is float or (isinstance(x, TensorSpec) and is_floating(x.dtype)):
+        if x is float or (isinstance(x, TensorSpec) and x.floating):
             raise NotImplementedError(f"{name} is not implemented for floating types, but got {x}: expected integers or bools")
 
 

@@ -11,7 +11,7 @@ from gradcore.ops.elementwise import eq, exp
 from gradcore.ops.movement import cast, expand, reshape, take_along_grad
 from gradcore.ops.op import op
 from gradcore.ops.shapes import need_float, with_workspace
-from gradcore.spec import TensorSpec, is_floating
+from gradcore.spec import TensorSpec
 
 Dims = tuple[int, ...]
 
@@ -23,7 +23,7 @@ def reduced(x: TensorSpec, dims: Dims, keepdim: bool) -> tuple[int, ...]:
 
 
 def _sum_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
-    return TensorSpec.of(reduced(x, dims, keepdim), x.dtype if is_floating(x.dtype) else np.int64)
+    return TensorSpec.of(reduced(x, dims, keepdim), x.dtype if x.floating else np.int64)
 
 
 def _mean_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
@@ -72,7 +72,7 @@ def _count(spec: TensorSpec, dims: Dims) -> int:
     return int(np.prod([spec.shape[d] for d in dims], dtype=np.int64))
 
 
-sum = op("sum", _sum_spec, x=lambda g, x_spec, dims: widen(g, x_spec, dims) if is_floating(x_spec.dtype) else None)
+sum = op("sum", _sum_spec, x=lambda g, x_spec, dims: widen(g, x_spec, dims) if x_spec.floating else None)
 mean = op("mean", _mean_spec, x=lambda g, x_spec, dims: widen(g * (1 / max(_count(x_spec, dims), 1)), x_spec, dims))
 
 

@@ -12,11 +12,11 @@ from gradcore.ops.movement import cat, narrow, reshape, slice_grad
 from gradcore.ops.op import op
 from gradcore.ops.reduce import reduced
 from gradcore.ops.shapes import need_float, same
-from gradcore.spec import TensorSpec, is_floating
+from gradcore.spec import TensorSpec
 
 
 def _whole(x: TensorSpec) -> Any:
-    return x.dtype if is_floating(x.dtype) else np.int64
+    return x.dtype if x.floating else np.int64
 
 
 def _cumsum_spec(x: TensorSpec, *, dim: int, reverse: bool = False) -> TensorSpec:
