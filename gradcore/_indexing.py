@@ -57,19 +57,22 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
             elementwise.add_(part, value)
         elif isinstance(value, Value):
             movement.copy_(part, _without_ones(value, part.spec.ndim))
+        elif isinstance(value, (np.ndarray, list, tuple)):
+            movement.copy_(part, _uploaded(value, x))
         else:
-            creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
-                part, upload(np.asarray(value, x.spec.dtype), x.storage.device, numbers=is_plain(value)))
+            creation.fill_(part, value)
         return
-    if not isinstance(value, Value):
-        value = upload(np.asarray(value, x.spec.dtype), x.storage.device, numbers=is_plain(value))
-    value = movement.cast_to(value, part.spec)
+    value = movement.cast_to(value if isinstance(value, Value) else _uploaded(value, x), part.spec)
     part, position, dim, count = _one_index(part, tensors)
     merged = _merged(part, dim, count)
     value = _without_ones(value, merged.spec.ndim - 1 + position.spec.ndim)
     (placing.add_at_ if accumulate else placing.put_)(merged, position, value, dim=dim)
     if merged.storage is not part.storage:
         movement.copy_(part, movement.reshape(merged, part.spec.shape))
+
+
+def _uploaded(values: Any, like: Any) -> Any:
+    return upload(np.asarray(values, like.spec.dtype), like.storage.device, numbers=is_plain(values))
 
 
 def _is_mask(item: Any) -> bool:

@@ -166,8 +166,7 @@ _seed = [DEFAULT_SEED]
 
 def default_generator(device: str | Device | None = None) -> Generator:
     """The device's default generator, created when first used."""
-    device = get_device(device)
-    device = device.compute
+    device = get_device(device).compute
     found: Generator | None = device.generator
     if found is None:
         # It is no layer's, though one be the first to draw.
