@@ -37,24 +37,27 @@ def _add_up(piece: Array, total: Array, part: Array, one: Array, row: Array) -> 
     np.add(total, part, total)
 
 
-def _scratch(x: Array, workspace: Array, temporaries: int, channels: int) -> tuple[list[Any], Any, Any]:
-    """Room for pieces of ``x`` and for vectors of one number for each channel; ones for a row; a number for each row."""
+def _scratch(x: Array, workspace: Array, channels: int) -> tuple[list[Any], Any, Any]:
+    """Room for a piece of ``x`` and for vectors of one number for each channel; ones for a row; a number for each row."""
     count = samples_at_once(x.shape)
     size, length = x.size // x.shape[0], x.size // max(x.shape[0] * x.shape[1], 1)
-    *parts, one, row = split_workspace(workspace, *[(count * size, x.dtype)] * temporaries,
-                                       *[(x.shape[1], x.dtype)] * channels, (length, x.dtype),
-                                       (count * x.shape[1], x.dtype))
+    *parts, one, row = split_workspace(workspace, (count * size, x.dtype), *[(x.shape[1], x.dtype)] * channels,
+                                       (length, x.dtype), (count * x.shape[1], x.dtype))
     one.fill(1)
     return parts, one, row
+
+
+def _scale(rstd: Array, weight: Array | None, factor: Array) -> None:
+    if weight is None:
+        factor[...] = rstd
+    else:
+        np.multiply(rstd, weight, factor)
 
 
 def _normalise(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array, factor: Array,
                term: Array) -> None:
     """out = x * factor + term, in forward and with the same bits in the recomputation in backward."""
-    if weight is None:
-        factor[...] = rstd
-    else:
-        np.multiply(rstd, weight, factor)
+    _scale(rstd, weight, factor)
     np.multiply(mean, factor, term)
     np.negative(term, term)
     if bias is not None:
@@ -68,7 +71,7 @@ def _normalise(x: Array, weight: Array | None, bias: Array | None, mean: Array, 
 def batch_norm(x: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
                out: Array, mean: Array, rstd: Array, workspace: Array, *, momentum: float, eps: float) -> None:
     count = x.size // x.shape[1]
-    (room, var, factor, term), one, row = _scratch(x, workspace, 1, 3)
+    (room, var, factor, term), one, row = _scratch(x, workspace, 3)
     mean.fill(0)
     for xs, in _blocks(x):
         _add_up(xs, mean, term, one, row)
@@ -103,7 +106,7 @@ def batch_norm_apply(x: Array, weight: Array | None, bias: Array | None, mean: A
 def batch_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
                     dbias: Array, workspace: Array, *, needs: Any) -> None:
     count = x.size // x.shape[1]
-    (room, part, own, slope, term), one, row = _scratch(x, workspace, 1, 4)
+    (room, part, own, slope, term), one, row = _scratch(x, workspace, 4)
     dweight.fill(0)
     dbias.fill(0)
     for gs, xs in _blocks(dy, x):
@@ -116,10 +119,7 @@ def batch_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
     if not needs[0]:
         return
     # dx = own * dy + slope * x + term, with the means of dy and of dy * hat subtracted, hat = (x - mean) * rstd.
-    if weight is None:
-        own[...] = rstd
-    else:
-        np.multiply(rstd, weight, own)
+    _scale(rstd, weight, own)
     np.multiply(dweight, rstd, slope)
     np.multiply(slope, own, slope)
     np.multiply(slope, -1.0 / count, slope)

@@ -64,9 +64,16 @@ def layer_norm_apply(x: Array, weight: Array | None, bias: Array | None, mean: A
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         y = outs[part]
-        np.subtract(xs[part], means[part], y)
-        np.multiply(y, rstds[part], y)
+        _to_hat(xs[part], means[part], rstds[part], y)
         _scale(y, weight, bias)
+
+
+def _to_hat(x: Array, mean: Array | None, rstd: Array, out: Array) -> None:
+    """(x - mean) * rstd, or x * rstd without a mean."""
+    if mean is not None:
+        np.subtract(x, mean, out)
+        x = out
+    np.multiply(x, rstd, out)
 
 
 def _scale(y: Array, weight: Array | None, bias: Array | None) -> None:
@@ -98,11 +105,7 @@ def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rs
         part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
-        if means is None:
-            np.multiply(xs[part], rstds[part], hat)
-        else:
-            np.subtract(xs[part], means[part], hat)
-            np.multiply(hat, rstds[part], hat)
+        _to_hat(xs[part], None if means is None else means[part], rstds[part], hat)
         np.multiply(g, hat, t)
         down = ones(len(g), x.dtype)
         # Without a bias there is one total.
@@ -182,8 +185,7 @@ def group_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
-        np.subtract(xs[part], means[part], hat)
-        np.multiply(hat, rstds[part], hat)
+        _to_hat(xs[part], means[part], rstds[part], hat)
         np.multiply(g, hat, t)
         for sums, terms in ((slopes, t), (levels, g)):
             np.matmul(terms.reshape(-1, one.size), one, out=sums[start * each:(start + len(g)) * each])
