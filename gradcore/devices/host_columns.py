@@ -67,7 +67,8 @@ def _pieces(images: int, depth: int, rows: int, width: int) -> Iterator[tuple[sl
 
 def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: Array, *, stride: Pair, padding: Pair,
            dilation: Pair, groups: int) -> None:
-    if stride == (1, 1) and not is_pointwise(weight.shape, stride, padding):
+    pointwise = is_pointwise(weight.shape, stride, padding)
+    if stride == (1, 1) and not pointwise:
         host_planes.conv2d(x, weight, bias, out, workspace, padding, dilation, groups)
         return
     n, _, rows, width = out.shape
@@ -76,7 +77,6 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
     images = x.reshape(n, groups, c, *x.shape[2:])
     outs = out.reshape(n, groups, o // groups, rows * width)
     room = workspace.view(x.dtype)
-    pointwise = is_pointwise(weight.shape, stride, padding)
     for part, start, count in _pieces(n, groups * c * kh * kw, rows, width):
         size = part.stop - part.start
         target = outs[part, :, :, start * width:(start + count) * width]
@@ -94,7 +94,8 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
 
 def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *, shape: tuple[int, ...], stride: Pair,
                       padding: Pair, dilation: Pair, groups: int) -> None:
-    if stride == (1, 1) and not is_pointwise(weight.shape, stride, padding):
+    pointwise = is_pointwise(weight.shape, stride, padding)
+    if stride == (1, 1) and not pointwise:
         host_planes.conv2d_input_grad(dy, weight, out, workspace, padding, dilation, groups)
         return
     n, _, rows, width = dy.shape
@@ -102,7 +103,7 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
     matrix = weight.reshape(groups, o // groups, c * kh * kw).swapaxes(1, 2)
     given = dy.reshape(n, groups, o // groups, rows * width)
     images = out.reshape(n, groups, c, *shape[2:])
-    if is_pointwise(weight.shape, stride, padding):
+    if pointwise:
         np.matmul(matrix, given, out=images.reshape(n, groups, c, -1))
         return
     out.fill(0)
