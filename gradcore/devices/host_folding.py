@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel, rows
 from gradcore.devices.host_pointwise import walk
-from gradcore.devices.kernels import split_workspace
+from gradcore.devices.kernels import folded_shape, split_workspace
 
 #: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
 _WIDE = 512
@@ -141,7 +141,7 @@ def _rank(x: Array, values: Array, indices: Array, start: int, length: int, desc
 def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
     """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
     whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
-    shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+    shape = folded_shape(x.shape, *dims)
     return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
 
 

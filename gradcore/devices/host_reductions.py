@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
-from gradcore.devices.kernels import split_workspace
+from gradcore.devices.kernels import folded_shape, split_workspace
 
 
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -58,7 +58,7 @@ def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], 
         return
     flat, top = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
     shifted = flat.reshape(x.shape)
-    folded = out.reshape([1 if d in dims else n for d, n in enumerate(x.shape)])
+    folded = out.reshape(folded_shape(x.shape, *dims))
     np.amax(x, axis=dims, out=folded, keepdims=True)
     # Infinite extremes are replaced by 0, since shifting by them would give NaN.
     np.copyto(folded, 0, where=np.isinf(folded))

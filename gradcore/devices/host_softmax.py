@@ -5,19 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel, rows
-from gradcore.devices.kernels import split_workspace
-
-
-def _folded_shape(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """``shape`` with one dimension folded to 1."""
-    return tuple(1 if d == dim else n for d, n in enumerate(shape)) if shape else ()
+from gradcore.devices.kernels import folded_shape, split_workspace
 
 
 @kernel
 def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
         return
-    fold = workspace.view(x.dtype).reshape(_folded_shape(x.shape, dim))
+    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
     np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
     np.subtract(x, fold, out)
     np.exp(out, out)
@@ -29,7 +24,7 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
 def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
         return
-    fold = workspace.view(x.dtype).reshape(_folded_shape(x.shape, dim))
+    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
     np.multiply(dy, x, out)
     np.sum(out, axis=dim if x.ndim else None, out=fold, keepdims=True)
     np.subtract(dy, fold, out)
@@ -45,7 +40,7 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     last = dim == x.ndim - 1 or not x.ndim
     room = min(x.size, rows(width) * width) if last else x.size
     exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
-    fold = folded.reshape(_folded_shape(x.shape, dim))
+    fold = folded.reshape(folded_shape(x.shape, dim))
     np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
     np.subtract(x, fold, out)
     if last:
@@ -66,7 +61,7 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
 def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
         return
-    fold = workspace.view(x.dtype).reshape(_folded_shape(x.shape, dim))
+    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
     np.sum(dy, axis=dim if x.ndim else None, out=fold, keepdims=True)
     np.exp(x, out)
     np.multiply(out, fold, out)

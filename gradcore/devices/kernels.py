@@ -17,6 +17,11 @@ def split_workspace(workspace: Any, *pieces: tuple[int, Any]) -> list[Any]:
     return arrays
 
 
+def folded_shape(shape: tuple[int, ...], *dims: int) -> tuple[int, ...]:
+    """``shape`` with these dimensions folded to 1."""
+    return tuple([1 if d in dims else n for d, n in enumerate(shape)])
+
+
 def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
     """The view of an array for a normalised basic index; see ``ops.movement``."""
     key: list[Any] = []
