@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.backward import run_backward
+from gradcore.engine.below import slot_of
 from gradcore.engine.modes import no_grad
 from gradcore.engine.value import Value
 from gradcore.functional import tensor
@@ -50,11 +51,11 @@ def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: fl
         seeds = _directions(output.spec.numel, fast_mode, rng)
         analytic: dict[int, list[Array]] = {k: [] for k in checked}
         for seed in seeds:
-            captures: Any = {(id(inputs[k].edge[0]), inputs[k].edge[1]): [None] for k in checked}
+            captures: Any = {slot_of(inputs[k]): [None] for k in checked}
             run_backward([output], [tensor(seed.reshape(output.spec.shape))], retain_graph=True, create_graph=False,
                          captures=captures)
             for k in checked:
-                g = captures[id(inputs[k].edge[0]), inputs[k].edge[1]][0]
+                g = captures[slot_of(inputs[k])][0]
                 slopes = np.zeros(inputs[k].spec.numel) if g is None else _flat(g)
                 analytic[k].append(directions[k] @ slopes if fast_mode else slopes)
         for k in checked:
@@ -91,7 +92,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
     def gradients(*values: Any) -> tuple[Any, ...]:
         given, cotangents = values[:len(inputs)], values[len(inputs):]
         outputs = _outputs(func, given)
-        captures: Any = {(id(given[k].edge[0]), given[k].edge[1]): [None] for k in wanted}
+        captures: Any = {slot_of(given[k]): [None] for k in wanted}
         run_backward(outputs, cotangents, retain_graph=True, create_graph=True, captures=captures)
         # A zero with a graph that leads to all inputs.
         nothing = sum(given[k].reshape(-1)[:0].sum() for k in wanted)
