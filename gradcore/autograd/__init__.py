@@ -60,8 +60,8 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
     """The gradients of ``outputs`` with respect to ``inputs``, returned and not accumulated.
 
     ``outputs`` and ``inputs`` are each a tensor or an iterable of tensors, such as the values of a dict; each may be a
-    :class:`~gradcore.autograd.graph.GradientEdge`. ``only_inputs``
-    changes nothing, as in PyTorch; ``is_grads_batched`` raises NotImplementedError.
+    :class:`~gradcore.autograd.graph.GradientEdge`. ``only_inputs`` changes nothing, as in PyTorch; ``is_grads_batched`` raises
+    NotImplementedError.
 
     Raises RuntimeError for an input that the outputs do not depend on; with ``allow_unused`` its gradient is None, with
     ``materialize_grads`` zeros, which require a gradient if ``create_graph``. Raises RuntimeError for empty ``inputs``.

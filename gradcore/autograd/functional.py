@@ -55,8 +55,7 @@ def jacobian(func: Function, inputs: Tensors, create_graph: bool = False, strict
     """The derivative of each output y with respect to each input x: [*y.shape, *x.shape].
 
     It takes a backward pass for each element of the outputs. ``vectorize`` changes nothing. Raises NotImplementedError for
-    another
-    ``strategy``.
+    another ``strategy``.
     """
     if strategy != "reverse-mode":
         raise NotImplementedError(f"jacobian(strategy={strategy!r}): only 'reverse-mode' is supported")
