@@ -147,16 +147,15 @@ class Tracing:
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
         self.guards = self._all_guards(trace, ran[0])
-        shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
-        known = {id(t) for guard in self.guards for t in guard.values()}
-        read = {t.storage.serial for t in inputs} | {t.storage.serial for guard in self.guards for t in guard.values()}
+        referred = [t for guard in self.guards for t in guard.values()]
+        known, read = {id(t) for t in referred}, {t.storage.serial for t in (*inputs, *referred)}
         if read & {ran[0].before.get(leaf) for leaf in (*trace.slots.values(), *trace.presence)}:
             trace.obstacles.append("a gradient that it reads lies in the memory of an argument, or of another tensor")
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
             trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard checks: detach it")
-        if any(_has_graph_since(ran[0].log.first, t) for guard in self.guards for t in guard.values()):
+        if any(_has_graph_since(ran[0].log.first, t) for t in referred):
             trace.obstacles.append("it writes what has a graph to a tensor that it refers to: write it detached, or return it")
-        if shared:
+        if {id(t.storage) for t in inputs} & {id(t.storage) for t in referred}:
             trace.obstacles.append("the function also refers to an argument in another way")
         return trace
 
