@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.device import Device
 from gradcore.devices.kernels import check_bounds
-from gradcore.engine.owners import is_plain, upload
+from gradcore.engine.owners import made_of_numbers, upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import creation, elementwise, movement, placing, pointwise
@@ -72,7 +72,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
 
 
 def _uploaded(values: Any, like: Any) -> Any:
-    return upload(np.asarray(values, like.spec.dtype), like.storage.device, numbers=is_plain(values))
+    return upload(np.asarray(values, like.spec.dtype), like.storage.device, numbers=made_of_numbers(values))
 
 
 def _is_mask(item: Any) -> bool:
@@ -175,7 +175,7 @@ def _item(item: Any) -> Any:
     if not isinstance(item, Value):
         array = np.asarray(item)
         if array.dtype.kind == "b":
-            return _Mask(array, is_plain(item))
+            return _Mask(array, made_of_numbers(item))
     return item
 
 
@@ -202,7 +202,7 @@ def _index_tensor(item: Any, length: int, device: Device) -> Any:
                    f"{item!r}")
     if array.size:
         check_bounds(int(array.min()), int(array.max()), length, True)
-    return upload(array.astype(np.int64), device, numbers=is_plain(item))
+    return upload(array.astype(np.int64), device, numbers=made_of_numbers(item))
 
 
 def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:

@@ -36,11 +36,11 @@ def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", 
     return value
 
 
-def is_plain(data: Any, depth: int = 4) -> bool:
+def made_of_numbers(data: Any, depth: int = 4) -> bool:
     """Is it made of Python numbers only, as far as guards look? A trace treats these as constants, with guards on where they
     came from."""
     if isinstance(data, (list, tuple)):
-        return depth > 0 and len(data) <= MOST and all(is_plain(x, depth - 1) for x in data)
+        return depth > 0 and len(data) <= MOST and all(made_of_numbers(x, depth - 1) for x in data)
     return type(data) in (int, bool, float, range)
 
 

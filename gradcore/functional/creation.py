@@ -12,7 +12,7 @@ from gradcore.arguments import warn
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
-from gradcore.engine.owners import borrow, is_plain, is_traced, send, upload
+from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
@@ -79,7 +79,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         warn("To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
              "sourceTensor.detach().clone().requires_grad_(True), rather than tensor(sourceTensor).")
     device = device_of_new(device)
-    constant, data = is_traced(device) and is_plain(data), _read(data)
+    constant, data = is_traced(device) and made_of_numbers(data), _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))
     try:
         values = np.asarray(data)
