@@ -128,7 +128,7 @@ def draw(program: Program, found: Plan | None = None) -> str:
     for box in there:
         lines.append(
             f'<rect x="{x(box.first):.1f}" y="{y(box.offset + box.nbytes):.1f}" width="{x(box.end) - x(box.first):.1f}" '
-            f'height="{y(box.offset) - y(box.offset + box.nbytes):.1f}" fill="{COLOURS.get(box.role, "#999999")}" '
+            f'height="{y(box.offset) - y(box.offset + box.nbytes):.1f}" fill="{_colour(box.role)}" '
             f'stroke="#fff" stroke-width="0.5"><title>{_safe(_words(box))}</title></rect>')
     lines += [
         *_axes(count, top, x, y), *_legend(there),
@@ -167,6 +167,10 @@ def _axes(count: int, top: int, x: Callable[[int], float], y: Callable[[int], fl
           "address in the arena</text>"
 
 
+def _colour(role: str) -> str:
+    return COLOURS.get(role, "#999999")
+
+
 def _roles(there: list[Box]) -> list[str]:
     roles = {box.role for box in there}
     return [role for role in COLOURS if role in roles] + sorted(roles - COLOURS.keys())
@@ -175,7 +179,7 @@ def _roles(there: list[Box]) -> list[str]:
 def _legend(there: list[Box]) -> Iterator[str]:
     at = _LEFT
     for role in _roles(there):
-        yield f'<path d="M{at} 30h12v12h-12z" fill="{COLOURS.get(role, "#999999")}"/>'
+        yield f'<path d="M{at} 30h12v12h-12z" fill="{_colour(role)}"/>'
         yield f'<text x="{at + 17}" y="40">{_safe(role)}</text>'
         at += 40 + 7 * len(role)
 
@@ -209,7 +213,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
                 text.append(" ")
             else:
                 role = max(shares, key=lambda role: shares[role])
-                text.append(_MARKS.get(role, _OTHER), style=COLOURS.get(role, "#999999"))
+                text.append(_MARKS.get(role, _OTHER), style=_colour(role))
         text.append("\n")
     text.append(f"{'':11}└{'─' * columns}\n")
     text.append(_along(program, columns, count) + "\n")
@@ -220,7 +224,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
         entry = f"{_MARKS.get(role, _OTHER)} {_clean(role)}  "
         text.append("\n" if room < len(entry) <= width else "")
         room = (width if room < len(entry) else room) - len(entry)
-        text.append(entry, style=COLOURS.get(role, "#999999"))
+        text.append(entry, style=_colour(role))
     given = sum(bool(box.heir) for box in there)
     places = f" ({len(there) - given} places)" if given else ""
     text.append(f"\n{len(there)} buffers{places}, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")
