@@ -122,9 +122,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     if apart or taken_apart(target):
         raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
                            "enabled. Either create it outside of no_grad, or clone() it before the write.")
-    if not recorded:
-        return
-    if not base.spec.contiguous:
+    if recorded and not base.spec.contiguous:
         _give_base(name, base)
 
 
