@@ -18,7 +18,7 @@ _EPS, _COEFFICIENTS = 1e-7, (3.4445, -4.7750, 2.0315)
 
 
 def _check(**options: Any) -> None:
-    """PyTorch's checks, with its messages: an underscore is a space. Raises ValueError."""
+    """PyTorch's checks, with its messages: two underscores are a space. Raises ValueError."""
     for name, value in options.items():
         if not isinstance(value, Tensor) and not value >= 0.0:
             raise ValueError(f"{name.replace('__', ' ')} should be >= 0 but is: {value}")

@@ -83,7 +83,7 @@ class Optimizer(StateHooks):
             raise ValueError("all optimizer param groups should be with/without names. cannot add param group "
                              f"{'with' if has_names else 'without'} names to the optimizer")
         params = [p[1] if isinstance(p, tuple) else p for p in params]
-        seen = {id(p) for group in self.param_groups for p in group["params"]}
+        seen = {id(p) for p in self._parameters()}
         for p in params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
@@ -99,6 +99,7 @@ class Optimizer(StateHooks):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to None, or fill them with zeros."""
+        # Without another method, which a trace would take to read the groups for an update.
         for group in self.param_groups:
             for p in group["params"]:
                 if set_to_none:

@@ -14,6 +14,10 @@ def rate_of(group: Group, key: str = "lr") -> float:
     return float(group[key])
 
 
+def rates_of(optimizer: Optimizer) -> list[float]:
+    return [rate_of(group) for group in optimizer.param_groups]
+
+
 def set_rate(group: Group, rate: float) -> None:
     """Set the learning rate of a group; a tensor is written in place, since a captured program keeps reading it."""
     if isinstance(group["lr"], Tensor):
@@ -79,7 +83,7 @@ class LRScheduler:
     def _set(self, rates: list[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             set_rate(group, rate)
-        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+        self._last_lr = rates_of(self.optimizer)
 
     def get_last_lr(self) -> list[float]:
         """The rates that were set last, one per group."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
-from gradcore.optim.lr_scheduler.base import LRScheduler, rate_of
+from gradcore.optim.lr_scheduler.base import LRScheduler, rates_of
 from gradcore.optim.optimizer import Optimizer
 
 
@@ -27,7 +27,7 @@ class _Factor(LRScheduler):
         raise NotImplementedError
 
     def get_lr(self) -> list[float]:
-        rates = [rate_of(group) for group in self.optimizer.param_groups]
+        rates = rates_of(self.optimizer)
         if self._keeps and not self._step_count and self.last_epoch:
             return rates
         floor, now = self._floor, self._factor(self.last_epoch)
@@ -215,7 +215,7 @@ class MultiplicativeLR(LambdaLR):
     """The rate is multiplied by lr_lambda(epoch) at every step but the first, with one function or one per group."""
 
     def get_lr(self) -> list[float]:
-        rates = [rate_of(group) for group in self.optimizer.param_groups]
+        rates = rates_of(self.optimizer)
         if not self._step_count:
             return rates
         return [rate * fn(self.last_epoch) for rate, fn in zip(rates, self.lr_lambdas, strict=True)]

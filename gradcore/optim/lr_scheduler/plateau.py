@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of, set_rate
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of, rates_of, set_rate
 from gradcore.optim.optimizer import Optimizer
 
 
@@ -45,7 +45,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.num_bad_epochs = 0
         self.cooldown_counter = 0
         self.last_epoch = 0
-        self._last_lr = [rate_of(group) for group in optimizer.param_groups]
+        self._last_lr = rates_of(optimizer)
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Record the metric of one more epoch, a number or a tensor with one element."""
@@ -63,7 +63,7 @@ class ReduceLROnPlateau(LRScheduler):
             self._reduce()
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
-        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+        self._last_lr = rates_of(self.optimizer)
 
     def _is_better(self, figure: float) -> bool:
         sign = 1 if self.mode == "min" else -1

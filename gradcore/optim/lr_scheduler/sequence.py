@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of, set_rate
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rates_of, set_rate
 from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from gradcore.optim.optimizer import Optimizer
 
@@ -26,7 +26,7 @@ class _Several(LRScheduler):
 
 
 def _checked(name: str, schedulers: Sequence[LRScheduler], optimizer: Optimizer) -> list[LRScheduler]:
-    """Check the schedules. Raises ValueError for none, for another optimizer's, and for one that needs a metric."""
+    """The schedules. Raises ValueError for one of another optimizer, and for one that needs a metric."""
     for k, scheduler in enumerate(schedulers):
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError(f"{name} does not support `ReduceLROnPlateau`, whose step() needs a metric, but got one at index "
@@ -45,12 +45,12 @@ class ChainedScheduler(_Several):
             raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got none")
         self.optimizer = need_optimizer(optimizer or schedulers[0].optimizer)
         self._schedulers = _checked("ChainedScheduler", schedulers, self.optimizer)
-        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+        self._last_lr = rates_of(self.optimizer)
 
     def step(self, epoch: int | None = None) -> None:
         for scheduler in self._schedulers:
             scheduler.step(epoch)
-        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+        self._last_lr = rates_of(self.optimizer)
 
 
 class SequentialLR(_Several):
