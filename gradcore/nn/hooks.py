@@ -149,6 +149,12 @@ def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) 
     return handle
 
 
+def key_of(module: Any, kind: Any, name: str) -> int | None:
+    """The key of the forward pre-hook of class ``kind`` that computes the parameter ``name``; None if there is none."""
+    entries = {} if module._hooks is None else module._hooks.before
+    return next((key for key, (hook, _) in entries.items() if isinstance(hook, kind) and hook.name == name), None)
+
+
 class _Watch:
     """Collects the gradients of one call, by two identity nodes: one on the inputs, and one on the outputs."""
 

@@ -8,7 +8,7 @@ from gradcore import functional
 from gradcore._random import randn
 from gradcore.engine.modes import no_grad
 from gradcore.functional.similarity import normalize
-from gradcore.nn.module import Module
+from gradcore.nn.hooks import key_of
 from gradcore.nn.parameter import Parameter
 from gradcore.ops import movement
 
@@ -78,7 +78,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
     if n_power_iterations <= 0:
         raise ValueError("Expected n_power_iterations to be positive, but got n_power_iterations="
                          f"{n_power_iterations}")
-    if _entry(module, name) is not None:
+    if key_of(module, _SpectralNorm, name) is not None:
         raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
     weight = module.get_parameter(name)
     hook = _SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim % weight.spec.ndim, eps)
@@ -95,19 +95,14 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
 
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     """Make the weight a plain parameter again. Raises ValueError if :func:`spectral_norm` was not applied."""
-    key = _entry(module, name)
+    key = key_of(module, _SpectralNorm, name)
     if key is None:
         raise ValueError(f"spectral_norm of '{name}' not found in {module}")
-    hook, _ = module.__dict__["_hooks"].before.pop(key)
+    hooks = module._hooks.before
     with no_grad():
-        weight = Parameter(hook.weight(module, 0))
-    del module.__dict__[name]
+        weight = Parameter(hooks[key][0].weight(module, 0))
+    del hooks[key], module.__dict__[name]
     for part in ("orig", "u", "v"):
         delattr(module, f"{name}_{part}")
     module.register_parameter(name, weight)
     return module
-
-
-def _entry(module: Module, name: str) -> int | None:
-    entries = module.__dict__["_hooks"].before if "_hooks" in module.__dict__ else {}
-    return next((key for key, (hook, _) in entries.items() if isinstance(hook, _SpectralNorm) and hook.name == name), None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
+from gradcore.nn.hooks import key_of
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.ops import elementwise
@@ -42,7 +43,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
     The weight is v * g / ||v||, and part of the graph. Raises RuntimeError if it is already applied.
     """
-    if any(isinstance(hook, _WeightNorm) and hook.name == name for hook in _hooks(module)):
+    if key_of(module, _WeightNorm, name) is not None:
         raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
     weight = module.get_parameter(name)
     hook = _WeightNorm(name, dim)
@@ -57,20 +58,16 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     return module
 
 
-def remove_weight_norm(module: Module, name: str = "weight") -> Module:
+def remove_weight_norm(module: Any, name: str = "weight") -> Any:
     """Make the weight a plain parameter again. Raises ValueError if :func:`weight_norm` was not applied."""
-    entries = module.__dict__["_hooks"].before if "_hooks" in module.__dict__ else {}
-    for key, (hook, _) in list(entries.items()):
-        if isinstance(hook, _WeightNorm) and hook.name == name:
-            with no_grad():
-                weight = Parameter(hook.weight(module))
-            del entries[key], module.__dict__[name]
-            delattr(module, f"{name}_g")
-            delattr(module, f"{name}_v")
-            module.register_parameter(name, weight)
-            return module
-    raise ValueError(f"weight_norm of '{name}' not found in {module}")
-
-
-def _hooks(module: Module) -> list[Any]:
-    return [hook for hook, _ in module.__dict__["_hooks"].before.values()] if "_hooks" in module.__dict__ else []
+    key = key_of(module, _WeightNorm, name)
+    if key is None:
+        raise ValueError(f"weight_norm of '{name}' not found in {module}")
+    hooks = module._hooks.before
+    with no_grad():
+        weight = Parameter(hooks[key][0].weight(module))
+    del hooks[key], module.__dict__[name]
+    delattr(module, f"{name}_g")
+    delattr(module, f"{name}_v")
+    module.register_parameter(name, weight)
+    return module
