@@ -12,7 +12,7 @@ from gradcore.engine.dispatch import fresh
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SCOPES, local
 from gradcore.engine.tracer import Tracer
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, value_over
 from gradcore.events import BORROW, TAGS, Network, Tag
 from gradcore.spec import TensorSpec, category
 
@@ -105,7 +105,7 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
     tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None,
                          scope.network))
     block = device.ledger.adopt(device.foreign(values, spec.span[1]), device.stream, tag)
-    return make_value(Storage(device, block), spec, device.array(block, spec), None)
+    return value_over(Storage(device, block), spec)
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None, network: Network | None = None) -> None:

@@ -55,6 +55,11 @@ def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None
     return value
 
 
+def value_over(storage: Storage, spec: TensorSpec) -> Any:
+    """A tensor without a graph that shows bytes of ``storage``."""
+    return make_value(storage, spec, storage.device.array(storage.block, spec), None)
+
+
 def tensors_in(x: Any) -> Iterator[Any]:
     """The tensors in nested dicts, lists and tuples, in order."""
     if isinstance(x, Value):

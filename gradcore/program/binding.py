@@ -12,7 +12,7 @@ from gradcore.devices.calls import Changing, KernelCall
 from gradcore.devices.device import Device
 from gradcore.devices.turns import is_shared
 from gradcore.engine.node import Leaf
-from gradcore.engine.value import make_value
+from gradcore.engine.value import value_over
 from gradcore.events import TAGS
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
@@ -181,8 +181,7 @@ class Binding:
 
     def shown(self, x: Operand) -> Any:
         """A tensor over a made or captured buffer, without a copy."""
-        storage = self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self.part(x.buffer)
-        return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
+        return value_over(self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self.part(x.buffer), x.spec)
 
     def copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
         """For the copy of an output: the spec of its bytes, their tag and their array. Computed once for each arena."""

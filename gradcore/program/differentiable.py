@@ -15,7 +15,7 @@ from gradcore.engine.dispatch import fresh
 from gradcore.engine.hooks import hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
-from gradcore.engine.value import Edge, make_value
+from gradcore.engine.value import Edge, value_over
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
 from gradcore.memory.arena import Range
@@ -173,8 +173,7 @@ class Differentiable:
 
     def _read_later(self) -> list[Any]:
         """The captured tensors that the second part reads, which must not be written to in between."""
-        storages = [(self.trace.storages[b], spec) for b, spec in self._later]
-        return [make_value(storage, spec, storage.device.array(storage.block, spec), None) for storage, spec in storages]
+        return [value_over(self.trace.storages[b], spec) for b, spec in self._later]
 
     def give_back(self, replay: Replay) -> None:
         replay.release()

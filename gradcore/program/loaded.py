@@ -15,7 +15,7 @@ from gradcore import functional, optim
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.modes import no_grad
 from gradcore.engine.state import scoped
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
 from gradcore.program.capture import replay_of
 from gradcore.program.files import Shipment, read_program
@@ -66,7 +66,7 @@ class LoadedProgram:
             storages[b] = self.state[name].storage
         leaves = []
         for name, x in shipment.leaves:
-            leaf = make_value(storages[x.buffer], x.spec, device.array(storages[x.buffer].block, x.spec), None)
+            leaf = value_over(storages[x.buffer], x.spec)
             leaf.requires_grad = True
             leaf.edge[0].path = name
             leaves.append(leaf)
@@ -160,8 +160,7 @@ class LoadedProgram:
             raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
         with no_grad():
             whole = functional.empty(nbytes, dtype=np.uint8, device=self.device)
-            found = make_value(whole.storage, x.spec, self.device.array(whole.storage.block, x.spec), None)
-            return found.copy_(t)
+            return value_over(whole.storage, x.spec).copy_(t)
 
     def _check_gradients(self) -> None:
         for leaf, wanted in self._trace.presence.items():
