@@ -134,8 +134,7 @@ class Call:
             raise TypeError(f"{op.name}(): expected tensors, but got operands "
                             + ", ".join(getattr(s, "__name__", str(s)) for s in inputs))
         listed = isinstance(inferred, tuple)
-        if not isinstance(inferred, Inferred):
-            inferred = Inferred(inferred if listed else (inferred,))
+        inferred = Inferred.of(inferred)
         self.specs: tuple[TensorSpec, ...] = inferred.outputs
         #: Does the op return a tuple?
         self.several = listed or max(len(op.outputs), len(self.specs)) > 1

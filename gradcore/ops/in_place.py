@@ -17,8 +17,7 @@ from gradcore.spec import TensorSpec
 def _into(base: Op) -> Any:
     @functools.wraps(base.infer)
     def infer(x: TensorSpec, *others: Any, **attrs: Any) -> TensorSpec:
-        result = base.infer(x, *others, **attrs)
-        spec = result.outputs[0] if isinstance(result, Inferred) else result
+        spec = Inferred.of(base.infer(x, *others, **attrs)).outputs[0]
         if not isinstance(x, TensorSpec):
             raise TypeError(f"{base.name}_ writes its first operand, which must be a tensor, but got {x.__name__}")
         return written_into(x, spec)

@@ -51,6 +51,11 @@ class Inferred:
     workspace: int | None = None
     library: int = 0
 
+    @classmethod
+    def of(cls, result: Any) -> Inferred:
+        """What a shape rule returned, which may be a single spec, or a tuple of them."""
+        return result if isinstance(result, cls) else cls(result if isinstance(result, tuple) else (result,))
+
 
 @dataclass(frozen=True)
 class Rule:

@@ -38,9 +38,9 @@ def _normal_spec(state: TensorSpec, mean: type, std: type, *, shape: tuple[int, 
 def _filled(infer: Any, name: str) -> Any:
     def spec(x: TensorSpec, state: TensorSpec, first: type, second: type) -> Inferred:
         need_float(name, x=x)
-        drawn = infer(state, first, second, shape=x.shape, dtype=x.dtype)
+        drawn = Inferred.of(infer(state, first, second, shape=x.shape, dtype=x.dtype))
         # First of all the state to draw from: the generator moves on before, since other threads draw meanwhile.
-        return Inferred((), workspace=STATE.nbytes + ((drawn.workspace or 0) if isinstance(drawn, Inferred) else 0))
+        return Inferred((), workspace=STATE.nbytes + (drawn.workspace or 0))
 
     return spec
 

@@ -136,8 +136,7 @@ class _Check:
             options["shape"] = dy.shape
         elif forward == "adaptive_avg_pool2d":
             options["size"] = dy.shape[2:]
-        found = op.infer(*others, **options)
-        found = found.outputs[0] if isinstance(found, Inferred) else found
+        found = Inferred.of(op.infer(*others, **options)).outputs[0]
         if found.shape != dy.shape or (op.view and not fits(found, others[at].nbytes)):
             raise SpecError(f"{forward} of {others[at]} makes {found}, but the cotangent is {dy}")
 
@@ -163,8 +162,7 @@ class _Check:
             options = [{**options[0], "ceil_mode": up} for up in (False, True)]
         wrong = None
         for some in options:
-            found = forward.infer(*[None if s is type(None) else s for s in operands], **some)
-            found = found if isinstance(found, Inferred) else Inferred(found if isinstance(found, tuple) else (found,))
+            found = Inferred.of(forward.infer(*[None if s is type(None) else s for s in operands], **some))
             made = dict(zip(forward.outputs, found.outputs, strict=True)) | dict(found.aux)
             made |= {"dy": found.outputs[0], "dlast": found.outputs[-1]}
             wrong = next((f"{n} is {given[n]}, but {name} makes {s}" for n, s in made.items()
