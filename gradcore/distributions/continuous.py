@@ -14,10 +14,6 @@ from gradcore.distributions.distribution import Distribution, broadcast, filled
 _LOG_TWO_PI = math.log(2 * math.pi)
 
 
-def _uniform(like: Any, shape: tuple[int, ...]) -> Any:
-    return rand(*shape, dtype=like.dtype, device=like.device)
-
-
 class LocationScale(Distribution):
     """Base of distributions that are symmetric about ``loc``, with width ``scale``."""
 
@@ -49,8 +45,7 @@ class Normal(LocationScale):
         return self.scale.square()
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        drawn = randn(*self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
-        return self.loc + drawn * self.scale
+        return self.loc + self._drawn(randn, self.loc, sample_shape) * self.scale
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)
@@ -76,7 +71,7 @@ class Laplace(LocationScale):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         # In (-1/2, 1/2], since -1/2 would give log(0).
-        u = 0.5 - _uniform(self.loc, self._extended_shape(sample_shape))
+        u = 0.5 - self._drawn(rand, self.loc, sample_shape)
         return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
 
     def log_prob(self, value: Any) -> Any:
@@ -121,7 +116,7 @@ class Exponential(Distribution):
         return self.rate.pow(-2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return -functional.log1p(-_uniform(self.rate, self._extended_shape(sample_shape))) / self.rate
+        return -functional.log1p(-self._drawn(rand, self.rate, sample_shape)) / self.rate
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)
@@ -169,7 +164,7 @@ class Uniform(Distribution):
         return (self.high - self.low).square() / 12
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self.low + _uniform(self.low, self._extended_shape(sample_shape)) * (self.high - self.low)
+        return self.low + self._drawn(rand, self.low, sample_shape) * (self.high - self.low)
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)

@@ -46,7 +46,7 @@ class Geometric(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
-            u = rand(*self._extended_shape(sample_shape), dtype=self.probs.dtype, device=self.probs.device)
+            u = self._drawn(rand, self.probs, sample_shape)
             least = float(finfo(self.probs.dtype).tiny)
             return functional.floor(u.clamp(min=least).log() / functional.log1p(-self.probs))
 

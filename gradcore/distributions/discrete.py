@@ -130,13 +130,9 @@ class Categorical(Distribution):
         return self.probs.shape
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        shape = self._extended_shape(sample_shape)
-        count = 1
-        for n in sample_shape:
-            count *= n
         with no_grad():
             rows = self.probs.detach().reshape(-1, self.probs.shape[-1])
-            return multinomial(rows, count, True).t().reshape(shape)
+            return multinomial(rows, math.prod(sample_shape), True).t().reshape(self._extended_shape(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)

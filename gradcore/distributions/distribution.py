@@ -113,6 +113,10 @@ class Distribution:
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> tuple[int, ...]:
         return (*sample_shape, *self._batch_shape, *self._event_shape)
 
+    def _drawn(self, draw: Callable[..., Any], like: Any, sample_shape: Sequence[int]) -> Any:
+        """What ``rand`` or ``randn`` draws for samples, with the dtype and on the device of a parameter."""
+        return draw(*self._extended_shape(sample_shape), dtype=like.dtype, device=like.device)
+
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The distribution with its parameters expanded, as views, to ``batch_shape``."""
         made = copy.copy(self) if _instance is None else _instance

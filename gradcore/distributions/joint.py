@@ -133,7 +133,7 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.square().sum(-1)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        drawn = randn(*self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        drawn = self._drawn(randn, self.loc, sample_shape)
         return self.loc + (self.scale_tril @ drawn.unsqueeze(-1)).squeeze(-1)
 
     def _half_log_det(self) -> Any:

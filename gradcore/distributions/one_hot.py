@@ -110,7 +110,7 @@ class LogitRelaxedBernoulli(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         probs = away_from_ends(self.probs)
-        u = away_from_ends(rand(*self._extended_shape(sample_shape), dtype=probs.dtype, device=probs.device))
+        u = away_from_ends(self._drawn(rand, probs, sample_shape))
         return (u.log() - functional.log1p(-u) + probs.log() - functional.log1p(-probs)) / self.temperature
 
     def log_prob(self, value: Any) -> Any:
@@ -148,7 +148,7 @@ class ExpRelaxedCategorical(_OfCategories):
         super().__init__(probs, logits, validate_args)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        u = away_from_ends(rand(*self._extended_shape(sample_shape), dtype=self.logits.dtype, device=self.logits.device))
+        u = away_from_ends(self._drawn(rand, self.logits, sample_shape))
         scores = (self.logits - (-u.log()).log()) / self.temperature
         return scores - functional.logsumexp(scores, dim=-1, keepdim=True)
 

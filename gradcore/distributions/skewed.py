@@ -114,7 +114,7 @@ class Cauchy(LocationScale):
         return filled(self.loc, math.inf)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        u = rand(*self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        u = self._drawn(rand, self.loc, sample_shape)
         return self.loc + functional.tan(math.pi * (u - 0.5)) * self.scale
 
     def log_prob(self, value: Any) -> Any:
