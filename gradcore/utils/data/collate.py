@@ -54,9 +54,7 @@ def default_convert(data: Any) -> Any:
 
     Strings, Python's numbers and other objects stay as they are.
     """
-    if isinstance(data, np.ndarray) and data.dtype.kind not in "SUO":
-        return functional.as_tensor(data)
-    if isinstance(data, np.generic) and not isinstance(data, (str, bytes)):
+    if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in "SUO":
         return functional.as_tensor(data)
     if isinstance(data, Mapping):
         return _mapping(data, {key: default_convert(part) for key, part in data.items()})

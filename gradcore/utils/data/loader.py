@@ -20,7 +20,7 @@ from gradcore.engine.state import scoped
 from gradcore.ops import movement
 from gradcore.utils.data.collate import default_collate, default_convert, pinned
 from gradcore.utils.data.dataset import IterableDataset, Subset, TensorDataset
-from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
+from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, grouped
 
 #: Attributes that other ones were made from.
 _FIXED = frozenset(("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"))
@@ -119,7 +119,7 @@ class DataLoader:
             return self._in_turn()
         keys = self.sampler if self.batch_sampler is None else self.batch_sampler
         batched = self.batch_sampler is not None and self.collate_fn is default_collate
-        if batched and type(_whole(self.dataset)) is TensorDataset:
+        if batched and type(_behind(self.dataset)[0]) is TensorDataset:
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
         found = _ReadAhead(read, keys, self) if self.num_workers else map(read, keys)
@@ -131,20 +131,13 @@ class DataLoader:
             return self.collate_fn(samples)
 
     def _samples(self, indices: list[int]) -> list[Any]:
-        dataset = self.dataset
-        while type(dataset) is Subset:
-            dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
+        dataset, indices = _behind(self.dataset, indices)
         several = getattr(dataset, "__getitems__", None)
         return list(several(indices)) if callable(several) else [dataset[k] for k in indices]
 
     def _in_turn(self) -> Iterator[Any]:
-        samples = iter(self.dataset)
-        if self.batch_size is None:
-            yield from map(self._collated, samples)
-            return
-        while batch := list(islice(samples, self.batch_size)):
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield self._collated(batch)
+        yield from map(self._collated, self.dataset if self.batch_size is None else
+                       grouped(self.dataset, self.batch_size, self.drop_last))
 
 
 class _Epoch(Iterator[Any]):
@@ -161,17 +154,16 @@ class _Epoch(Iterator[Any]):
         return len(self._loader)
 
 
-def _whole(dataset: Any) -> Any:
-    """The data set behind a subset, or a subset of a subset."""
+def _behind(dataset: Any, indices: Iterable[int] = ()) -> tuple[Any, Any]:
+    """The data set behind a subset, or a subset of a subset, and the indices there of samples with these."""
     while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return dataset
+        dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
+    return dataset, indices
 
 
 def _rows(dataset: Any, indices: list[int]) -> list[Any]:
     """The collated rows of a TensorDataset, or of a subset of one, with one copy per tensor."""
-    while type(dataset) is Subset:
-        dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
+    dataset, indices = _behind(dataset, indices)
     with scoped(role="input"):
         where = np.asarray(indices, np.int64)
         along = len(where) and bool((np.diff(where) == 1).all()) and where[0] >= 0 and where[-1] < len(dataset)

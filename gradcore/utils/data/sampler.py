@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -110,6 +111,14 @@ class WeightedRandomSampler(_Drawn):
         return self.num_samples
 
 
+def grouped(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    """Lists of ``size`` items, in order; the last may be shorter, unless ``drop_last`` drops it."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        if len(group) == size or not drop_last:
+            yield group
+
+
 class BatchSampler(Sampler[list[int]]):
     """Lists of ``batch_size`` indices of another sampler; the last may be shorter, unless ``drop_last`` drops it."""
 
@@ -121,14 +130,7 @@ class BatchSampler(Sampler[list[int]]):
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        batch: list[int] = []
-        for index in self.sampler:
-            batch.append(index)
-            if len(batch) == self.batch_size:
-                yield batch
-                batch = []
-        if batch and not self.drop_last:
-            yield batch
+        return grouped(self.sampler, self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
         count = len(self.sampler)  # type: ignore[arg-type]
