@@ -6,6 +6,7 @@ One matrix product computes the input's part of all gates of all steps; the rest
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from gradcore.functional import cat, narrow, reshape, select
@@ -82,9 +83,7 @@ def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: 
     ``runs`` are pairs (number of steps, number of sequences that have these steps), with fewer and fewer sequences; each pair
     takes one :func:`run`.
     """
-    starts = [0]
-    for steps, n in runs:
-        starts.append(starts[-1] + steps * n)
+    starts = [0, *accumulate(steps * n for steps, n in runs)]
     outputs: list[Any] = [None] * len(runs)
     ended: list[State] = []
     # Going backwards, sequences join where they end; going forwards, they leave there.

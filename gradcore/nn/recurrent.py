@@ -86,14 +86,16 @@ class RNNBase(Module):
         columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
         return list(zip(*columns, strict=True))
 
+    def _need_width(self, x: Tensor) -> None:
+        if x.spec.shape[-1] != self.input_size:
+            raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.spec.shape[-1]}")
+
     def _run(self, input: Any, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx)
         if input.spec.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.spec.ndim}D instead")
-        if input.spec.shape[-1] != self.input_size:
-            raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got "
-                            f"{input.spec.shape[-1]}")
+        self._need_width(input)
         lone = input.spec.ndim == 2
         x = unsqueeze(input, 1) if lone else transpose(input, 0, 1) if self.batch_first else input
         if not x.spec.shape[0]:
@@ -104,9 +106,7 @@ class RNNBase(Module):
         return transpose(x, 0, 1) if self.batch_first else x, last
 
     def _run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
-        if input.data.spec.shape[-1] != self.input_size:
-            raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got "
-                            f"{input.data.spec.shape[-1]}")
+        self._need_width(input.data)
         if hx is not None and input.sorted_indices is not None:
             hx = tuple(index_select(h, 1, input.sorted_indices) for h in hx)
         out, last = self._through(input.data, input.runs(), hx)
