@@ -16,6 +16,7 @@ import gradcore.onnx.networks
 import gradcore.onnx.recurrent  # noqa: F401
 from gradcore import functional
 from gradcore.engine.modes import no_grad
+from gradcore.engine.operands import grouped
 from gradcore.engine.value import Value as Tensor
 from gradcore.engine.value import tensors_in
 from gradcore.errors import ExportError, TraceError
@@ -321,12 +322,7 @@ class _Builder:
                 raise self._refused(i, f"its result {k} is used, which ONNX does not provide")
 
     def _arguments(self, i: Instruction, op: Any) -> list[Any]:
-        flat = [self._value(x) if isinstance(x, Operand) else x for x in i.operands]
-        found, at = [], 0
-        for k, count in enumerate(i.counts):
-            found.append(flat[at:at + count] if k in op.lists else flat[at])
-            at += count
-        return found
+        return grouped(op, [self._value(x) if isinstance(x, Operand) else x for x in i.operands], i.counts)
 
     def _refused(self, i: Instruction, reason: str) -> ExportError:
         return ExportError(f"{i.op} in layer {i.tag.layer or '(root)'}, {i.tag.site}, cannot be exported to ONNX: {reason}")
