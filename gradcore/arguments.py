@@ -49,6 +49,13 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
+def with_name(function: Any, name: str, doc: str) -> Any:
+    """A function that was made for a name, with this name and a docstring."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
 def by_reduction(named: dict[str, Any], depth: int) -> dict[str, Any]:
     """Arguments of a loss, with ``reduction`` for the two that PyTorch had before it, and still takes: with a warning about the
     line ``depth`` calls up."""

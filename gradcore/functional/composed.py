@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import with_name
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import types
@@ -127,9 +128,7 @@ def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
                             f"{input.spec.dtype.name}")
         return movement.copy_(input, made)
 
-    written.__name__ = written.__qualname__ = f"{name}_"
-    written.__doc__ = f"``{name}``, written over the tensor; returns it."
-    return written
+    return with_name(written, f"{name}_", f"``{name}``, written over the tensor; returns it.")
 
 
 #: Methods of a tensor that are not functions.

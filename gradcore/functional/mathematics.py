@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.arguments import dims_by_numpy, refusal
+from gradcore.arguments import dims_by_numpy, refusal, with_name
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
@@ -33,9 +33,7 @@ def elementwise_function(name: str, op: Op) -> Any:
                 raise refusal(name, "out")
             return op(input, other)  # type: ignore[operator]
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = op.__doc__ or f"The op {op.name!r}, element by element."
-    return function
+    return with_name(function, name, op.__doc__ or f"The op {op.name!r}, element by element.")
 
 
 def _elementwise(op: Op) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from gradcore.arguments import with_name
 from gradcore.engine.views import become, seen_alone
 from gradcore.ops import movement
 
@@ -33,6 +34,4 @@ def overwriting(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
         return overwritten(lambda x: function(x, *args, **options), input)
 
-    written.__name__ = written.__qualname__ = f"{function.__name__}_"
-    written.__doc__ = f"``{function.__name__}``, written over the tensor; returns it."
-    return written
+    return with_name(written, f"{function.__name__}_", f"``{function.__name__}``, written over the tensor; returns it.")

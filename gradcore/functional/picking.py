@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import _indexing
+from gradcore.arguments import with_name
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, SpecError
@@ -231,9 +232,7 @@ def _on_a_copy(name: str, function: Callable[..., Tensor]) -> Callable[..., Tens
     def copied(input: Tensor, *args: Any, **attrs: Any) -> Tensor:
         return function(sh.clone(input), *args, **attrs)
 
-    copied.__name__ = copied.__qualname__ = name
-    copied.__doc__ = f"A copy, after ``{name}_``. {function.__doc__}"
-    return copied
+    return with_name(copied, name, f"A copy, after ``{name}_``. {function.__doc__}")
 
 
 scatter, scatter_add = _on_a_copy("scatter", scatter_), _on_a_copy("scatter_add", scatter_add_)

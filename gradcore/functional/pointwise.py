@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.arguments import in_todays_order
+from gradcore.arguments import in_todays_order, with_name
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -194,9 +194,7 @@ def _written(name: str, op: Op) -> Callable[..., Any]:
         def function(input: Tensor, other: Any) -> Tensor:  # type: ignore[misc]
             return op(input, other)  # type: ignore[operator]
 
-    function.__name__ = function.__qualname__ = f"{name}_"
-    function.__doc__ = f"``{name}``, written over the tensor; returns it."
-    return function
+    return with_name(function, f"{name}_", f"``{name}``, written over the tensor; returns it.")
 
 
 def _pow_(input: Tensor, exponent: Any) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradcore.arguments import with_name
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -213,10 +214,8 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
         scaled = input if beta == 1 else elementwise.mul_(input, beta)
         return elementwise.add_(scaled, made if alpha == 1 else made * alpha)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"``{name[:-1]}``, written over the tensor; returns it."
     function.operands = tuple(operands.split())  # type: ignore[attr-defined]
-    return function
+    return with_name(function, name, f"``{name[:-1]}``, written over the tensor; returns it.")
 
 
 #: Methods of a tensor that are not functions.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import with_name
 from gradcore.engine.owners import upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
@@ -140,9 +141,7 @@ def _at_least(name: str, widened: Callable[[Tensor], Tensor]) -> Any:
             return widened(tensors[0])
         return tuple(map(widened, tensors[0] if len(tensors) == 1 else tensors))
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"A tensor with {name[8]} dimensions or more; of several, or of a list, a tuple of them."
-    return function
+    return with_name(function, name, f"A tensor with {name[8]} dimensions or more; of several, or of a list, a tuple of them.")
 
 
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, ("atleast_1d", "atleast_2d", "atleast_3d"), (_row, _plane, _block))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from gradcore.arguments import with_name
 from gradcore.errors import SpecError
 from gradcore.functional.images import max_pool2d, sizes
 from gradcore.functional.picking import scatter_
@@ -105,9 +106,7 @@ def _with_indices(pool: Callable[..., Any]) -> Callable[..., Any]:
         options.pop("return_indices", None)
         return pool(*args[:2 if name.startswith("adaptive") else 6], **options, return_indices=True)
 
-    both.__name__ = both.__qualname__ = f"{name}_with_indices"
-    both.__doc__ = f":func:`{name}` with ``return_indices=True``."
-    return both
+    return with_name(both, f"{name}_with_indices", f":func:`{name}` with ``return_indices=True``.")
 
 
 max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = map(

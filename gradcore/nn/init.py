@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import _random
-from gradcore.arguments import warn
+from gradcore.arguments import warn, with_name
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
 from gradcore.ops import creation
@@ -213,9 +213,7 @@ def _deprecated(function: Any) -> Callable[..., Tensor]:
         warnings.warn(f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.", FutureWarning, stacklevel=2)
         return function(*args, **kwargs)
 
-    called.__name__ = called.__qualname__ = name[:-1]
-    called.__doc__ = f":func:`{name}`, by a deprecated name."
-    return called
+    return with_name(called, name[:-1], f":func:`{name}`, by a deprecated name.")
 
 
 uniform, normal, constant, eye, dirac = map(_deprecated, (uniform_, normal_, constant_, eye_, dirac_))
