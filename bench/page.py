@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 from tests.host.browser import executable
@@ -53,7 +54,7 @@ def main() -> None:
             for i in range(150):
                 page.mouse.move(box["x"] + 80 + 7 * i, box["y"] + 100)
             shown = page.evaluate("window.frames_")
-            gaps = sorted(b - a for a, b in zip(shown, shown[1:], strict=False))
+            gaps = sorted(b - a for a, b in pairwise(shown))
             print(f"{len(recording.records)} records, {path.stat().st_size / 1e6:.1f} MB: shown after {stands:.0f} ms; "
                   + ", ".join(f"{name} {cost:.2f}" for name, cost in costs.items())
                   + f"; frames while pointing: median {statistics.median(gaps):.1f}, longest {gaps[-1]:.1f}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def mlp(*widths: int) -> Callable[[Any], Any]:
     def build(library: Any) -> Any:
         nn = library.nn
         layers: list[Any] = []
-        for i, o in zip(widths, widths[1:], strict=False):
+        for i, o in pairwise(widths):
             layers += [nn.Linear(i, o), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 

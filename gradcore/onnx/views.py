@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,8 +75,8 @@ def _digits(shape: Shape, spec: TensorSpec, order: Sequence[int], units: Sequenc
     """Reshape and slice to the dimensions ``order``, if each is a range of one digit; else None."""
     total = math.prod(shape)
     scale = sorted({u for u in units if u} | {1}, reverse=True)
-    radix = [total // scale[0], *[a // b for a, b in zip(scale, scale[1:], strict=False)]]
-    if math.prod(radix) != total or any(a % b for a, b in zip([total, *scale], scale, strict=False)):
+    radix = [total // scale[0], *[a // b for a, b in pairwise(scale)]]
+    if math.prod(radix) != total or any(a % b for a, b in pairwise([total, *scale])):
         return None
     first = spec.offset + sum((spec.shape[d] - 1) * spec.strides[d] for d in order if spec.strides[d] < 0)
     digits = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag, Tag
@@ -66,7 +67,7 @@ def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
     length = len(live) - start
     count = min(count, length)
     edges = [start + length * i // count for i in range(count + 1)] if count else []
-    highest = [max(range(a, b), key=lambda p: (live[p], -p)) for a, b in zip(edges, edges[1:], strict=False)]
+    highest = [max(range(a, b), key=lambda p: (live[p], -p)) for a, b in pairwise(edges)]
     found: list[Column] = []
     for position, sums in enumerate(breakdown(records, key)):
         if len(found) < count and position == highest[len(found)]:

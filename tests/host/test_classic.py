@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,14 +90,14 @@ def test_a_new_loss_on_a_trunk_that_was_freed(case: Case) -> None:
 
 @pytest.mark.parametrize("widths", [(1, 1, 1, 1), (1, 50, 20, 70, 30), (90, 10, 10, 10)])
 def test_without_a_graph_the_peak_is_the_widest_pair_of_neighbours(case: Case, widths: tuple[int, ...]) -> None:
-    weights = [gradcore.ones(*pair, device=case.device) for pair in zip(widths, widths[1:], strict=False)]
+    weights = [gradcore.ones(*pair, device=case.device) for pair in pairwise(widths)]
     x = gradcore.ones(SIZE, widths[0], device=case.device)
     held = gradcore.memory_requested(case.device) - x.nbytes
     with gradcore.no_grad():
         gradcore.reset_peak_memory_stats(case.device)
         for weight in weights:
             x = x @ weight
-    pairs = [one + two for one, two in zip(widths, widths[1:], strict=False)]
+    pairs = [one + two for one, two in pairwise(widths)]
     assert gradcore.max_memory_requested(case.device) - held == max(pairs) * BYTES
 
 

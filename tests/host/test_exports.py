@@ -7,6 +7,7 @@ import json
 import pickle
 import pickletools
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_trace_has_every_launch_and_the_peak(recording, tmp_path):
     launches = [r for r in recording.records if isinstance(r, Launch)]
     slices = [e for e in events if e.get("tid") == 2 and e["ph"] == "X"]
     assert [(e["name"], e["args"]["layer"]) for e in slices] == [(r.tag.op, r.tag.layer or "(root)") for r in launches]
-    for before, after in zip(slices, slices[1:], strict=False):
+    for before, after in pairwise(slices):
         assert before["dur"] >= 0 and before["ts"] + before["dur"] <= after["ts"] + 1e-6
     counters = [e for e in events if e["ph"] == "C"]
     assert max(sum(e["args"].values()) for e in counters) == folds.peak(recording.records).allocated

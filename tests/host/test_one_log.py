@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 class Net(nn.Module):
     def __init__(self, sizes, device=None):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(n, m, device=device) for n, m in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(n, m, device=device) for n, m in pairwise(sizes))
 
     def forward(self, x):
         for layer in self.layers[:-1]:

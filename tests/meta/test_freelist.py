@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -12,7 +13,7 @@ from gradcore.memory.freelist import FreeList
 def check(free: FreeList) -> None:
     """Ranges are sorted, disjoint and never adjacent, and the figures are their sums."""
     ranges = free.ranges()
-    for (start, size), (following, _) in zip(ranges, ranges[1:], strict=False):
+    for (start, size), (following, _) in pairwise(ranges):
         assert start + size < following
     assert all(size > 0 for _, size in ranges)
     assert free.total == sum(size for _, size in ranges)

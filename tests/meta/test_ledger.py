@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -33,12 +34,12 @@ def check_free_lists(memory: Stack) -> None:
     for stream in pool.streams:
         for free in (stream.small, stream.large):
             ranges = free.ranges()
-            assert all(a + n < b for (a, n), (b, _) in zip(ranges, ranges[1:], strict=False))
+            assert all(a + n < b for (a, n), (b, _) in pairwise(ranges))
             assert all(n > 0 for _, n in ranges)
             assert free.total == sum(n for _, n in ranges)
             spans += ranges
     spans.sort()
-    assert all(a + n <= b for (a, n), (b, _) in zip(spans, spans[1:], strict=False))
+    assert all(a + n <= b for (a, n), (b, _) in pairwise(spans))
     assert sum(n for _, n in spans) == pool.reserved == sum(s.nbytes for s in pool.segments.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_live_blocks_are_disjoint_and_carry_their_tags(case: Case) -> None:
     blocks = [case.resource.allocate(1000 * k, case.stream, tag=k, node=k + 7) for k in range(1, 20)]
     assert len({b.serial for b in blocks}) == len(blocks)
     spans = sorted((b.segment.index, b.offset, b.offset + b.size) for b in blocks)
-    assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[0] != b[0] or a[2] <= b[1] for a, b in pairwise(spans))
     assert [(b.tag, b.node) for b in blocks] == [(k, k + 7) for k in range(1, 20)]
     for b in blocks:
         case.resource.release(b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from gradcore import functional
@@ -97,7 +97,7 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
     if not enforce_sorted:
         indices = tuple(functional.tensor(i, device=input.storage.device) for i in (order, back))
         steps = functional.index_select(steps, 1, indices[0])
-    elif any(a < b for a, b in zip(sizes, sizes[1:], strict=False)):
+    elif any(a < b for a, b in pairwise(sizes)):
         raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
                            "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement")
     counts = [sum(n > t for n in sizes) for t in range(max(sizes))]

@@ -6,7 +6,7 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -150,4 +150,4 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Genera
         raise ValueError(f"Sum of input lengths does not equal the length of the input dataset! They are {sizes} and {count}")
     order = (default_generator("cpu") if generator is None else generator).permutation(count).tolist()
     ends = np.cumsum([0, *sizes]).tolist()
-    return [Subset(dataset, order[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [Subset(dataset, order[start:end]) for start, end in pairwise(ends)]
