@@ -101,6 +101,8 @@ class step:
             if self.level == "stacks":
                 self._opened.enter_context(whole_stacks())
             settle()
+            for name in owners.before_steps:
+                name()
             self._began = perf_counter()
             self._starts = [_Start(d) for d in recorded]
             for start in self._starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from gradcore.engine.value import Value, value_over
 from gradcore.events import BORROW, TAGS, Network, Tag
 from gradcore.spec import TensorSpec, category
 
+#: Called before a step is recorded, to name bytes that no call may ever name.
+before_steps: list[Callable[[], None]] = []
 #: The most items of a container that a compiled function compares; so many cost a replay a tenth of a millisecond.
 MOST = 10_000
 

@@ -129,6 +129,7 @@ class Hooked:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        paths.copied(self)
         for child in state["_modules"].values():
             if child is not None:
                 paths.adopted(child, self)

@@ -15,7 +15,7 @@ from weakref import ref
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES
-from gradcore.events import Network, Scope
+from gradcore.events import TAGS, Network, Scope
 from gradcore.forking import brief
 from gradcore.nn.parameter import is_lazy
 
@@ -58,6 +58,7 @@ class _Calls(threading.local):
 calls = _Calls()
 
 _structure = [0]
+_copies: dict[int, Any] = {}
 _numbers = itertools.count(1)
 _lock = brief()
 
@@ -65,6 +66,25 @@ _lock = brief()
 def structure_changed() -> None:
     """Note that a module gained or lost a child or a parameter, so that all paths are out of date."""
     _structure[0] += 1
+
+
+def copied(module: Module) -> None:
+    """Note that a module is a copy, whose parameters are nobody's: nothing may ever call one that holds averages."""
+    key = id(module)
+    _copies[key] = ref(module, lambda _: _copies.pop(key, None))
+
+
+def name_copies() -> None:
+    """Name the layers of the copies since the last step, as a call would; parts of networks wait for that."""
+    found = {key: module for key, r in [*_copies.items()] if (module := r()) is not None}
+    for key, module in found.items():
+        _copies.pop(key, None)
+        root = root_of(module)
+        if id(root) in found and not any(TAGS[p.storage.block.tag].network for p in root.parameters() if not is_lazy(p)):
+            tree_of(root)
+
+
+owners.before_steps.append(name_copies)
 
 
 def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

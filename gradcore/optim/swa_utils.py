@@ -14,6 +14,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
+from gradcore.nn import paths
 from gradcore.nn.module import Module
 from gradcore.nn.norm import _BatchNorm
 from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of
@@ -89,6 +90,7 @@ class AveragedModel(Module):
             self.module = self.module.to(device)
         self.register_buffer("n_averaged", functional.zeros((), dtype=np.int64, device=device))
         self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
+        paths.copied(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

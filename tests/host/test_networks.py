@@ -213,3 +213,26 @@ def test_networks_are_numbered_within_their_class_by_age() -> None:
     names = network_names([None, *reversed(older), Network("Sequential", 7), older[3]])
     assert names == {Network("Sequential", 7): "Sequential"} | {n: f"Critic#{k}" for k, n in enumerate(older, 1)}
     assert network_names([older[0], None, older[0]]) == {}
+
+
+def test_copies_that_are_never_called_have_their_layers() -> None:
+    network, averages = generator(), []
+    for make in (copy.deepcopy, gradcore.optim.swa_utils.AveragedModel):
+        averages.append(make(network))
+    step = run([network, Critic()])
+    held = {(h.tag.layer, h.tag.op) for h in folds.live_at(step.log, len(step.log) - 1) if h.role == "parameter"}
+    names = {f"{name}.{k}" for name in ("Sequential#1", "Sequential#2", "AveragedModel.module") for k in (0, 2)}
+    assert {layer for layer, _ in held} == names | {"Critic.fc"}
+    assert {op for layer, op in held if layer.startswith(("AveragedModel", "Sequential#1"))} == {"clone"}
+    del averages
+
+
+def test_copies_that_become_parts_wait_for_their_network() -> None:
+    part = generator()
+    network = nn.ModuleDict({str(k): copy.deepcopy(part) for k in range(2)})
+    with gradcore.step() as step:
+        pass
+    assert set(step.report.by_layer) == {""}
+    with gradcore.step() as step:
+        network["0"](gradcore.ones(3, 4))
+    assert {f"{k}.{j}" for k in range(2) for j in (0, 2)} < set(step.report.by_layer)
