@@ -78,6 +78,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     if isinstance(data, Value):
         warn("To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
              "sourceTensor.detach().clone().requires_grad_(True), rather than tensor(sourceTensor).")
+    return _copied(data, dtype, device, requires_grad)
+
+
+def _copied(data: Any, dtype: Any, device: str | Device | None, requires_grad: bool) -> Tensor:
     device = device_of_new(device)
     constant, data = is_traced(device) and made_of_numbers(data), _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))
@@ -133,7 +137,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, 
     """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
     if requires_grad or copy:
         dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
-        return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
+        return _copied(obj, dtype, device, requires_grad)
     return as_tensor(obj, dtype, device)
 
 

@@ -18,7 +18,7 @@ from gradcore.devices.storage import Storage
 from gradcore.devices.turns import take_turn, use_again
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
-from gradcore.engine.value import make_value
+from gradcore.engine.value import value_over
 from gradcore.events import TAGS
 from gradcore.forking import long
 from gradcore.memory.arena import Range, give_up_ranges
@@ -336,13 +336,13 @@ class Replay:
                 # A view of an argument, or a gradient that is the cotangent itself, may lie elsewhere in its storage.
                 traced, tensor = self._tensor(x.buffer, inputs)
                 spec = moved(spec, shift(tensor.spec, traced.spec))
-            return make_value(storage, spec, self.device.array(storage.block, spec), None)
+            return value_over(storage, spec)
         copy: Storage | None = copies.get(x.buffer)
         if copy is None:
             spec, tag, source = bound.copied(x)
             copy = copies[x.buffer] = self.device.allocate(spec.nbytes, tag)
             local.state.launch(self._clone, source, self.device.array(copy.block, spec))
-        return make_value(copy, x.spec, self.device.array(copy.block, x.spec), None)
+        return value_over(copy, x.spec)
 
 
 def run_calls(calls: list[KernelCall]) -> None:
