@@ -39,19 +39,19 @@ def _numbered(where: Array) -> Iterator[tuple[int, int]]:
         yield from enumerate(flat[first:first + LISTED].tolist(), first)
 
 
-def add_rows(target: Array, places: Array, rows: Array) -> None:
-    """Add each of ``rows`` to the row of ``target`` at its place: in order, so that sums are the same in every run. The arrays
-    are contiguous, and ``places`` has one dimension."""
+def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
+    """Fold each of ``rows``, by np.add for example, into the row of ``target`` at its place: in order, so that sums are the
+    same in every run. The arrays are contiguous, and ``places`` has one dimension."""
     width = target.shape[1]
     if width > NARROW:
         for k, place in _numbered(places):
             row = target[place]
-            np.add(row, rows[k], row)
+            by(row, rows[k], row)
     elif width:
         flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
         for first in range(0, len(places), some):
             at = places[first:first + some, None] * width + across
-            np.add.at(flat, at.reshape(-1), rows[first:first + some].reshape(-1))
+            by.at(flat, at.reshape(-1), rows[first:first + some].reshape(-1))
 
 
 @kernel
@@ -69,7 +69,7 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
     target = out.reshape(lead, shape[dim], tail)
     if lead * tail <= NARROW:
         for part, rows in zip(target, source, strict=True):
-            add_rows(part, where.reshape(-1), rows)
+            fold_rows(np.add, part, where.reshape(-1), rows)
         return
     # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
     for k, position in _numbered(where):
@@ -84,7 +84,7 @@ def embedding(weight: Array, index: Array, out: Array, workspace: Array, *, padd
 @kernel
 def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, padding: int | None) -> None:
     out.fill(0)
-    add_rows(out, positions(index, shape[0], workspace).reshape(-1), dy.reshape(index.size, shape[1]))
+    fold_rows(np.add, out, positions(index, shape[0], workspace).reshape(-1), dy.reshape(index.size, shape[1]))
     if padding is not None:
         out[padding] = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_indexing import LISTED, NARROW, add_rows
+from gradcore.devices.host_indexing import LISTED, NARROW, fold_rows
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import check_bounds, turned
 
@@ -93,31 +93,30 @@ def _whole_rows(x: Array, index: Array, values: Array) -> bool:
             and values.flags.c_contiguous and x.flags.c_contiguous)
 
 
-@kernel
-def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+def _fold_along(by: Any, x: Array, index: Array, values: Array, dim: int) -> None:
     if dim == 0 and index.size and _whole_rows(x, index, values):
         numbers = index.reshape(len(index), -1)[:, 0]
         check_bounds(int(numbers.min()), int(numbers.max()), len(x), False)
         for k in range(0, len(index), LISTED):
             places = numbers[k:k + LISTED].astype(np.int64)
-            add_rows(x.reshape(len(x), -1), places, values[k:k + LISTED].reshape(len(places), -1))
+            fold_rows(by, x.reshape(len(x), -1), places, values[k:k + LISTED].reshape(len(places), -1))
         return
     for places, given in _pieces(x, index, values, dim):
         if x.flags.c_contiguous:
             # NumPy is faster with one index than with several, and with one dimension.
-            np.add.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
+            by.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
         else:
-            np.add.at(x, _spots(places, x), given)
+            by.at(x, _spots(places, x), given)
+
+
+@kernel
+def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+    _fold_along(np.add, x, index, values, dim)
 
 
 @kernel
 def extreme_along_(x: Array, index: Array, values: Array, *, dim: int, largest: bool) -> None:
-    found: Any = np.maximum if largest else np.minimum
-    for places, given in _pieces(x, index, values, dim):
-        if x.flags.c_contiguous:
-            found.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
-        else:
-            found.at(x, _spots(places, x), given)
+    _fold_along(np.maximum if largest else np.minimum, x, index, values, dim)
 
 
 @kernel
@@ -132,7 +131,7 @@ def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim
         target, given = x.reshape(lead, length, tail), values.reshape(lead, index.size, tail)
         for k, places in enumerate(pieces):
             for part, rows in zip(target, given[:, k * LISTED:(k + 1) * LISTED], strict=True):
-                add_rows(part, places, rows)
+                fold_rows(np.add, part, places, rows)
         return
     before = (slice(None),) * dim
     source = np.broadcast_to(values, shape)

@@ -109,17 +109,19 @@ LONG = 3 * 1536 + 11
 def test_places_along_a_dimension(shape: tuple[int, ...], count: tuple[int, ...], dim: int, how: str) -> None:
     index = RNG.integers(0, shape[dim], [n if how != "expanded" or d == dim else 1 for d, n in enumerate(count)])
     src, start = RNG.normal(size=count).astype("f4"), RNG.normal(size=shape).astype("f4")
-    put, added = start.copy(), start.copy()
+    put, added, most, least = (start.copy() for _ in range(4))
     for spot in np.ndindex(count):
         place = (*spot[:dim], np.broadcast_to(index, count)[spot], *spot[dim + 1:])
         put[place] = src[spot]
         added[place] += src[spot]
+        most[place], least[place] = max(most[place], src[spot]), min(least[place], src[spot])
     given = gradcore.tensor(index).expand(count)
     rows = gradcore.tensor(src)
-    for name, wanted in (("scatter_", put), ("scatter_add_", added)):
+    for name, wanted, *how_folded in (("scatter_", put), ("scatter_add_", added), ("scatter_reduce_", most, "amax"),
+                                      ("scatter_reduce_", least, "amin")):
         x = gradcore.empty(*shape, 2)[..., 1] if how == "strided" else gradcore.empty(shape)
         x.copy_(gradcore.tensor(start))
-        getattr(x, name)(dim, given, rows)
+        getattr(x, name)(dim, given, rows, *how_folded)
         np.testing.assert_array_equal(x.numpy(), wanted)
     x = gradcore.tensor(start).scatter(dim, given, 3.0)
     np.testing.assert_array_equal(x.numpy(), np.where(put == start, start, 3.0))
