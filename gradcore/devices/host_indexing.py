@@ -46,7 +46,7 @@ def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
     if width > NARROW:
         for k, place in _numbered(places):
             row = target[place]
-            by(row, rows[k], row)
+            by(row, rows[k], out=row)
     elif width:
         flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
         for first in range(0, len(places), some):
