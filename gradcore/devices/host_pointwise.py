@@ -15,7 +15,7 @@ from gradcore.devices.host_kernels import HOST_KERNELS, Array
 from gradcore.overwriting import OVERWRITING
 
 #: Bytes of a piece, and of all temporaries of a piece for functions that say how many they hold.
-_BYTES, _ROOM = 8 << 10, 48 << 10
+_BYTES, ROOM = 8 << 10, 48 << 10
 
 
 def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES, **attrs: Any) -> None:
@@ -48,7 +48,7 @@ def pointwise_with(temporaries: int) -> Callable[[Callable[..., Any]], Callable[
 
     Its pieces are longer, since each call of NumPy takes the time of 2,000 elements or more.
     """
-    return lambda function: _registered(function, _ROOM // temporaries)
+    return lambda function: _registered(function, ROOM // temporaries)
 
 
 def _registered(function: Callable[..., Any], nbytes: int) -> Callable[..., Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_extremes import extreme
-from gradcore.devices.host_kernels import Array, kernel
-from gradcore.devices.host_pointwise import choose, keep, pointwise, pointwise_with
+from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.host_pointwise import ROOM, choose, keep, pointwise, pointwise_with, walk
 
 
 @kernel
@@ -186,15 +186,41 @@ def hardswish_grad(dy: Array, x: Array) -> Any:
     return keep(~(x <= -3), t)
 
 
-@pointwise_with(3)
-def leaky_relu(x: Array, slope: Any) -> Any:
+def _usual(slope: Any, out: Array, *operands: Array) -> bool:
+    """Is the slope a number between 0 and 1, and can ``out`` be written to before all operands have been read?"""
+    return not isinstance(slope, np.ndarray) and 0 < slope <= 1 and out.flags.c_contiguous and all(
+        a.dtype == out.dtype and a.shape == out.shape and a.flags.c_contiguous and not np.may_share_memory(a, out)
+        for a in operands)
+
+
+@kernel
+def leaky_relu(x: Array, slope: Any, out: Array) -> None:
+    if not _usual(slope, out, x):
+        walk(_leaky, (x, slope), out, ROOM // 3)
+        return
+    for xs, outs in pieces(x, out):
+        np.multiply(xs, slope, outs)
+        np.maximum(xs, outs, out=outs)
+
+
+def _leaky(x: Array, slope: Any) -> Any:
     if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
         return np.maximum(x, x * slope)
     return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 
-@pointwise_with(3)
-def leaky_relu_grad(dy: Array, x: Array, slope: Array) -> Any:
+@kernel
+def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
+    if not _usual(slope, out, dy, x):
+        walk(_leaky_grad, (dy, x, slope), out, ROOM // 3)
+        return
+    for gs, xs, outs in pieces(dy, x, out):
+        np.greater(xs, 0, outs)
+        extreme(np.maximum, outs, slope, outs)
+        np.multiply(outs, gs, outs)
+
+
+def _leaky_grad(dy: Array, x: Array, slope: Any) -> Any:
     if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
         return choose(x > 0, dy, dy * slope)
     factor = np.greater(x, 0).astype(x.dtype)
