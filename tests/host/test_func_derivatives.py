@@ -215,6 +215,18 @@ def test_a_gradient_releases_what_it_has_read() -> None:
     assert peaks[1] <= peaks[0] + 1024
 
 
+def test_a_backward_behind_it_leaves_no_gradient_where_nobody_sees_it() -> None:
+    """As with the derivative of a network by its input, as a part of the loss."""
+    n = 1 << 12
+    x, w = gradcore.ones(n), gradcore.ones(n, requires_grad=True)
+    slope = grad(lambda x: (x * x * w).sum())(x)
+    loss = (slope * slope).sum()
+    before = gradcore.memory_allocated("cpu")
+    loss.backward(retain_graph=True)
+    assert gradcore.memory_allocated("cpu") == before + w.grad.nbytes
+    assert (w.grad == 8).all() and x.grad is None
+
+
 def test_random_numbers_are_the_same_or_differ() -> None:
     zeros = gradcore.zeros(4, 3)
     same, different = (vmap(lambda x: x + gradcore.rand(3), randomness=name)(zeros) for name in ("same", "different"))
