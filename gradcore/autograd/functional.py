@@ -122,8 +122,14 @@ def _shaped(several: bool, found: Sequence[Any]) -> Tensors:
 
 def entered(given: Sequence[Any], create_graph: bool) -> list[Any]:
     """The inputs for the function: detached, or with ``create_graph`` views, so that derivatives reach the inputs' graph."""
-    return [movement.view(x, shape=x.spec.shape) if create_graph and x.requires_grad else x.detach().requires_grad_()
-            for x in given]
+    return [movement.view(x, shape=x.spec.shape) if create_graph and x.requires_grad else _leaf(x) for x in given]
+
+
+def _leaf(x: Any) -> Any:
+    """A leaf over a tensor's bytes, which nobody sees afterwards: a backward by a graph that leads to it leaves no gradient."""
+    leaf = x.detach().requires_grad_()
+    leaf.edge[0].frozen = True
+    return leaf
 
 
 def _left(found: Sequence[Any], create_graph: bool) -> list[Any]:

@@ -49,9 +49,6 @@ class _Call:
         self.result = result
         self.outputs = list(leaves(result))
         mine = {x.edge[0] for x, before in zip(self.own, given, strict=True) if not before.requires_grad}
-        for leaf in mine:
-            # A backward of the caller's, by a graph that leads here too, leaves no gradient in what only this call has seen.
-            leaf.frozen = True
         #: Do its results, and their derivatives, keep their graph?
         self.graph = graphs and not mine.issuperset(leaves_below(
             [y for y in (*self.outputs, *leaves(self.aux)) if isinstance(y, Tensor)]))
