@@ -16,6 +16,8 @@ _PARTS = " ▏▎▍▌▋▊▉"
 _WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "you": "referenced by your code"}
 #: The most lines of a stack.
 _CALLERS = 6
+#: The most phases at the beginning, and at the end, of their list.
+_PHASES = 8
 
 
 def working_directory() -> str | None:
@@ -115,14 +117,19 @@ def render(report: StepReport) -> str:
         lines += ["", "Memory of other libraries that tensors share: "
                   f"{report.outside_bytes:,} bytes, not included in these sums."]
     lines += ["", "Largest tensors at the peak:"]
-    for t in [t for t in report.top if t.allocated]:
+    top = [t for t in report.top if t.allocated]
+    width = max([14, *(len(t.layer) for t in top)])
+    for t in top:
         shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
         kept = f"  kept by {len(t.kept_by)} node{'s' * (len(t.kept_by) != 1)}" if t.kept_by else ""
         lines.append(f"  {format_bytes(t.allocated):>10}  {t.role:15} {t.op:18} {shape or 'scalar':>14} "
-                     f"{t.dtype or '':8} {t.layer or '(root)':14} {short_path(t.line)}{kept}")
+                     f"{t.dtype or '':8} {t.layer or '(root)':{width}} {short_path(t.line)}{kept}")
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
-    lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
+    phases = [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
+    # A step of many calls and backwards, as of gradients by sample, has hundreds.
+    between = len(phases) - 2 * _PHASES
+    lines += phases if between < 2 else [*phases[:_PHASES], f"  and {between} more", *phases[-_PHASES:]]
     lines += ["", "A snapshot does not tell what was kept for backward." if report.of == "snapshot" else
               f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]

@@ -195,6 +195,24 @@ def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
     assert "  and 0 more" not in lines(16)
 
 
+def test_of_many_phases_the_first_and_the_last_are_shown(tmp_path: Path) -> None:
+    def shown(count: int) -> list[str]:
+        phases = tuple(PhaseEnd("forward", i, i, 1.0) for i in range(count))
+        text = render(dataclasses.replace(full(tmp_path), phases=phases))
+        return [x.split()[1] for x in text.partition("of each phase:\n")[2].partition("\n\n")[0].splitlines()]
+
+    assert shown(17) == [f"{i}" for i in range(17)]
+    assert shown(18) == [*(f"{i}" for i in range(8)), "2", *(f"{i}" for i in range(10, 18))]
+
+
+def test_lines_of_the_largest_tensors_are_below_each_other(tmp_path: Path) -> None:
+    report = full(tmp_path)
+    names = ("Net.blocks.1.mlp.2", "", "a", "a")
+    top = tuple(dataclasses.replace(t, layer=name, stack=()) for t, name in zip(report.top, names, strict=True))
+    largest = render(dataclasses.replace(report, top=top)).partition("tensors at the peak:\n")[2].splitlines()[:3]
+    assert {x.rindex(" ", 0, x.index(".py")) for x in largest} == {largest[0].rindex("mlp.2 ") + len("mlp.2")}
+
+
 def test_a_bar_is_drawn_in_eighths_and_a_path_below_the_folder_is_relative(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bar(n / 16, 2) for n in range(9)] == ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"]
