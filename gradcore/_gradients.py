@@ -12,7 +12,7 @@ from gradcore.engine.backward import run_backward
 from gradcore.engine.below import GradientEdge, behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.owners import retag
+from gradcore.engine.owners import retag, retag_gradient
 from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import LASTING, TAGS
@@ -131,7 +131,7 @@ class Gradients(Value):
                 raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
             if TAGS[value.storage.block.tag].role not in LASTING:
                 # Memory that is already somebody's, such as the optimizer's, stays so.
-                retag(value, role="gradient")
+                retag_gradient(value, self)
         lender = None if leaf.grad is None else leaf.grad.storage.lender
         leaf.grad = value
         if lender is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.owners import retag
+from gradcore.engine.owners import retag_gradient
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import SITES, here
@@ -303,7 +303,7 @@ def accumulate(leaf: Leaf, g: Any) -> None:
             if lent:
                 del there
                 lender.let_go(leaf)
-        retag(leaf.grad, role="gradient")
+        retag_gradient(leaf.grad, leaf.tensor())
 
 
 _accumulating = long()

@@ -124,6 +124,16 @@ def retag(value: Value, *, role: str | None = None, layer: str | None = None, ne
     value.storage.device.ledger.retag(block, changed)
 
 
+def retag_gradient(value: Value, of: Value | None) -> None:
+    """Make the bytes of ``value`` a gradient: of the layer whose parameter ``of`` is, whatever layer computed it. That of any
+    other tensor stays with the layer that did."""
+    tag = None if of is None else TAGS[of.storage.block.tag]
+    if tag is None or tag.network is None or tag.role != "parameter":
+        retag(value, role="gradient")
+    else:
+        retag(value, role="gradient", layer=tag.layer, network=tag.network)
+
+
 def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) -> None:
     """Give live bytes of a layer, and of the layers in it, another path, in another network."""
     network, path = before

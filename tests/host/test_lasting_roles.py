@@ -222,3 +222,16 @@ def test_a_slice_that_gets_children_of_its_own_is_a_network_of_its_own() -> None
     whole(gradcore.ones(4, 8))
     assert tag_of(whole[0].weight).layer == tag_of(part[0].weight).layer == "0"
     assert tag_of(whole[0].weight).network is not tag_of(part[0].weight).network
+
+
+def test_a_gradient_is_of_its_parameters_layer_whatever_computed_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    x = gradcore.ones(3, 3, requires_grad=True)
+    penalty = sum(p.square().sum() for p in model.parameters())
+    (model(x).sum() + penalty).backward()
+    assert [tag_of(p.grad).layer for p in (model[0].weight, model[0].bias, model[1].bias)] == ["0", "0", "1"]
+    model[1].bias.grad = gradcore.zeros(3)
+    assert (tag_of(model[1].bias.grad).role, tag_of(model[1].bias.grad).layer) == ("gradient", "1")
+    # That of what is no parameter is of the layer that computed it.
+    assert (tag_of(x.grad).role, tag_of(x.grad).layer) == ("gradient", "0")
