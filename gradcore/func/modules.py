@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gradcore.engine.value import Value
 from gradcore.functional import stack
+from gradcore.nn import paths
 
 _KINDS = ("_parameters", "_buffers")
 
@@ -58,6 +60,11 @@ def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[Non
                     if old is not None and id(old) in by_id:
                         places.setdefault((id(owner), last), (owner, kind, last, by_id[id(old)]))
     before = [(owner, kind, last, getattr(owner, last)) for owner, kind, last, _ in places.values()]
+    # The layers' own parameters are named before others take their places.
+    paths.tree_of(module)
+    for (_, kind, last, tensor), (*_, own) in zip(places.values(), before, strict=True):
+        if kind == "_parameters" and own is not None and isinstance(tensor, Value):
+            paths.stand_in(tensor, own, last)
     try:
         for place in places.values():
             _put(*place)

@@ -202,11 +202,22 @@ def _name_bytes(module: Module, path: str, network: Network | None, named: set[i
         if p is not None and id(p) not in named and not is_lazy(p):
             named.add(id(p))
             owners.retag(p, role="parameter", layer=path, network=network)
-            edge = p.edge
-            if edge is not None and type(edge[0]) is Leaf:
-                edge[0].path = f"{path}.{name}" if path else name
-                edge[0].network = network
+            _name_leaf(p, f"{path}.{name}" if path else name, network)
     for b in module._buffers.values():
         if b is not None and id(b) not in named:
             named.add(id(b))
             owners.retag(b, role="buffer", layer=path, network=network)
+
+
+def _name_leaf(p: Any, path: str, network: Network | None) -> None:
+    if p.edge is not None and type(p.edge[0]) is Leaf:
+        p.edge[0].path, p.edge[0].network = path, network
+
+
+def stand_in(tensor: Any, p: Any, name: str) -> None:
+    """Name a tensor that a call takes for the parameter ``p``, whose module has it by this name, as that: if an optimizer has
+    it, and no module. Any other is what the caller has computed, as weights after a step that is differentiated."""
+    tag, like = TAGS[tensor.storage.block.tag], TAGS[p.storage.block.tag]
+    if tag.role == "parameter" and tag.network is None and like.network is not None:
+        owners.retag(tensor, layer=like.layer, network=like.network)
+        _name_leaf(tensor, f"{like.layer}.{name}" if like.layer else name, like.network)

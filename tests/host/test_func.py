@@ -9,6 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.events import TAGS, Tag
 from gradcore.func import functional_call
 from tests.conftest import raises
 
@@ -98,3 +99,26 @@ def test_a_call_inside_a_compiled_step_is_replayed() -> None:
         found = compiled(x).item(), net.weight.grad.tolist()
         assert found == (step(x).item(), net.weight.grad.tolist())
     assert compiled.programs, compiled.explain()
+
+
+def tag_of(x: Any) -> Tag:
+    return TAGS[x.storage.block.tag]
+
+
+def test_layers_keep_their_parameters_names_while_others_stand_in() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    x = gradcore.ones(4, 2)
+    fast = {name: p - 0.1 for name, p in net.named_parameters()}
+    functional_call(net, fast, x)
+    assert [(tag_of(p).role, tag_of(p).layer) for p in net.parameters()] == [("parameter", name) for name in "0022"]
+    # What the caller has computed is a result of the caller's; what an optimizer has, is the layer's.
+    assert {(tag_of(p).role, tag_of(p).layer) for p in fast.values()} == {("output", "")}
+    own = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
+    optimizer = gradcore.optim.SGD(own.values(), lr=0.1, momentum=0.9)
+    loss = functional_call(net, own, x).sum()
+    assert "2.weight" in str(gradcore.graph(loss))
+    loss.backward()
+    optimizer.step()
+    for name, p in own.items():
+        state = optimizer.state[p]["momentum_buffer"]
+        assert {(tag_of(t).layer, tag_of(t).network) for t in (p, p.grad, state)} == {(name[0], tag_of(net[0].weight).network)}
