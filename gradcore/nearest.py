@@ -79,6 +79,9 @@ WORDS: dict[str, str] = {
         sparse_compressed_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_dense
         is_sparse_csr coalesce is_coalesced sparse_mask sparse_dim dense_dim SparseAdam hspmm hsmm dsmm smm spmm
         saddmm sspaddmm nested jagged""",
+    "gradcore.autograd.Function, whose backward returns the gradient that it is given": """fake_quantize_per_channel_affine
+        fake_quantize_per_tensor_affine""",
+    "gradcore.autograd.Function": "library",
     "gradcore.autocast and gradcore.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
         quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic""",
     "gradcore.manual_seed and gradcore.Generator": "seed_all quasirandom",

@@ -28,9 +28,10 @@ from tests.host.test_arguments import part_of
 NAMES = Path(missing.__file__).with_name("torch_names.txt")
 #: torch's internal names: types of its compiler, kernels of other libraries, variants of ops.
 INTERNAL = re.compile(
-    r"q_.*|sym_.*|(?!index|narrow).*_copy|unsafe_.*|native_.*|(cudnn|miopen|mkldnn|fbgemm|quantized|fake_quantize|batch_norm_)_?.+|choose_qparams.*|"
+    r"q_.*|sym_.*|(?!index|narrow).*_copy|unsafe_.*|native_.*|(cudnn|miopen|mkldnn|fbgemm|quantized|batch_norm_)_?.+|choose_qparams.*|"
+    r"fake_quantize(?!_per_(channel|tensor)_affine$).+|"
     r".*_(indices_copy|quantized)|parse_.*|import_ir.*|merge_type.*|unify_type.*|.*torch_function.*|.*autocast_(inc|dec)rement.*|"
-    r"torch|typename|types|classes|cpp|library|package|monitor|overrides|torch_version|version|return_types|windows|"
+    r"torch|typename|types|classes|cpp|package|monitor|overrides|torch_version|version|return_types|windows|"
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
@@ -131,6 +132,9 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.fft.fft, "numpy.fft"),
     (lambda: gradcore.sparse_coo_tensor, "gradcore.zeros"),
     (lambda: gradcore.cuda.seed_all(), "gradcore.manual_seed"),
+    (lambda: gradcore.fake_quantize_per_tensor_affine(gradcore.ones(2), 0.1, 0, -8, 7),
+     "gradcore.autograd.Function, whose backward"),
+    (lambda: gradcore.library.custom_op, "gradcore.autograd.Function"),
     (lambda: gradcore.func.functionalize, "gradcore.autograd.grad, with create_graph=True"),
     (lambda: gradcore.distributions.Beta(1.0, 1.0), "gradcore.distributions.LogisticNormal"),
     (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(2, 2)), "gradcore.nn.init.orthogonal_"),
