@@ -257,6 +257,16 @@ def test_masks_are_numpys(index: Any) -> None:
     np.testing.assert_array_equal(x.numpy(), expected)
 
 
+@pytest.mark.parametrize(("reduce", "sign"), [("amax", 1.0), ("amin", -1.0)])
+def test_the_largest_share_the_gradient_with_an_equal_element_only_if_it_takes_part(reduce: str, sign: float) -> None:
+    for include_self, share in ((True, 1 / 3), (False, 1 / 2)):
+        x = gradcore.zeros(1, requires_grad=True)
+        src = gradcore.tensor([0.0, -sign, 0.0], requires_grad=True)
+        x.scatter_reduce(0, gradcore.zeros(3, dtype=np.int64), src, reduce, include_self=include_self).sum().backward()
+        np.testing.assert_allclose(src.grad.numpy(), [share, 0, share], rtol=1e-6)
+        np.testing.assert_allclose(x.grad.numpy(), [share * include_self], rtol=1e-6)
+
+
 def test_the_last_of_repeated_positions_wins_and_sums_add_up() -> None:
     x = gradcore.zeros(3)
     x[gradcore.tensor([1, 1, 1])] = gradcore.tensor([1.0, 2.0, 3.0])
