@@ -127,11 +127,16 @@ def retag(value: Value, *, role: str | None = None, layer: str | None = None, ne
 def retag_gradient(value: Value, of: Value | None) -> None:
     """Make the bytes of ``value`` a gradient: of the layer whose parameter ``of`` is, whatever layer computed it. That of any
     other tensor stays with the layer that did."""
-    tag = None if of is None else TAGS[of.storage.block.tag]
-    if tag is None or tag.network is None or tag.role != "parameter":
-        retag(value, role="gradient")
-    else:
-        retag(value, role="gradient", layer=tag.layer, network=tag.network)
+    block = value.storage.block
+    key = block.tag, None if of is None else of.storage.block.tag
+    changed = _gradients.get(key)
+    if changed is None:
+        tag = TAGS[block.tag]._replace(role="gradient")
+        like = None if key[1] is None else TAGS[key[1]]
+        if like is not None and like.network is not None and like.role == "parameter":
+            tag = tag._replace(layer=like.layer, network=like.network)
+        changed = _gradients[key] = TAGS.index(tag)
+    value.storage.device.ledger.retag(block, changed)
 
 
 def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) -> None:
@@ -150,3 +155,5 @@ def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) 
 
 
 _retagged: dict[tuple[int, str | None, str | None, Network | None], int] = {}
+#: By the tag of a gradient, and that of its parameter.
+_gradients: dict[tuple[int, int | None], int] = {}
