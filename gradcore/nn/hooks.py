@@ -128,7 +128,7 @@ class Hooked:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _number=next(paths.numbers))
+        self.__dict__.update(state, _module_number=next(paths.numbers))
         paths.copied(self)
         for child in state["_modules"].values():
             if child is not None:

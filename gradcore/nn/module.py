@@ -47,7 +47,7 @@ class Module(Hooked, Named, Stateful):
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None
     #: How many modules are older, which numbers the networks of a class by age.
-    _number: int
+    _module_number: int
     #: Weak references to the modules that it is or has been a child of.
     _parents: list[Any]
     #: Whether a call may run code from outside gradcore: a ``forward`` or another method that a subclass defines, a ``forward``
@@ -61,7 +61,7 @@ class Module(Hooked, Named, Stateful):
 
     def __init__(self) -> None:
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
-                             _tree=None, _parents=[], _number=next(paths.numbers))
+                             _tree=None, _parents=[], _module_number=next(paths.numbers))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')

@@ -180,7 +180,7 @@ def _network_of(root: Module) -> Network | None:
     if before is not None and before.network is not None and not before.path:
         network: Network = before.network
         return network
-    return Network(type(root).__name__, root._number) if any(True for _ in root.parameters()) else None
+    return Network(type(root).__name__, root._module_number) if any(True for _ in root.parameters()) else None
 
 
 def _follow(module: Module, path: str, tree: Tree, root: Module, moved: set[tuple[Tree, str]]) -> None:
