@@ -12,8 +12,8 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
-from gradcore.program.guards import MOST_INSIDE, buffer_of, has_buffer
-from gradcore.program.libraries import is_opaque
+from gradcore.program.guards import MOST_INSIDE, attributes_of, buffer_of, has_buffer
+from gradcore.program.libraries import is_bound, is_opaque
 from gradcore.program.records import Record, Records
 from gradcore.program.unseen import LONG
 from gradcore.spec import TensorSpec
@@ -21,6 +21,11 @@ from gradcore.trees import mapped
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
 ALIGNED = 256
+#: Types whose values are equal only if they are the same to every op; and others that are keyed by value.
+_PLAIN = frozenset((int, bool, str, bytes, range, type(None)))
+_VALUES = (int, float, complex, str, bytes, range, np.dtype, np.generic, np.ndarray, set, frozenset)
+#: Types of which an instance has no attributes of its own; a memory-mapped array has those of its file.
+_WITHOUT = frozenset((complex, list, tuple, dict, set, frozenset, np.ndarray, np.memmap))
 #: The default of ``gradients``: of no leaf.
 _NONE: Mapping[int, Leaf] = MappingProxyType({})
 
@@ -47,29 +52,43 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
     if isinstance(x, Value):
         if not leaves and x.edge is not None and type(x.edge[0]) is Leaf:
             kept += x, x.storage
-            return id(x), id(x.storage), x.spec
+            own = getattr(x, "__dict__", None)
+            return id(x), id(x.storage), x.spec, key_of(own, tensors, kept, leaves) if own else None
         tensors.append(x)
         layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
         return layout, x.storage.device.name, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
-    if isinstance(x, float) and not x:
-        # 0.0 and -0.0 are equal.
-        return type(x), str(x)
-    if x is None or isinstance(x, (bool, int, float, str, complex, bytes, range, np.dtype)):
+    if type(x) in _PLAIN:
         return type(x), x
-    if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and x.size <= MOST and not x.dtype.hasobject):
+    if type(x) is float:
+        # 0.0 and -0.0 are equal.
+        return (float, x) if x else (float, str(x))
+    key: tuple[Any, ...]
+    if isinstance(x, _VALUES) and not (isinstance(x, np.ndarray) and (x.size > MOST or x.dtype.hasobject)):
+        key = _key_of_value(x)
+    elif isinstance(x, slice):
+        return slice, *[key_of(v, tensors, kept, leaves) for v in (x.start, x.stop, x.step)]
+    elif isinstance(x, (list, tuple)):
+        key = type(x), *[key_of(v, tensors, kept, leaves) for v in x]
+    elif isinstance(x, dict):
+        # 1, 1.0 and True are equal.
+        key = type(x), *[(k if type(k) is str else (type(k), k), key_of(v, tensors, kept, leaves)) for k, v in x.items()]
+    else:
+        return _identity_of(x, tensors, kept, leaves)
+    if type(x) in _WITHOUT or not (own := attributes_of(x)):
+        return key
+    # One of a class of the user's has attributes, too.
+    return *key, key_of(own, tensors, kept, leaves)
+
+
+def _key_of_value(x: Any) -> tuple[Any, ...]:
+    if isinstance(x, (np.generic, np.ndarray)):
         return type(x), x.dtype, x.shape, x.tobytes()
     if isinstance(x, (set, frozenset)):
         return type(x), frozenset((type(v), v) for v in x)
-    if isinstance(x, slice):
-        return slice, *[key_of(v, tensors, kept, leaves) for v in (x.start, x.stop, x.step)]
-    if isinstance(x, (list, tuple, dict)):
-        if isinstance(x, dict):
-            # 1, 1.0 and True are equal.
-            items: Any = [(k if type(k) is str else (type(k), k), key_of(v, tensors, kept, leaves)) for k, v in x.items()]
-        else:
-            items = [key_of(v, tensors, kept, leaves) for v in x]
-        own = getattr(x, "__dict__", None)
-        return (type(x), *items, key_of(own, tensors, kept, leaves)) if own else (type(x), *items)
+    return (type(x), x, str(x)) if isinstance(x, (float, complex)) else (type(x), x)
+
+
+def _identity_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
     kept.append(x)
     if isinstance(x, deque):
         # The same object again, if the function returns it, and its items, which may be others.
@@ -91,7 +110,7 @@ def unknown_among(kept: list[Any], numbers: bool) -> list[str]:
             for what in long if numbers]
     return long + [f"an argument is a {type(a).__name__}, "
                    + ("which gives different values each time" if isinstance(a, Iterator) else "whose state no guard can see")
-                   for a in kept if isinstance(a, Iterator) or is_opaque(a)]
+                   for a in kept if isinstance(a, Iterator) or is_opaque(a) or is_bound(a)]
 
 
 def contents(arguments: Any, leaves: bool) -> Any:

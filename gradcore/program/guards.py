@@ -316,6 +316,13 @@ def same_array(now: Any, seen: Any) -> bool:
             and now.tobytes() == seen.tobytes())
 
 
+def attributes_of(x: Any) -> Mapping[str, Any] | None:
+    """The attributes of an object, those in slots of its class included; None if it can have none."""
+    own, slots = getattr(x, "__dict__", None), getattr(type(x), "__slots__", ())
+    names = (slots,) if isinstance(slots, str) else slots
+    return own if not slots else (own or {}) | {n: getattr(x, n) for n in names if not n.startswith("__") and hasattr(x, n)}
+
+
 def buffer_of(x: Any) -> tuple[str, bytes]:
     """The format and the bytes of a bytearray or an array."""
     view = memoryview(x)

@@ -43,7 +43,7 @@ _KNOWN: tuple[Any, ...] = (
     re.Pattern, re.Match, type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar,
     contextvars.Context, contextvars.Token, functools.partial, functools._lru_cache_wrapper, weakref.ref, weakref.ProxyType,
     weakref.CallableProxyType,
-    *(kind for name, kind in vars(types).items() if isinstance(kind, type) and name != "CapsuleType"))
+    *(kind for name, kind in vars(types).items() if isinstance(kind, type) and name not in ("CapsuleType", "CellType")))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -68,8 +68,16 @@ def is_whole(kind: type) -> bool:
         and c.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy") for c in kind.__mro__)
 
 
+def is_bound(x: Any) -> bool:
+    """Is it a method written in C, of an object that may change: ``table.get``?"""
+    return isinstance(x, (types.BuiltinMethodType, types.MethodWrapperType)) and not isinstance(
+        x.__self__, (types.ModuleType, type, types.NoneType))
+
+
 def is_opaque(x: Any) -> bool:
     """Can no guard see the state of an object, since C code holds it?"""
+    if isinstance(x, np.ndarray):
+        return x.dtype.hasobject
     return not isinstance(x, (*_KNOWN, *_BY_ATTRIBUTES, Iterator)) and type(x) is not object and _is_written_in_c(type(x))
 
 

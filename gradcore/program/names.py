@@ -19,6 +19,8 @@ _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller"
                       "__setattr__"))
 #: Code that uses one of these may read all attributes of an object without naming one.
 _READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields"))
+#: Code that uses one of these may read from a class what an object, or a class derived from that one, hides.
+_UPWARD = frozenset(("super", "type", "__class__", "__mro__", "mro", "__base__", "__bases__"))
 
 
 class Names(NamedTuple):
@@ -30,10 +32,13 @@ class Names(NamedTuple):
     asked: frozenset[str] = frozenset()
     #: Does the code read all attributes of an object at once?
     whole: bool = False
+    #: Does it ask for classes, and with them for what others hide?
+    upward: bool = False
 
     def union(self, *others: Names) -> Names:
         return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
-                     self.asked.union(*[n.asked for n in others]), self.whole or any(n.whole for n in others))
+                     self.asked.union(*[n.asked for n in others]), self.whole or any(n.whole for n in others),
+                     self.upward or any(n.upward for n in others))
 
     def among(self, own: Mapping[str, Any]) -> list[str]:
         """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
@@ -63,7 +68,8 @@ def names_of(code: CodeType) -> Names:
             read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
                                                and all(isinstance(name, str) for name in x)])
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
-                 not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names))
+                 not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names),
+                 not is_inside(code) and not _UPWARD.isdisjoint(code.co_names))
 
 
 def _asks_by_name(code: CodeType) -> bool:

@@ -18,9 +18,10 @@ from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
 from gradcore.engine.sites import is_inside
-from gradcore.program.guards import Guard, equal, identical, is_plain
+from gradcore.nn.utils import parametrize
+from gradcore.program.guards import Guard, Item, equal, identical, is_plain
 from gradcore.program.libraries import is_library
-from gradcore.program.passed import line_of
+from gradcore.program.passed import line_of, users_line
 
 #: What NumPy and ``secrets`` call for a new seed.
 _TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
@@ -31,6 +32,8 @@ _FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, 
 #: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
 _ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
 _HANDLES: CodeType = logging.Logger.handle.__code__
+#: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
+_COMPUTES: CodeType = parametrize._value.__code__
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
 _PURE = frozenset(("fspath", "cpu_count"))
@@ -82,6 +85,10 @@ class Outside:
                 self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
         elif event == "call" and code is _TAKES_ENTROPY:
             self._refuse(frame, "takes a seed from the system, which differs each time")
+        elif event == "call" and code is _COMPUTES:
+            self._guard("the number of blocks of parametrize.cached()", "cached", Item(parametrize._open, 0))
+            if parametrize._open[0]:
+                self._drawn.append(f"{users_line(frame)} reads a parametrized parameter, which parametrize.cached() keeps")
         elif event == "call" and code is _READS_VARIABLE and _asker(frame) is not None:
             key = frame.f_locals["key"]
             if isinstance(key, str):

@@ -6,7 +6,7 @@ import functools
 import io
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from importlib.util import resolve_name
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -31,6 +31,7 @@ from gradcore.program.guards import (
     Items,
     Opaque,
     Options,
+    attributes_of,
     buffer_of,
     copied,
     equal,
@@ -47,7 +48,7 @@ from gradcore.program.guards import (
     same_of_its_class,
     state_of,
 )
-from gradcore.program.libraries import is_of_library, is_opaque, is_whole
+from gradcore.program.libraries import is_bound, is_of_library, is_opaque, is_whole
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer
 from gradcore.program.names import Names, globals_of, imports_of
 from gradcore.program.passed import id_in
@@ -61,7 +62,7 @@ _INTERNAL = frozenset((*KINDS, "training", "forward", "_transient", "_places", "
                        "_foreign", "_whole"))
 
 #: What is compared by its value, or by its items.
-_DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict)
+_DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict, np.ndarray)
 
 _absent = object()
 
@@ -112,9 +113,12 @@ class Reach:
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
         """Guards for a value, and for what the code can reach from it."""
         if isinstance(value, _DATA):
-            # One of a class of the user's may have attributes.
-            for own in self._names.among(getattr(value, "__dict__", {})):
-                yield from self._attribute(value, own, vars(value)[own])
+            # One of a class of the user's may have attributes, and an equal one others.
+            own = attributes_of(value) or {}
+            if found := self._names.among(own):
+                yield self._identity(name, look, value), (*key, "itself")
+            for attribute in found:
+                yield from self._attribute(value, attribute, own[attribute])
         if is_lazy(value):
             # It has no bytes yet.
             yield Guard(name, look, (value, type(value)), same_of_its_class), key
@@ -123,7 +127,7 @@ class Reach:
             yield from self._of_tensor(value)
         elif is_plain(value):
             yield Guard(name, look, copied(value), equal), key
-        elif isinstance(value, np.ndarray) and value.size <= MOST:
+        elif isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
             yield Guard(name, look, value.copy(), same_array), key
         elif isinstance(value, GENERATORS):
             yield Draws(name, lambda: state_of(look()), state_of(value), equal), key
@@ -137,6 +141,8 @@ class Reach:
             yield Draws(name, object, None, identical), key
         elif isinstance(value, (MethodType, slice, range, np.dtype)):
             yield Guard(name, look, value, same_method), key
+            if isinstance(value, MethodType) and isinstance(value.__self__, _DATA):
+                yield from self._of_bound(name, look, value, key)
         elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
             yield Items(name, look), (*key, "ids")
@@ -167,11 +173,17 @@ class Reach:
             if is_opaque(value):
                 yield Opaque(f"{name}, a {type(value).__name__}", object, None, identical), (*key, "opaque")
             yield from self.of_object(value)
+            if is_bound(value):
+                yield from self._of_bound(name, look, value, key)
             if isinstance(value, ref) and value() is not None:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
             if is_optimizer(value) and "param_groups" in self._names.read:
                 yield OptimizerGuard(value, True), (*key, "options")
                 yield Options(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
+
+    def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:
+        """Guards for the object that a method is bound to: ``get = table.get``."""
+        yield from self.of_value(f"what {name} is bound to", lambda: look().__self__, method.__self__, (*key, "bound"))
 
     def of_object(self, owner: Any) -> Found:
         """Guards for the attributes of an object that code names, and for the parameters, buffers and children of a module."""
@@ -206,16 +218,17 @@ class Reach:
                 if isinstance(hook, functools.partial):
                     yield from self.of_object(hook)
             # A call of a module runs its forward without naming it.
-            yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
+            yield from self._of_class(owner, names._replace(read=names.read | {"forward"}))
         elif not isinstance(owner, Optimizer) and not (
                 isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
             whole = own if is_whole(type(owner)) else getattr(type(owner), "_decides", ())
-            if names.whole and _is_settings(own):
-                whole = own
+            if names.whole and not isinstance(owner, type) and _is_settings(every := attributes_of(owner)):
+                whole = every or {}
                 yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
                        ("attributes", id(owner)))
-            for name in Names(names.read.union(whole), names.called).among(own):
+            names = names._replace(read=names.read.union(whole))
+            for name in names.among(own):
                 yield from self._attribute(owner, name, own[name])
             if not isinstance(owner, ModuleType):
                 yield from self._of_class(owner, names)
@@ -247,6 +260,11 @@ class Reach:
         if is_of_library(kind.__module__):
             return
         own = {} if owner is kind else getattr(owner, "__dict__", {})
+        if owner is kind and not is_of_library(type(kind).__module__):
+            # What a class has from a metaclass of the user's.
+            yield from self.of_object(type(kind))
+        if names.upward:
+            yield from self._hidden(kind, own, names.read | names.called)
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
         of = given(owner)
         for name in sorted((names.read | names.called) & members.keys()):
@@ -256,6 +274,7 @@ class Reach:
                 yield Guard(f"{name} of {kind.__name__}",
                             lambda a=name: getattr(x := getattr(of(), a, None), "__func__", x),  # type: ignore[misc]
                             getattr(method, "__func__", method), identical), ("method", id(owner), name)
+                yield from self.of_object(getattr(method, "__func__", method))
             elif isinstance(member, property):
                 # Its code is watched by itself.
                 yield (Guard(f"{name} of {kind.__name__}", lambda a=name: getattr(kind, a, None),  # type: ignore[misc]
@@ -264,6 +283,22 @@ class Reach:
                 value = getattr(owner, name, _absent)
                 if value is not _absent:
                     yield from self._attribute(owner, name, value)
+                else:
+                    yield (Guard(f"whether a {kind.__name__} has {name}",
+                                 lambda a=name: hasattr(of(), a),  # type: ignore[misc]
+                                 False, identical), ("absent", id(owner), name))
+
+    def _hidden(self, kind: type, own: Container[str], names: Collection[str]) -> Found:
+        """Guards for what classes have that an object's ``own`` attributes, or a class before them, hide: ``super().x``."""
+        before: set[str] = set()
+        for c in kind.__mro__:
+            for name in [] if is_of_library(c.__module__) else sorted(names & vars(c).keys()):
+                if name in own or name in before:
+                    member, of, key = vars(c)[name], given(c), ("hidden", id(c), name)
+                    place = f"{name} of {c.__name__}", lambda a=name, of=of: vars(of())[a]
+                    yield from [(Guard(*place, member, identical), key)] if hasattr(member, "__get__") else self.of_value(
+                        *place, member, key)
+            before.update(vars(c))
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
         own, of = getattr(owner, "__dict__", {}), given(owner)
@@ -297,7 +332,7 @@ def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
     """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
     return own is not None and all(
         is_plain(x) or (depth > 0 and not isinstance(x, (type, ModuleType))
-                        and _is_settings(getattr(x, "__dict__", None), depth - 1)) for x in own.values())
+                        and _is_settings(attributes_of(x), depth - 1)) for x in own.values())
 
 
 def given(x: Any) -> Callable[[], Any]:
