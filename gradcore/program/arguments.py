@@ -32,7 +32,7 @@ _NONE: Mapping[int, Leaf] = MappingProxyType({})
 
 class Output:
     """Takes the place of a tensor in the template of a result: an output of the program, an argument, the gradient of a
-    leaf, or a tensor that is returned as it is."""
+    leaf, or what is returned as it is."""
 
     __slots__ = ("index", "argument", "leaf", "value")
 
@@ -149,6 +149,8 @@ def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Map
     """
     if isinstance(x, Value):
         return _place(x, arguments, outputs, gradients)
+    if records is not None and records.is_of_before(x):
+        return Output(value=x)
 
     def inside(v: Any) -> Any:
         return template_of(v, arguments, outputs, gradients, records)

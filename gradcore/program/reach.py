@@ -141,7 +141,7 @@ class Reach:
             yield Draws(name, object, None, identical), key
         elif isinstance(value, (MethodType, slice, range, np.dtype)):
             yield Guard(name, look, value, same_method), key
-            if isinstance(value, MethodType) and isinstance(value.__self__, _DATA):
+            if isinstance(value, MethodType) and isinstance(value.__self__, (*_DATA, *GENERATORS)):
                 yield from self._of_bound(name, look, value, key)
         elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key

@@ -58,6 +58,13 @@ class Records:
             return False
         return True
 
+    def is_of_before(self, x: Any) -> bool:
+        """Is it a container that the run has not made? A replay would return another one with the same items."""
+        if not isinstance(x, (list, dict, set)) or x in self._new:
+            return False
+        self._reasons.append(f"it returns a {type(x).__name__} that was there before, and a replay would return another one")
+        return True
+
     def record(self, x: Any, change: Callable[[Any], Any]) -> Record:
         """The template of an instance, with each attribute changed to one."""
         found = Record(type(x))

@@ -186,3 +186,15 @@ def test_code_that_asks_whether_there_is_a_gradient_is_asked_again() -> None:
             p.grad = there and gradcore.zeros(1)
             assert [compiled(gradcore.ones(1)).item() for _ in range(2)] == [3 if there else 2] * 2
         assert len(compiled.traces) == 2
+
+
+@pytest.mark.parametrize("make", [lambda: [1.0], lambda: {"a": 1.0}, lambda: {1.0}, lambda: [gradcore.ones(1)]])
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x, [x])])
+def test_a_container_of_before_comes_back_itself(make: Any, wrap: Any) -> None:
+    known, given = make(), make()
+    functions = gradcore.compile(lambda x: (x * 2, wrap(known))), gradcore.compile(lambda x, y: (x * 2, wrap(y)))
+    for _ in range(3):
+        found = functions[0](gradcore.ones(1))[1], functions[1](gradcore.ones(1), given)[1]
+        assert [x[1][0] if type(x) is tuple else x for x in found] == [known, given]
+        assert all(x is y for x, y in zip([x[0] if type(x) is tuple else x for x in found], (known, given), strict=True))
+    assert "that was there before, and a replay would return another one" in functions[0].traces[0]
