@@ -12,7 +12,8 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
-from gradcore.program.guards import MOST_INSIDE, attributes_of, buffer_of, has_buffer
+from gradcore.program.attributes import VALUES, attributes_of
+from gradcore.program.guards import MOST_INSIDE, buffer_of, has_buffer
 from gradcore.program.libraries import is_bound, is_opaque
 from gradcore.program.records import Record, Records
 from gradcore.program.unseen import LONG
@@ -24,8 +25,8 @@ ALIGNED = 256
 #: Types whose values are equal only if they are the same to every op; and others that are keyed by value.
 _PLAIN = frozenset((int, bool, str, bytes, range, type(None)))
 _VALUES = (int, float, complex, str, bytes, range, np.dtype, np.generic, np.ndarray, set, frozenset)
-#: Types of which an instance has no attributes of its own; a memory-mapped array has those of its file.
-_WITHOUT = frozenset((complex, list, tuple, dict, set, frozenset, np.ndarray, np.memmap))
+#: Types of which no attributes are looked at; a memory-mapped array has those of its file.
+_WITHOUT = VALUES | {np.ndarray, np.memmap}
 #: The default of ``gradients``: of no leaf.
 _NONE: Mapping[int, Leaf] = MappingProxyType({})
 

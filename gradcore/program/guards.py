@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from operator import is_
 from types import CellType, FunctionType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.owners import MOST
+from gradcore.program.attributes import VALUES, attributes_of
 
 #: Types that are compared by value.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
@@ -214,7 +216,9 @@ def _comparable(state: Any) -> Any:
 
 
 def is_plain(x: Any, depth: int = 4) -> bool:
-    """Is this a number, a string, None, or a container of these that is not too large?"""
+    """Is this a number, a string, None, or a container of these that is not too large? One with attributes is an object."""
+    if type(x) not in VALUES and not isinstance(x, Enum) and attributes_of(x):
+        return False
     if isinstance(x, _PLAIN):
         # A structured scalar can be written to.
         return not isinstance(x, np.void)
@@ -314,13 +318,6 @@ def same_bytes(now: Any, seen: Any) -> bool:
 def same_array(now: Any, seen: Any) -> bool:
     return (isinstance(now, np.ndarray) and now.dtype == seen.dtype and now.shape == seen.shape
             and now.tobytes() == seen.tobytes())
-
-
-def attributes_of(x: Any) -> Mapping[str, Any] | None:
-    """The attributes of an object, those in slots of its class included; None if it can have none."""
-    own, slots = getattr(x, "__dict__", None), getattr(type(x), "__slots__", ())
-    names = (slots,) if isinstance(slots, str) else slots
-    return own if not slots else (own or {}) | {n: getattr(x, n) for n in names if not n.startswith("__") and hasattr(x, n)}
 
 
 def buffer_of(x: Any) -> tuple[str, bytes]:

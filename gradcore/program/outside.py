@@ -12,6 +12,7 @@ import pathlib
 import random
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
@@ -32,6 +33,7 @@ _FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, 
 #: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
 _ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
 _HANDLES: CodeType = logging.Logger.handle.__code__
+_ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
 #: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
 _COMPUTES: CodeType = parametrize._value.__code__
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
@@ -85,6 +87,9 @@ class Outside:
                 self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
         elif event == "call" and code is _TAKES_ENTROPY:
             self._refuse(frame, "takes a seed from the system, which differs each time")
+        elif event == "call" and code is _ASKS_FOR_THREAD and frame.f_back is not None and not is_library(
+                frame.f_back.f_code.co_filename):
+            self._refuse(frame, "asks for the thread, which may be another one")
         elif event == "call" and code is _COMPUTES:
             self._guard("the number of blocks of parametrize.cached()", "cached", Item(parametrize._open, 0))
             if parametrize._open[0]:

@@ -20,6 +20,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
+from gradcore.program.attributes import attributes_of
 from gradcore.program.guards import (
     GENERATORS,
     MOST_INSIDE,
@@ -31,7 +32,6 @@ from gradcore.program.guards import (
     Items,
     Opaque,
     Options,
-    attributes_of,
     buffer_of,
     copied,
     equal,
@@ -163,6 +163,8 @@ class Reach:
                 yield Unseen(name, object, None, identical), (*key, "unseen")
             elif self._enters(value):
                 for k, item in value.items():
+                    if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
+                        yield from self.of_value(f"a key of {name}", given(k), k, (*key, "key", id(k)))
                     label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", given(k)
                     yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
                                              item, (*key, "item", id(k)))

@@ -4,6 +4,8 @@ value beside that: an attribute of a number, the object of a method that is writ
 from __future__ import annotations
 
 import dataclasses
+import random
+import threading
 from collections.abc import Callable
 from types import CellType, SimpleNamespace
 from typing import Any
@@ -148,8 +150,10 @@ def test_the_attribute_of_a_value_is_guarded_wherever_it_is(name: str) -> None:
     check_traced_again(lambda: (lambda x: x * one.held.value, lambda: setattr(one.held, "value", 7.0)))
     one.held.value = 2.0
     first, other = one.held, valued(MAKES[name](), 7.0)
-    # They may be equal.
+    # They may be equal, and in a list.
     check_traced_again(lambda: (lambda x: x * one.held.value, lambda: setattr(one, "held", other)))
+    one.held = [first]
+    check_traced_again(lambda: (lambda x: x * one.held[0].value, lambda: setattr(one, "held", [other])))
     assert first.value == 2.0
 
 
@@ -200,6 +204,20 @@ def test_what_a_method_written_in_c_changes_is_changed_by_each_call() -> None:
     assert seen == [1, 1, 1] and not f.programs
 
 
+def test_a_shuffle_that_is_bound_to_a_generator_shuffles_in_each_call() -> None:
+    def shuffled(generator: random.Random, wrap: Any) -> list[float]:
+        shuffle = generator.shuffle
+
+        def f(x: Any) -> Any:
+            shuffle(numbers := [1.0, 2.0, 3.0, 4.0, 5.0])
+            return x * numbers[0]
+
+        f = wrap(f)
+        return [f(ones(1)).item() for _ in range(6)]
+
+    assert shuffled(random.Random(0), gradcore.compile) == shuffled(random.Random(0), lambda f: f)
+
+
 @pytest.mark.parametrize("hides", [lambda one: one.get, lambda one: np.array([one, None], dtype=object)])
 def test_an_argument_that_hides_an_object_is_not_replayed(hides: Any) -> None:
     one = {"a": 2.0}
@@ -244,3 +262,20 @@ def test_blocks_in_which_parametrized_parameters_are_kept_run_eagerly() -> None:
         found.append(f(ones(1)).item())
     assert found == [2.0, 2.0, 4.0, 4.0, 4.0, 6.0, 6.0, 6.0, 10.0]
     assert any("which parametrize.cached() keeps" in trace for trace in f.traces)
+
+
+def test_a_tensor_by_which_a_number_is_looked_up_may_be_an_argument() -> None:
+    known, other = ones(1), ones(1)
+    factors = {known: 7.0}
+    f = gradcore.compile(lambda x: x * factors.get(x, 2.0))
+    assert [f(x).item() for x in (other, other, known, known, other)] == [2.0, 2.0, 7.0, 7.0, 2.0]
+    assert len(f.programs) == 1
+
+
+def test_a_function_that_asks_for_its_thread_is_not_replayed() -> None:
+    f = gradcore.compile(lambda x: x * (2.0 if threading.current_thread() is threading.main_thread() else 7.0))
+    found = [f(ones(1)).item() for _ in range(2)]
+    thread = threading.Thread(target=lambda: found.append(f(ones(1)).item()))
+    thread.start()
+    thread.join()
+    assert found == [2.0, 2.0, 7.0] and "asks for the thread" in f.traces[0]
