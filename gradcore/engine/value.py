@@ -7,6 +7,7 @@ from typing import Any
 
 from gradcore.devices.storage import Storage
 from gradcore.spec import TensorSpec
+from gradcore.trees import leaves
 
 #: The types of operands besides tensors.
 PLAIN = frozenset((int, float, bool, type(None)))
@@ -62,8 +63,4 @@ def value_over(storage: Storage, spec: TensorSpec) -> Any:
 
 def tensors_in(x: Any) -> Iterator[Any]:
     """The tensors in nested dicts, lists and tuples, in order."""
-    if isinstance(x, Value):
-        yield x
-    elif isinstance(x, (dict, list, tuple)):
-        for part in x.values() if isinstance(x, dict) else x:
-            yield from tensors_in(part)
+    return (part for part in leaves(x) if isinstance(part, Value))

@@ -33,6 +33,7 @@ def vmap(func: Callable[..., Any], in_dims: Dims = 0, out_dims: Dims = 0, random
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
     name = getattr(func, "__name__", repr(func))
 
+    @functools.wraps(func, updated=())
     def batched(*args: Any, **kwargs: Any) -> Any:
         where = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>)"
         if not isinstance(in_dims, (int, tuple)) or isinstance(in_dims, bool):
@@ -51,7 +52,7 @@ def vmap(func: Callable[..., Any], in_dims: Dims = 0, out_dims: Dims = 0, random
             results.append(func(*own, **kwargs))
         return _stacked(name, out_dims, results)
 
-    return functools.wraps(func, [x for x in functools.WRAPPER_ASSIGNMENTS if hasattr(func, x)], ())(batched)
+    return batched
 
 
 def _spread(dims: Dims, tree: Any, error: str) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from gradcore._tensor import Tensor
 from gradcore.autograd.functional import entered, rows, slopes
 from gradcore.engine.below import leaves_below
 from gradcore.engine.modes import enable_grad, is_grad_enabled
+from gradcore.engine.value import tensors_in
 from gradcore.functional import zeros_like
 from gradcore.trees import filled, leaves
 
@@ -50,8 +51,7 @@ class _Call:
         self.outputs = list(leaves(result))
         mine = {x.edge[0] for x, before in zip(self.own, given, strict=True) if not before.requires_grad}
         #: Do its results, and their derivatives, keep their graph?
-        self.graph = graphs and not mine.issuperset(leaves_below(
-            [y for y in (*self.outputs, *leaves(self.aux)) if isinstance(y, Tensor)]))
+        self.graph = graphs and not mine.issuperset(leaves_below([*tensors_in((result, self.aux))]))
 
     def need_tensors(self, what: str) -> None:
         for y in self.outputs:
@@ -92,7 +92,7 @@ def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Functio
     """
     value_too = grad_and_value(func, argnums, has_aux)
 
-    @_wraps(func)
+    @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         found, value = value_too(*args, **kwargs)
         return (found, value[1]) if has_aux else found
@@ -103,7 +103,7 @@ def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Functio
 def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
     """As :func:`grad`, with the function's value: (gradient, value), or (gradient, (value, aux))."""
 
-    @_wraps(func)
+    @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         what = "grad_and_value(f)(*args)"
         call = _Call(what, func, argnums, args, kwargs, has_aux)
@@ -211,7 +211,7 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk
     Raises as :func:`grad`.
     """
 
-    @_wraps(func)
+    @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         call = _Call("jacrev(f)(*args)", func, argnums, args, kwargs, has_aux)
         call.need_tensors("jacrev(f)(*args)")
@@ -230,11 +230,6 @@ def jacfwd(func: Function, argnums: Argnums = 0, has_aux: bool = False, *, rando
 def hessian(func: Function, argnums: Argnums = 0) -> Function:
     """The Jacobian of the gradient: for each pair of chosen arguments, a tensor [*result.shape, *one.shape, *other.shape]."""
     return jacrev(jacrev(func, argnums), argnums)
-
-
-def _wraps(func: Function) -> Callable[[Function], Function]:
-    # Of a partial or a callable object there may be no name to take over.
-    return functools.wraps(func, [name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(func, name)], ())
 
 
 __all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "vjp"]

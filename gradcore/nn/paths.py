@@ -78,7 +78,8 @@ def copied(module: Module) -> None:
 
 def name_copies() -> None:
     """Name the layers of the copies since the last step, as a call would; parts of networks wait for that."""
-    found = {key: module for key, r in [*_copies.items()] if (module := r()) is not None}
+    # Of a copy, since the collector may take entries out meanwhile.
+    found = {key: module for key, r in _copies.copy().items() if (module := r()) is not None}
     for key, module in found.items():
         _copies.pop(key, None)
         root = root_of(module)
