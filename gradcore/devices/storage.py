@@ -14,7 +14,7 @@ _new = object.__new__
 
 
 class Storage:
-    """The bytes of a tensor and its views. When the last reference goes, the block goes back to the pool.
+    """The bytes of a tensor and its views, in one block for life. When the last reference goes, that goes back to the pool.
 
     ``version`` counts writes, so that a write to a residual after it was kept is noticed; ``written_by`` is the tag of
     the last write, unset before the first.

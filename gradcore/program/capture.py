@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from gradcore.devices.calls import KernelCall
@@ -23,7 +22,6 @@ from gradcore.devices.precision import rounded
 from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
 from gradcore.events import TAGS, Tag
-from gradcore.memory.resource import Block
 from gradcore.program.arena import moved, shift
 from gradcore.program.arguments import ALIGNED
 from gradcore.program.binding import Binding, Place
@@ -35,7 +33,6 @@ from gradcore.spec import TensorSpec, round_up
 
 #: After so many captures in succession that were never launched, a program is not captured any more.
 _MOST_UNUSED = 3
-_blocks = attrgetter("block")
 
 
 @dataclass
@@ -61,8 +58,6 @@ class CapturedReplay(Replay):
         if self.device.graphs is not None:
             # A launch of gradcore's own copy kernel would cost the host several times as much.
             self._clone = self.device.graphs.copy_array
-        #: The memory of the captured tensors that the calls are bound to.
-        self._held_blocks: list[Block] = []
         #: The places that take arrays of a run if nothing is captured, and those of numbers: see :class:`Binding`.
         self._brought: dict[int, list[Place]] = {}
         self._plain: list[list[tuple[Any, Any, int]]] = []
@@ -90,9 +85,6 @@ class CapturedReplay(Replay):
     def _bind(self) -> Binding:
         self._forget()
         bound = super()._bind()
-        if self.device.graphs is None:
-            return bound
-        self._held_blocks = list(map(_blocks, self.trace.storages.values()))
         if self.reason:
             return bound
         try:
@@ -183,13 +175,6 @@ class CapturedReplay(Replay):
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def _must_bind(self, bound: Binding) -> bool:
-        return super()._must_bind(bound) or self._moved()
-
-    def _moved(self) -> bool:
-        """Has any captured tensor other memory than when the calls were bound?"""
-        return self.device.graphs is not None and list(map(_blocks, self.trace.storages.values())) != self._held_blocks
-
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         super()._bring(bound, inputs)
         self._look_for(0, self.program.inputs, inputs)
@@ -202,11 +187,6 @@ class CapturedReplay(Replay):
         self._sources = [given[k].storage.block.address + low
                          + (0 if given[k].spec is traced[k].spec else shift(given[k].spec, traced[k].spec))
                          for k, _, low, _ in self._copies[part]]
-
-    def forward(self, inputs: Sequence[Any]) -> list[Any]:
-        if self._bound is not None and self._moved():
-            self._bind()
-        return super().forward(inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         self._look_for(1, self.program.cotangents, cotangents)

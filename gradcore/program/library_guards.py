@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Container, Iterator
-from operator import attrgetter, is_, itemgetter
+from operator import is_, itemgetter
 from typing import Any, TypeGuard
 from weakref import ref
 
@@ -15,12 +15,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Namer, is_plain, same_memory
-
-_storage, _spec = attrgetter("storage"), attrgetter("spec")
-#: The most tensors of an optimizer that have terms of their own. These are asked several times faster than a loop, but it takes
-#: Python 13 us to compile one.
-_MOST_TERMS = 32
+from gradcore.program.guards import Item, Namer, is_plain, same_memory
 
 
 class _Whole:
@@ -127,15 +122,12 @@ class OptimizerGuard:
         yield f"({optimizer} := {name(self.owner)}()) is not None"
         yield f"{optimizer}.state is {name(self.state)}"
         yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))"
-        if len(self.tensors) > _MOST_TERMS:
-            places, names, tensors = map(list, zip(*self.tensors, strict=True))
-            yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
-            yield f"all(map({name(is_)}, map({name(_storage)}, {name(tensors)}), {name(self.storages)}))"
-            yield f"all(map({name(is_)}, map({name(_spec)}, {name(tensors)}), {name(self.specs)}))"
-        else:
-            for (place, key, tensor), *memory in zip(self.tensors, self.storages, self.specs, strict=True):
-                yield f"{name(dict.get)}({name(place)}, {name(key)}) is {name(tensor)}"
-                yield from same_memory(name, tensor, *memory)
+        for (place, key, tensor), *memory in zip(self.tensors, self.storages, self.specs, strict=True):
+            # A dict of another kind may make what is missing.
+            read = (Item(place, key).term(name) if type(place) is dict
+                    else f"{name(dict.get)}({name(place)}, {name(key)})")
+            yield f"{read} is {name(tensor)}"
+            yield from same_memory(name, tensor, *memory)
         yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks
                else f"not {optimizer}._before and not {optimizer}._after")
         yield f"len({optimizer}.param_groups) == {len(self.groups)}"

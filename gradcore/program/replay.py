@@ -91,7 +91,7 @@ class Replay:
                 self._made = {}
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
-        bound = self._bind() if self._bound is None or self._must_bind(self._bound) else self._bound
+        bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
         self._bring(bound, inputs)
         self._drop(bound.replaced)
         updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
@@ -217,10 +217,6 @@ class Replay:
                   for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
         found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
         return found
-
-    def _must_bind(self, bound: Binding) -> bool:
-        """Does a run need another arena, or calls bound anew?"""
-        return bound.is_held()
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls.
