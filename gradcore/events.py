@@ -127,7 +127,20 @@ class Table(Generic[T]):
         return len(self.rows)
 
 
-TAGS: Table[Tag] = Table()
+class _Tags(Table[Tag]):
+    def __init__(self) -> None:
+        super().__init__()
+        #: The indices of tags of optimizer state, which outlives the step that makes it.
+        self.of_state: set[int] = set()
+
+    def index(self, value: Tag) -> int:
+        found = super().index(value)
+        if value.role == "optimizer state":
+            self.of_state.add(found)
+        return found
+
+
+TAGS = _Tags()
 
 
 class Invocation(NamedTuple):

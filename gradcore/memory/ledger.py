@@ -18,7 +18,7 @@ from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UN
 from gradcore.forking import brief
 from gradcore.memory.nesting import Nest, so_far, take_out
 from gradcore.memory.peaks import Measured, Peaks
-from gradcore.memory.pool import Pool
+from gradcore.memory.pool import SMALL, Pool
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.reading import network_names, owner_in
 from gradcore.spec import ROUND
@@ -66,7 +66,7 @@ class Ledger:
                 pool = self.pool
                 waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
                 # Interrupts are raised after calls, so the common path makes none from here on.
-                if waiting:
+                if waiting and (nbytes <= SMALL or tag not in TAGS.of_state):
                     block = waiting[-1]
                     del waiting[-1]
                     # Block.begin, in line.

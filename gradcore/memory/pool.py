@@ -1,24 +1,27 @@
 """The pool: cuts blocks out of segments, grows by segments, and gives wholly free ones back.
 
-Every stream has free lists of its own, in which neighbours are merged; the best fit is split. When nothing fits, memory that
-is free on other streams is taken over, and only then does the pool grow by a segment. If the source refuses one, the pool gives
-back its wholly free segments and tries again; the last resort is the segments for blocks of the other size class.
+Every stream has free lists of its own, one for each kind of segment, in which neighbours are merged; the best fit is split.
+When nothing fits, memory that is free on other streams is taken over, and only then does the pool grow by a segment. If the
+source refuses one, the pool gives back its wholly free segments and tries again; the last resort is segments of other kinds.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Container
+from itertools import chain
 
 from gradcore.errors import OutOfMemory, SourceExhausted
+from gradcore.events import TAGS
 from gradcore.memory.freelist import FreeList
-from gradcore.memory.resource import Block, Segment, Source, Stream
+from gradcore.memory.resource import PARTS, Block, Kind, Segment, Source, Stream
 from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
 MiB = 1 << 20
-#: Bytes. Requests up to SMALL share segments of SMALL_SEGMENT; those below MIDDLE, segments of MIDDLE_SEGMENT; larger ones get
-#: a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small tensors so never pin a large segment.
+#: Bytes. Requests up to SMALL share segments of SMALL_SEGMENT; those below MIDDLE, segments of MIDDLE_SEGMENT; larger ones, and
+#: optimizer state larger than SMALL, get a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small
+#: tensors so never pin a large segment.
 SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
 
 # Segments are this far apart in the free lists' address space, so that ranges of two segments never merge. Larger ones are
@@ -80,7 +83,7 @@ class Pool:
         number = {index: k for k, index in enumerate(sorted(self.segments))}
         live = frozenset((number[b.segment.index], b.offset, b.size, b.tag) for b in self.blocks
                          if b.serial and b.segment.index in number)
-        waiting = [(k, size, tuple((number[b.segment.index], b.offset) for b in blocks))
+        waiting = [(k, size, tuple((number[b.segment.index], b.offset, b.size) for b in blocks))
                    for k, stream in enumerate(self.streams) for size, blocks in sorted(stream.waiting.items()) if blocks]
         return tuple(self.segments[index].nbytes for index in number), live, tuple(waiting)
 
@@ -93,17 +96,21 @@ class Pool:
             self.streams.append(stream)
             # The default stream comes first, even if another one allocated first.
             self.streams.sort(key=lambda s: s.index)
-        small = size <= SMALL
-        # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
-        start = stream.small.take(size) if small else None
+        kind = Kind.SMALL if size <= SMALL else Kind.STATE if tag in TAGS.of_state else Kind.LARGE
+        # Merging breaks up the sizes that the next step will ask for, so it is done only for sizes of this kind, and small
+        # blocks, the many, first try without.
+        start = stream.free[kind].take(size) if kind is Kind.SMALL else None
         if start is None:
-            self._merge(stream)
-            start = (stream.small if small else stream.large).take(size)
+            self._merge(stream, kind)
+            start = stream.free[kind].take(size)
         if start is None:
-            start = self._take_over(size, small, stream)
+            start = self._take_over(size, kind, stream)
         if start is None:
-            start = self._grow(size, small, stream)
-        block = Block(self.segments[start // _SPACING], start & _MASK, size, stream)
+            start = self._grow(size, kind, stream)
+        segment = self.segments[start // _SPACING]
+        block = Block(segment, start & _MASK, size, stream)
+        if segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2:
+            block.home = stream.waiting.setdefault(PARTS, [])
         self.blocks.add(block)
         self.serial += 1
         block.begin(self.serial, nbytes, tag, node)
@@ -122,39 +129,39 @@ class Pool:
         """Make a block's own stream wait for the other streams that used it."""
         self._order.settle(block)
 
-    def _reclaim(self, block: Block) -> None:
-        self.blocks.discard(block)
-        self._list(block.stream, block.segment).add(block.segment.index * _SPACING + block.offset, block.size)
+    def _merge(self, stream: Stream, kind: Kind | None = None) -> None:
+        """Move the blocks that wait on a stream into its free lists; given a kind, only those of its sizes."""
+        for size, blocks in stream.waiting.items():
+            if blocks and (kind is None or (PARTS < size <= SMALL) is (kind is Kind.SMALL)):
+                for block in blocks:
+                    self.blocks.discard(block)
+                    stream.free[block.segment.kind].add(block.segment.index * _SPACING + block.offset, block.size)
+                blocks.clear()
 
-    def _merge(self, stream: Stream) -> None:
-        """Move the blocks that wait on a stream into its free lists."""
-        for blocks in stream.waiting.values():
-            for block in blocks:
-                self._reclaim(block)
-            blocks.clear()
-
-    @staticmethod
-    def _list(stream: Stream, segment: Segment) -> FreeList:
-        return stream.small if segment.small else stream.large
-
-    def _take_over(self, size: int, small: bool, stream: Stream) -> int | None:
+    def _take_over(self, size: int, kind: Kind, stream: Stream) -> int | None:
         for giver in self.streams:
             if giver is stream:
                 continue
-            self._merge(giver)
-            free = giver.small if small else giver.large
+            self._merge(giver, kind)
+            free = giver.free[kind]
             if free.largest() >= size:
                 self._order.hand_over(giver, stream)
                 return free.take(size)
         return None
 
-    def _borrow(self, size: int, small: bool, stream: Stream) -> int | None:
-        """Memory from segments of the other size class, which is better than running out."""
-        start = (stream.large if small else stream.small).take(size)
-        return self._take_over(size, not small, stream) if start is None else start
+    def _borrow(self, size: int, kind: Kind, stream: Stream) -> int | None:
+        """Memory from segments of other kinds, which is better than running out."""
+        for other in Kind:
+            if other is not kind:
+                start = stream.free[other].take(size)
+                if start is None:
+                    start = self._take_over(size, other, stream)
+                if start is not None:
+                    return start
+        return None
 
-    def _grow(self, size: int, small: bool, stream: Stream) -> int:
-        nbytes = segment_size(size)
+    def _grow(self, size: int, kind: Kind, stream: Stream) -> int:
+        nbytes = round_up(size, SMALL_SEGMENT) if kind is Kind.STATE else segment_size(size)
         if nbytes >= _SPACING:
             raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
                               largest_free=self.largest_free, limit=None)
@@ -166,13 +173,13 @@ class Pool:
                 # A segment of exactly this size may fit where a roomier one does not.
                 segment = self._source.allocate(nbytes if nbytes <= SMALL_SEGMENT else round_up(size, ROUND))
             except SourceExhausted as error:
-                start = self._borrow(size, small, stream)
+                start = self._borrow(size, kind, stream)
                 if start is not None:
                     return start
                 raise OutOfMemory(str(error), asked=size, cached=self.cached, largest_free=self.largest_free,
                                   limit=error.limit) from None
         segment.index = self._next_segment
-        segment.small = small
+        segment.kind = kind
         self._next_segment += 1
         self.misses += 1
         self.segments[segment.index] = segment
@@ -180,7 +187,7 @@ class Pool:
         self.changes.append((True, segment.index, segment.nbytes))
         base = segment.index * _SPACING
         if segment.nbytes > size:
-            self._list(stream, segment).add(base + size, segment.nbytes - size)
+            stream.free[kind].add(base + size, segment.nbytes - size)
         return base
 
     # -- giving segments back ------------------------------------------------------------------------------------------
@@ -191,12 +198,12 @@ class Pool:
         free: dict[int, list[tuple[FreeList, int, int]]] = {}
         for stream in self.streams:
             self._merge(stream)
-            for ranges in (stream.small, stream.large):
+            for ranges in stream.free:
                 for start, size in ranges.ranges():
                     free.setdefault(start // _SPACING, []).append((ranges, start, size))
         # The parts of a segment may be free on different streams, since flushing waits for the device anyway.
         whole = [i for i, parts in free.items() if sum(size for _, _, size in parts) == self.segments[i].nbytes]
-        scattered = any(ranges.total for stream in self.streams[1:] for ranges in (stream.small, stream.large))
+        scattered = any(ranges.total for stream in self.streams[1:] for ranges in stream.free)
         if whole or scattered:
             self._order.drain()
         for index in whole:
@@ -216,7 +223,7 @@ class Pool:
         """With all work done, move free memory to the first stream, where neighbours can merge."""
         first = self.streams[0]
         for stream in self.streams[1:]:
-            for ranges, into in ((stream.small, first.small), (stream.large, first.large)):
+            for ranges, into in zip(stream.free, first.free, strict=True):
                 for start, size in ranges.ranges():
                     ranges.remove(start)
                     into.add(start, size)
@@ -236,7 +243,7 @@ class Pool:
         for stream in self.streams:
             for waiting in stream.waiting.values():
                 waiting[:] = [b for b in dict.fromkeys(waiting) if b in self.blocks and not b.serial]
-            stream.small, stream.large = FreeList(), FreeList()
+            stream.free = [FreeList() for _ in Kind]
         waiting_now = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
         self.blocks = {b for b in self.blocks if b.serial or b in waiting_now}
         self.reserved = sum(s.nbytes for s in self.segments.values())
@@ -244,7 +251,7 @@ class Pool:
         for block in self.blocks:
             taken.setdefault(block.segment.index, []).append((block.offset, block.size))
         for index, segment in self.segments.items():
-            free, at = self._list(self.streams[0], segment), 0
+            free, at = self.streams[0].free[segment.kind], 0
             for offset, size in (*sorted(taken.get(index, ())), (segment.nbytes, 0)):
                 if offset > at:
                     free.add(index * _SPACING + at, offset - at)
@@ -262,7 +269,7 @@ class Pool:
 
     def _whole(self) -> bool:
         """Is every byte of the segments in one free list, or in a block that is live or waiting?"""
-        free = [ranges for s in self.streams for ranges in (s.small, s.large)]
+        free = [ranges for s in self.streams for ranges in s.free]
         waiting = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
         return (all(ranges.whole() for ranges in free)
                 and waiting == {b for b in self.blocks if not b.serial}
@@ -279,7 +286,7 @@ class Pool:
     @property
     def cached(self) -> int:
         """Free bytes inside segments."""
-        return sum(s.small.total + s.large.total + sum(size * len(blocks) for size, blocks in s.waiting.items())
+        return sum(sum(ranges.total for ranges in s.free) + sum(b.size for blocks in s.waiting.values() for b in blocks)
                    for s in self.streams)
 
     @property
@@ -289,7 +296,7 @@ class Pool:
         for s in self.streams:
             waiting = [(b.segment.index * _SPACING + b.offset, b.size) for blocks in s.waiting.values() for b in blocks]
             reached = size = 0
-            for start, length in sorted([*s.small.ranges(), *s.large.ranges(), *waiting]):
+            for start, length in sorted([*chain.from_iterable(ranges.ranges() for ranges in s.free), *waiting]):
                 size = size + length if start == reached else length
                 reached = start + length
                 largest = max(largest, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, Protocol
 
 from gradcore.forking import brief
@@ -12,17 +13,30 @@ from gradcore.memory.freelist import FreeList
 _noting = brief()
 
 
+#: The key under which blocks wait that are small parts of large segments: no request has this size, so they are only merged,
+#: and the segment is whole again when the next step needs it in one piece.
+PARTS = 0
+
+
+class Kind(IntEnum):
+    """What the blocks of a segment are: small, large, or large ones of optimizer state, which outlives the step that makes it
+    and would pin what the next step needs in one piece.
+    """
+
+    SMALL, LARGE, STATE = range(3)
+
+
 class Segment:
     """Device memory as a source handed it out. ``memory`` is the object that the device builds arrays over."""
 
-    __slots__ = ("index", "nbytes", "address", "memory", "small")
+    __slots__ = ("index", "nbytes", "address", "memory", "kind")
 
     def __init__(self, nbytes: int, address: int, memory: Any) -> None:
         self.index = 0
         self.nbytes = nbytes
         self.address = address
         self.memory = memory
-        self.small = False
+        self.kind = Kind.SMALL
 
     def __repr__(self) -> str:
         return f"Segment({self.index}, {self.nbytes} bytes)"
@@ -83,17 +97,17 @@ class Stream:
     Free lists belong to this object and never to the raw handle, which a driver may give to a later stream.
     """
 
-    __slots__ = ("index", "handle", "driver", "waiting", "small", "large")
+    __slots__ = ("index", "handle", "driver", "waiting", "free")
 
     def __init__(self, index: int, handle: Any = None, driver: Driver | None = None) -> None:
         self.index = index
         self.handle = handle
         #: The driver that made it, which also makes its events: those of another device cannot be recorded on it.
         self.driver = driver
-        #: Freed blocks by size, not merged with their neighbours yet: the next step asks for the same sizes again.
+        #: Freed blocks by size, or :data:`PARTS`, not merged with their neighbours yet: the next step asks for the same sizes.
         self.waiting: dict[int, list[Block]] = {}
-        self.small = FreeList()
-        self.large = FreeList()
+        #: Free memory by kind of segment.
+        self.free = [FreeList() for _ in Kind]
 
     def __repr__(self) -> str:
         return f"Stream({self.index})"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradcore.memory.ledger import Ledger
-from gradcore.memory.resource import Block, Stream
+from gradcore.memory.resource import Block, Kind, Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import Events, MiB, stack
 from tests.meta.test_ledger import check_books, check_free_lists
@@ -107,19 +107,19 @@ def two_streams() -> tuple[Stack, Events, list[Block]]:
     for stream, (_, free, waiting) in every:
         ledger.release(free)
         ledger.drain()
-        memory.pool._merge(stream)
+        memory.pool._merge(stream, Kind.SMALL)
         ledger.release(waiting)
         ledger.drain()
-        assert stream.small.total == MiB and stream.waiting[MiB - 1024]
+        assert stream.free[Kind.SMALL].total == MiB and stream.waiting[MiB - 1024]
     assert driver.calls == []
     return memory, driver, [blocks[0] for _, blocks in every]
 
 
 def test_books_that_are_whole_stay_as_they_are() -> None:
     memory, driver, _live = two_streams()
-    before = [(s.small.ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
+    before = [(s.free[Kind.SMALL].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
     memory.pool.mend()
-    assert before == [(s.small.ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
+    assert before == [(s.free[Kind.SMALL].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
     assert driver.calls == [], "nothing is waited for"
     check(memory)
 
@@ -131,9 +131,9 @@ def test_books_that_are_torn_are_mended_behind_all_work(torn: str) -> None:
     pool = memory.pool
     first, second = pool.streams
     if torn == "a range is in no list":
-        assert second.small.take(512) is not None
+        assert second.free[Kind.SMALL].take(512) is not None
     elif torn == "a range is in two lists":
-        first.small.add(*second.small.ranges()[0])
+        first.free[Kind.SMALL].add(*second.free[Kind.SMALL].ranges()[0])
     elif torn == "a live block waits":
         live[1].home.append(live[1])
     elif torn == "a block is lost":
@@ -142,7 +142,7 @@ def test_books_that_are_torn_are_mended_behind_all_work(torn: str) -> None:
         pool.reserved += 512
     pool.mend()
     # On which stream the bytes were used is not known any more.
-    assert driver.calls == [("synchronize",)] and second.small.total == 0
+    assert driver.calls == [("synchronize",)] and second.free[Kind.SMALL].total == 0
     assert pool.reserved == 4 * MiB and memory.ledger.allocated == 2048
     check(memory)
 

@@ -32,7 +32,7 @@ def check_free_lists(memory: Stack) -> None:
     waiting = {id(b) for s in pool.streams for blocks in s.waiting.values() for b in blocks}
     assert waiting == {id(b) for b in pool.blocks if not b.serial}
     for stream in pool.streams:
-        for free in (stream.small, stream.large):
+        for free in stream.free:
             ranges = free.ranges()
             assert all(a + n < b for (a, n), (b, _) in pairwise(ranges))
             assert all(n > 0 for _, n in ranges)

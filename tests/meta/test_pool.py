@@ -11,6 +11,7 @@ from gradcore.memory.sources import CountingSource
 from gradcore.memory.streams import NoDriver, StreamOrder
 from gradcore.spec import round_up
 from tests.meta.memory_stacks import Failing, MiB, stack
+from tests.meta.test_ledger import check_free_lists, tag
 
 
 def pool_over(source: object) -> Pool:
@@ -77,6 +78,54 @@ def test_but_they_do_before_memory_runs_out() -> None:
     assert pool.largest_free == 13 * MiB, "the rest of the large segment"
     give(pool, borrowed)
     assert pool.allocate(2 * MiB, stream).segment is large.segment, "and it is the large segment's again"
+
+
+#: Of transient blocks, and of optimizer state.
+PLAIN, STATE = tag("exp"), tag("full", "0", "optimizer state")
+
+
+def test_large_optimizer_state_has_segments_of_its_own() -> None:
+    memory = stack()
+    ledger, pool, stream = memory.ledger, memory.pool, Stream(0)
+    for block in [ledger.allocate(size, stream, PLAIN) for size in (40 * MiB, 3 * MiB)]:
+        ledger.release(block)
+    state = ledger.allocate(3 * MiB, stream, STATE)
+    small = ledger.allocate(MiB, stream, STATE)
+    assert state.segment.nbytes == 4 * MiB, "neither the block that waits for its size, nor a part of the free segment"
+    assert small.segment.nbytes == 2 * MiB and ledger.allocate(MiB, stream, PLAIN).segment is small.segment
+    assert ledger.allocate(40 * MiB, stream, PLAIN).segment.index == 0 and pool.reserved == 66 * MiB
+    ledger.release(state)
+    assert ledger.allocate(2 * MiB, stream, PLAIN).segment.nbytes == 20 * MiB
+    assert ledger.allocate(4 * MiB, stream, STATE).segment is state.segment
+    check_free_lists(memory)
+
+
+def test_but_not_when_memory_runs_out() -> None:
+    memory = stack(limit=40 * MiB)
+    ledger, stream, other = memory.ledger, Stream(0), Stream(1)
+    held, free = ledger.allocate(3 * MiB, stream, PLAIN), ledger.allocate(3 * MiB, stream, PLAIN)
+    ledger.release(free)
+    state = [ledger.allocate(6 * MiB, on, STATE) for on in (stream, stream, stream, other)]
+    assert [b.segment is held.segment for b in state] == [False, False, False, True]
+    for block in state[:2]:
+        ledger.release(block)
+    assert ledger.allocate(12 * MiB, stream, PLAIN).offset == 0 and memory.pool.reserved == 38 * MiB, "state went back"
+    check_free_lists(memory)
+
+
+def test_a_segment_whose_parts_are_free_serves_what_needs_it_whole() -> None:
+    """The next step asks for the same sizes in another order than this one has freed them."""
+    memory = stack()
+    ledger, pool, stream = memory.ledger, memory.pool, Stream(0)
+    alone, whole = ledger.allocate(30 * MiB, stream, PLAIN), ledger.allocate(100 * MiB, stream, PLAIN)
+    ledger.release(whole)
+    part = ledger.allocate(30 * MiB, stream, PLAIN)
+    assert part.segment is whole.segment
+    for block in (alone, part):
+        ledger.release(block)
+    first, second = ledger.allocate(30 * MiB, stream, PLAIN), ledger.allocate(100 * MiB, stream, PLAIN)
+    assert first.segment is alone.segment and second.segment is whole.segment and pool.misses == 2
+    check_free_lists(memory)
 
 
 def test_what_went_back_merges_and_serves_a_larger_block() -> None:
