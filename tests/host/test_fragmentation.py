@@ -1,4 +1,4 @@
-"""What a network reserves is little more than what it needs at its peak, also after the step that makes its optimizer's state."""
+"""What a network reserves is little more than what it needs at its peak, also after its optimizer has made its state."""
 
 from __future__ import annotations
 
