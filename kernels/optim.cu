@@ -3,7 +3,7 @@
 // Traffic in bytes, n elements of s: SGD reads 2 n s and writes n s, and each state adds n s to both (Adam 4 n s and
 // 3 n s); 16 bytes at a time, each tensor's tail by elements. The table of tensors is a launch argument. SGD as in
 // Sutskever et al., ICML 2013; Adam as in Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in Loshchilov and
-// Hutter, arXiv:1711.05101; Adagrad: Duchi, Hazan and Singer, JMLR 12, 2011; RMSprop: Tieleman and Hinton, lecture 6.5, 2012;
+// Hutter, arXiv:1711.05101; AMSGrad: Reddi, Kale and Kumar, ICLR 2018; Adagrad: Duchi, Hazan and Singer, JMLR 12, 2011; RMSprop: Tieleman and Hinton, lecture 6.5, 2012;
 // Adadelta: Zeiler, arXiv:1212.5701; NAdam: Dozat, ICLR workshop, 2016; RAdam: Liu et al., arXiv:1908.03265; Lion: Chen et al.,
 // arXiv:2302.06675; Adamax: with Adam, section 7.1; Rprop: Riedmiller and Braun, ICNN 1993; ASGD: Polyak and Juditsky, SIAM J.
 // Control Optim. 30, 1992.
@@ -93,8 +93,10 @@ struct AdamHow {
     i64 decoupled, maximize;
 };
 
-struct Adam {
-    static const int states = 2;
+// With `Most`, AMSGrad: the root is that of the largest v so far. A v that is NaN stays it.
+template <bool Most>
+struct AdamOf {
+    static const int states = 2 + Most;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const AdamHow& how) {
         A &m = s[0], &v = s[1];
@@ -106,7 +108,8 @@ struct Adam {
         }
         m = (A)how.beta1 * m + (A)(1 - how.beta1) * g;
         v = (A)how.beta2 * v + (A)(1 - how.beta2) * g * g;
-        p -= (A)(how.rate / how.correction) * (m / (sqrt(v) * (A)how.root + (A)how.eps));
+        if (Most) s[2] = v <= s[2] ? s[2] : v;
+        p -= (A)(how.rate / how.correction) * (m / (sqrt(s[Most ? 2 : 1]) * (A)how.root + (A)how.eps));
     }
 };
 
@@ -236,7 +239,12 @@ __global__ void sgd(const __grid_constant__ Group group, const __grid_constant__
 
 template <typename T>
 __global__ void adam(const __grid_constant__ Group group, const __grid_constant__ AdamHow given, const AdamHow* there) {
-    update<Adam, T>(group, there ? *there : given);
+    update<AdamOf<false>, T>(group, there ? *there : given);
+}
+
+template <typename T>
+__global__ void amsgrad(const __grid_constant__ Group group, const __grid_constant__ AdamHow given, const AdamHow* there) {
+    update<AdamOf<true>, T>(group, there ? *there : given);
 }
 
 template <typename T>

@@ -329,6 +329,8 @@ for maximize in (False, True):
     add("sgd_", [x, row], [x, row], [], 0.1, 0.0, nesterov=False, maximize=maximize, **SGD)
     add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, 0.9, decoupled=maximize, maximize=maximize,
         **ADAM)
+    add("amsgrad_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], [y, floats(M, low=0.5)], 0.1, 3, 0.9,
+        decoupled=maximize, maximize=maximize, **ADAM)
 
 BIG += rows_optimizers.BIG + rows_losses.BIG + rows_recurrent.BIG
 

@@ -251,8 +251,9 @@ SGD = {"dampening": 0.1, "weight_decay": 0.1, "nesterov": True, "maximize": Fals
 add("sgd_", many, many, [], 0.1, 0.0, **{**SGD, "nesterov": False})
 add("sgd_", many, many, many, 0.1, 0.9, **SGD)
 positive = [floats(*o.shape, low=0, high=1) for o in many]
-add("adam_", many, many, many, positive, 0.1, 3, 0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, decoupled=True,
-    maximize=False)
+ADAM = {"beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1, "decoupled": True, "maximize": False}
+add("adam_", many, many, many, positive, 0.1, 3, 0.9, **ADAM)
+add("amsgrad_", many, many, many, positive, [floats(*o.shape, low=0, high=1) for o in many], 0.1, 3, 0.9, **ADAM)
 SIZES += rows_optimizers.MANY + rows_losses.SIZES + rows_recurrent.SIZES
 add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)

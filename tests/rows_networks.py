@@ -282,9 +282,10 @@ def _sgd(dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = Fal
 
 
 def _adam(weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False) -> tuple[dict[str, Any], Any]:
-    def update(params: Any, grads: Any, means: Any, squares: Any, lr: float, step: float, beta1: float) -> Any:
+    def update(params: Any, grads: Any, means: Any, squares: Any, *rest: Any) -> Any:
+        *largest, lr, step, beta1 = rest
         rows = []
-        for p, g, m, v in zip(params, grads, means, squares, strict=True):
+        for p, g, m, v, *most in zip(params, grads, means, squares, *largest, strict=True):
             g = -g if maximize else g
             if decoupled:
                 p = p * (1 - lr * weight_decay)
@@ -292,8 +293,10 @@ def _adam(weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = F
                 g = g + weight_decay * p
             m = beta1 * m + (1 - beta1) * g
             v = 0.999 * v + 0.001 * g * g
-            rows.append((p - lr * (m / (1 - beta1 ** step)) / (np.sqrt(v / (1 - 0.999 ** step)) + 1e-8), m, v))
-        return *(r[0] for r in rows), *(r[1] for r in rows), *(r[2] for r in rows)
+            most = [np.maximum(v, o) for o in most]
+            root = np.sqrt([v, *most][-1] / (1 - 0.999 ** step))
+            rows.append((p - lr * (m / (1 - beta1 ** step)) / (root + 1e-8), m, v, *most))
+        return tuple(part for parts in zip(*rows, strict=True) for part in parts)
 
     return {"beta2": 0.999, "eps": 1e-8, "weight_decay": weight_decay, "decoupled": decoupled, "maximize": maximize}, update
 
@@ -307,6 +310,8 @@ for _case, (_attrs, _update), _moments, _momentum in (
         ("maximize", _sgd(nesterov=True, weight_decay=0.1, maximize=True), _two, 0.9)):
     ROWS.append(Row("sgd_", _case, (_two, _two, _moments, 0.1, _momentum), _attrs, numpy=_update))
 _positive = [floats(2, 3, low=0, high=1), floats(4, low=0, high=1)]
+_others = [floats(2, 3, low=0, high=1), floats(4, low=0, high=1)]
 for _case, (_attrs, _update) in (("plain", _adam()), ("decay", _adam(0.1)), ("decoupled", _adam(0.1, True)),
                                  ("maximize", _adam(0.1, False, True))):
     ROWS.append(Row("adam_", _case, (_two, _two, _two, _positive, 0.1, 3, 0.9), _attrs, numpy=_update))
+    ROWS.append(Row("amsgrad_", _case, (_two, _two, _two, _positive, _others, 0.1, 3, 0.9), _attrs, numpy=_update))

@@ -88,10 +88,21 @@ def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr
 def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
           beta1: Any, workspace: Any, *, beta2: float, eps: float, weight_decay: float, decoupled: bool,
           maximize: bool) -> None:
-    def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
-        return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, eps, weight_decay, decoupled, maximize
+    _adam("adam", (lr, step, beta1), (params, grads, means, squares), beta2, eps, weight_decay, decoupled, maximize)
 
-    _update("adam", ADAM, how, (lr, step, beta1), params, grads, means, squares)
+
+@gl.kernel
+def amsgrad_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any],
+             largest: Sequence[Any], lr: Any, step: Any, beta1: Any, workspace: Any, *, beta2: float, eps: float,
+             weight_decay: float, decoupled: bool, maximize: bool) -> None:
+    _adam("amsgrad", (lr, step, beta1), (params, grads, means, squares, largest), beta2, eps, weight_decay, decoupled, maximize)
+
+
+def _adam(name: str, numbers: tuple[Any, ...], lists: tuple[Sequence[Any], ...], beta2: float, *options: Any) -> None:
+    def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
+        return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, *options
+
+    _update(name, ADAM, how, numbers, *lists)
 
 
 @gl.kernel

@@ -93,13 +93,20 @@ def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maxim
 
 @kernel
 def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any, beta1: Any,
-          workspace: Array, *, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> None:
+          workspace: Array, **options: Any) -> None:
+    amsgrad_(params, grads, means, squares, (), lr, step, beta1, workspace, **options)
+
+
+@kernel
+def amsgrad_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, largest: Arrays, lr: Any, step: Any, beta1: Any,
+             workspace: Array, *, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> None:
+    """Without ``largest``, Adam."""
     rate, count = float(lr), float(step)
     correction = 1 - beta1 ** count
     root = (1 - beta2 ** count) ** -0.5
     decay, shrink = decays(rate, weight_decay, decoupled)
-    for p, g, m, v, t, _ in _each(workspace, 2 if maximize or decay else 1, decay, shrink, maximize, params, grads, means,
-                                  squares):
+    for p, g, m, v, *most, t, _ in _each(workspace, 2 if maximize or decay else 1, decay, shrink, maximize, params, grads,
+                                         means, squares, largest):
         np.multiply(m, beta1, m)
         np.multiply(g, 1 - beta1, t)
         np.add(m, t, m)
@@ -107,7 +114,7 @@ def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any
         np.multiply(g, g, t)
         np.multiply(t, 1 - beta2, t)
         np.add(v, t, v)
-        np.sqrt(v, t)
+        np.sqrt(np.maximum(most[0], v, out=most[0]) if most else v, t)
         np.multiply(t, root, t)
         np.add(t, eps, t)
         np.true_divide(m, t, t)

@@ -39,6 +39,13 @@ def _adam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means:
                    means, squares)
 
 
+def _amsgrad_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
+                  squares: Sequence[TensorSpec], largest: Sequence[TensorSpec], lr: type, step: type, beta1: type, *,
+                  beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> Any:
+    return _update("amsgrad", 2 if maximize or (weight_decay and not decoupled) else 1, params, grads,
+                   means, squares, largest)
+
+
 def _rmsprop_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], squares: Sequence[TensorSpec],
                   means: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type, momentum: type, *, alpha: float,
                   eps: float, weight_decay: float, maximize: bool) -> Any:
@@ -117,6 +124,9 @@ sgd_ = op("sgd_", _sgd_spec, contiguous=True, writes=("params", "moments"),
           doc="Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013.")
 adam_ = op("adam_", _adam_spec, contiguous=True, writes=("params", "means", "squares"),
            doc="Kingma and Ba, arXiv:1412.6980; decoupled: Loshchilov and Hutter, arXiv:1711.05101.")
+amsgrad_ = op("amsgrad_", _amsgrad_spec, contiguous=True, writes=("params", "means", "squares", "largest"),
+              doc="Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018: Adam with the root of the largest "
+                  "square so far.")
 rmsprop_ = op("rmsprop_", _rmsprop_spec, contiguous=True, writes=("params", "squares", "means", "moments"),
               doc="Tieleman and Hinton, lecture 6.5 of Neural Networks for Machine Learning, 2012; with ``means``, which "
                   "centre the squares, Graves, arXiv:1308.0850.")

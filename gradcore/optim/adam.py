@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gradcore import functional
-from gradcore.ops.optimizer import adam_, nadam_
+from gradcore.ops.optimizer import adam_, amsgrad_
 from gradcore.optim.optimizer import Group, Numbers
-from gradcore.optim.stepped import Moments, Tensors, check_options
+from gradcore.optim.stepped import Moments, check_options
 
 
 class Adam(Moments):
@@ -16,24 +15,13 @@ class Adam(Moments):
 
     With ``decoupled_weight_decay`` it is :class:`AdamW`, apart from the default decay.
     With ``amsgrad`` the step is divided by the root of the largest second moment so far, which is one more tensor of state:
-    Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018. This takes a few more ops per parameter.
+    Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018.
     ``foreach``, ``fused`` and ``capturable`` have no effect: all parameters of a group are updated by one op anyway.
     """
 
-    _op = adam_
-
-    @staticmethod
-    def _decisive(group: Group) -> Any:
-        # The ops before the update have the first beta as an attribute.
-        return tuple(group["betas"]) if group["amsgrad"] else group["betas"][1]
-
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
-        beta1, step = float(group["betas"][0]), numbers["step"]
-        if group["amsgrad"]:
-            # NAdam's op with a weight of 0 for the gradient itself, the bias-corrected mean, and a mean that does not move.
-            return group["lr"], step, 1 / (1 - beta1 ** step), 0.0, 1.0
-        return group["lr"], step, beta1
+        return group["lr"], numbers["step"], float(group["betas"][0])
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
@@ -48,24 +36,8 @@ class Adam(Moments):
     def _names(self, group: Group) -> Sequence[str]:
         return (*super()._names(group), *["max_exp_avg_sq"][:bool(group["amsgrad"])])
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        if not group["amsgrad"]:
-            super()._run(group, numbers, params, grads, states)
-            return
-        means, squares, largest = states
-        beta1, beta2 = map(float, group["betas"])
-        weight_decay, decoupled = float(group["weight_decay"]), group["decoupled_weight_decay"]
-        decay = 0.0 if decoupled else weight_decay
-        for p, g, mean, square, most in zip(params, grads, means, squares, largest, strict=True):
-            g = -g if group["maximize"] else g
-            g = functional.add(g, p, alpha=decay) if decay else g
-            mean.lerp_(g, 1 - beta1)
-            square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-            most.copy_(functional.maximum(most, square))
-        # NAdam's op makes the update if its moments do not change: the mean moves by 0, and the largest square towards itself.
-        roots, copies = [most.sqrt() for most in largest], [most.clone() for most in largest]
-        self._launch(nadam_, group, numbers, params, roots, means, copies, beta2=beta2,
-                     eps=float(group["eps"]), weight_decay=weight_decay if decoupled else 0.0, decoupled=True, maximize=False)
+    def _op_of(self, group: Group) -> Any:
+        return amsgrad_ if group["amsgrad"] else adam_
 
 
 class AdamW(Adam):

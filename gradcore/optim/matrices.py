@@ -50,24 +50,27 @@ class Muon(Optimizer):
 
     def _update(self, group: Group) -> None:
         calls: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-        momentum = float(group["momentum"])
+        momentum, nesterov = float(group["momentum"]), group["nesterov"]
         for p in group["params"]:
             if p.grad is None:
                 continue
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = state_like(p)
-            mean = self.state[p]["momentum_buffer"]
-            mean.lerp_(p.grad, 1 - momentum)
-            step = p.grad.lerp(mean, momentum) if group["nesterov"] else mean
-            step = _orthogonal(step, group["ns_coefficients"], group["ns_steps"], group["eps"])
-            # The op multiplies the step and the decay by the same rate.
-            step = (step.to(p.dtype) * _ratio(group["adjust_lr_fn"], *p.shape)).contiguous()
+            with state_of(p, role=None):
+                step = self.state[p]["momentum_buffer"].lerp(p.grad, 1 - momentum)
+                step = p.grad.lerp(step, momentum) if nesterov else step
+                step = _orthogonal(step, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                # The op multiplies the step and the decay by the same rate.
+                step = (step.to(p.dtype) * _ratio(group["adjust_lr_fn"], *p.shape)).contiguous()
             params, steps = calls.setdefault((id(p.storage.device), p.dtype, apart(p)), ([], []))
             params.append(p)
             steps.append(step)
         for params, steps in calls.values():
             self._launch(sgd_, group, {}, params, steps, [], weight_decay=float(group["weight_decay"]), dampening=0.0,
                          nesterov=False, maximize=False, first=False)
+            # Only now, and without memory: an update that fails must not move the means.
+            for p in params:
+                self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - momentum)
 
 
 def _orthogonal(x: Any, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
@@ -113,8 +116,9 @@ class Adafactor(Optimizer):
     arXiv:1804.04235. A vector keeps them all.
 
     Steps are relative to the size of the parameter, and clipped to ``d``. Each parameter takes about thirty ops; what they make
-    is accounted as any op's. The step count is a tensor, as in PyTorch, which is what makes a replay count; a learning rate
-    that changes is traced again, unless it is a tensor that is written to. ``foreach`` has no effect.
+    is accounted as any op's. If memory runs out, the parameter that it was for is unchanged, but those before it are updated: all
+    updates at once would take as much memory as the parameters. The step count is a tensor, as in PyTorch, which is what makes
+    a replay count; a learning rate that changes is traced again, unless it is a tensor that is written to. ``foreach`` has no effect.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, beta2_decay: float = -0.8,
@@ -148,7 +152,8 @@ class Adafactor(Optimizer):
     def _update(self, group: Group) -> None:
         for p in group["params"]:
             if p.grad is not None:
-                self._step(group, p, -p.grad if group["maximize"] else p.grad)
+                with state_of(p, role=None):
+                    self._step(group, p, -p.grad if group["maximize"] else p.grad)
 
     def _step(self, group: Group, p: Any, g: Any) -> None:
         state = self.state[p]
@@ -159,20 +164,24 @@ class Adafactor(Optimizer):
                               for name in ("step", *(("row_var", "col_var") if p.ndim > 1 else ("variance",)))})
         lr, (least, smallest) = group["lr"], group["eps"]
         least = float(finfo(p.dtype).eps) if least is None else least
-        step = state["step"]
-        step.add_(1)
+        step = state["step"] + 1
         weight, size = step ** float(group["beta2_decay"]), math.sqrt(p.numel())
         rate = functional.minimum(step.rsqrt(), lr) if isinstance(lr, Tensor) else step.rsqrt().clamp(max=lr)
         rate = rate * _largest(smallest, p.norm() / size)
-        if group["weight_decay"]:
-            p.mul_(1 - lr * group["weight_decay"])
         if p.ndim > 1:
-            rows, columns = state["row_var"], state["col_var"]
-            for mean, dim in ((rows, -1), (columns, -2)):
-                mean.lerp_((g * g).mean(dim, keepdim=True), weight)
+            means = {name: state[name].lerp((g * g).mean(dim, keepdim=True), weight)
+                     for name, dim in (("row_var", -1), ("col_var", -2))}
+            rows, columns = means.values()
             variance = (rows @ columns) / rows.mean(-2, keepdim=True).clamp(min=least)
         else:
-            variance = state["variance"].lerp_(g * g, weight)
+            means = {"variance": state["variance"].lerp(g * g, weight)}
+            variance = means["variance"]
         update = variance.clamp(min=least * least).rsqrt() * g
         clipped = _largest(1.0, update.norm() / (size * group["d"]))
-        p.sub_(update * (rate / clipped))
+        update, kept = update * (rate / clipped), 1 - lr * group["weight_decay"]
+        # What follows takes no memory, so it cannot fail half way.
+        for name, value in {"step": step, **means}.items():
+            state[name].copy_(value)
+        if group["weight_decay"]:
+            p.mul_(kept)
+        p.sub_(update)

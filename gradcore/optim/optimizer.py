@@ -313,9 +313,9 @@ def apart(p: Tensor) -> int:
     return 0 if p.spec.contiguous else id(p)
 
 
-def state_of(p: Tensor) -> Any:
-    """A context in which allocations count as optimizer state of ``p``'s layer."""
-    return scoped(like=TAGS[p.storage.block.tag], phase="optimizer", role="optimizer state")
+def state_of(p: Tensor, role: str | None = "optimizer state") -> Any:
+    """A context in which allocations count as optimizer state of ``p``'s layer, or as ``role``."""
+    return scoped(like=TAGS[p.storage.block.tag], phase="optimizer", role=role)
 
 
 def state_like(p: Tensor) -> Tensor:

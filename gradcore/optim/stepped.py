@@ -70,13 +70,16 @@ class Moments(Betas):
 
     _op: Any
 
+    def _op_of(self, group: Group) -> Any:
+        return self._op
+
     def _names(self, group: Group) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(self._op, group, numbers, params, grads, *states, beta2=float(group["betas"][1]), eps=float(group["eps"]),
-                     weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
-                     maximize=group["maximize"])
+        self._launch(self._op_of(group), group, numbers, params, grads, *states, beta2=float(group["betas"][1]),
+                     eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+                     decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
 
 
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] | None = None,

@@ -61,11 +61,14 @@ def _in_place(share_of: Callable[[Tensor], Any]) -> Averages:
     @no_grad()
     def update(averaged: list[Tensor], current: list[Tensor], count: Tensor) -> None:
         share = share_of(count)
-        for mine, given in zip(averaged, current, strict=True):
+        pairs = list(zip(averaged, current, strict=True))
+        # What takes memory comes first, so that averages are updated together or not at all.
+        rounded = [(mine, mine + (given - mine) * share) for mine, given in pairs if not mine.is_floating_point()]
+        for mine, given in pairs:
             if mine.is_floating_point():
                 mine.lerp_(given, share)
-            else:
-                mine.copy_(mine + (given - mine) * share)
+        for mine, average in rounded:
+            mine.copy_(average)
 
     return update
 
@@ -73,9 +76,11 @@ def _in_place(share_of: Callable[[Tensor], Any]) -> Averages:
 class AveragedModel(Module):
     """A copy of ``model`` with averaged parameters, by default their equally weighted mean over all updates.
 
-    ``avg_fn(averaged, current, n_averaged)`` returns another average; ``multi_avg_fn`` takes lists of one device and dtype, and
-    updates the first in place. Buffers are copied from the model, or averaged with ``use_buffers``. Calls go to the copy, which
-    is ``module``, on ``device`` if one is given. Raises ValueError if both functions are given.
+    ``avg_fn(averaged, current, n_averaged)`` returns another average; all of them are made before the first is stored, so that
+    an update that runs out of memory changes nothing. ``multi_avg_fn`` takes lists of one device and dtype, and updates the
+    first in place, as the mean does, which takes no such memory. Buffers are copied from the model, or averaged with
+    ``use_buffers``. Calls go to the copy, which is ``module``, on ``device`` if one is given. Raises ValueError if both
+    functions are given.
     """
 
     n_averaged: Tensor
@@ -98,32 +103,35 @@ class AveragedModel(Module):
     @no_grad()
     def update_parameters(self, model: Module) -> None:
         """Add the model's parameters to the average; the first time, copy them. Reads one number on the host."""
-        pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
-        buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
-        averaged = pairs + buffers if self.use_buffers else pairs
+        # Copies from another device are made first: an update that runs out of memory changes nothing.
+        pairs, buffers = ([(mine.detach(), given.detach().to(mine.device)) for mine, given in zip(own, others, strict=True)]
+                          for own, others in ((self.module.parameters(), model.parameters()),
+                                              (self.module.buffers(), model.buffers())))
+        averaged, copied = (pairs + buffers, []) if self.use_buffers else (pairs, buffers)
         # Without values, an average is taken to be one of several: it takes more memory than a copy.
         if self.n_averaged.device.type != "meta" and self.n_averaged.item() == 0:
-            for mine, given in averaged:
-                mine.copy_(given)
+            copied = averaged + copied
         else:
-            self._average([(mine.detach(), given.detach().to(mine.device)) for mine, given in averaged])
-        for mine, given in () if self.use_buffers else buffers:
+            self._average(averaged)
+        for mine, given in copied:
             mine.copy_(given)
         self.n_averaged.add_(1)
 
     def _average(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
-        if self.multi_avg_fn is None:
-            average = self.avg_fn or get_swa_avg_fn()
-            for mine, given in pairs:
-                mine.copy_(average(mine, given, self.n_averaged.to(mine.device)))
+        counts = {mine.device: self.n_averaged.to(mine.device) for mine, _ in pairs}
+        if self.avg_fn is not None:
+            averages = [self.avg_fn(mine, given, counts[mine.device]) for mine, given in pairs]
+            for (mine, _), average in zip(pairs, averages, strict=True):
+                mine.copy_(average)
             return
         groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
         for mine, given in pairs:
-            lists = groups.setdefault((mine.device, mine.dtype), ([], []))
+            lists = groups.setdefault((mine.device, self.multi_avg_fn and mine.dtype), ([], []))
             lists[0].append(mine)
             lists[1].append(given)
+        average_all = self.multi_avg_fn or get_swa_multi_avg_fn()
         for (device, _), (mines, givens) in groups.items():
-            self.multi_avg_fn(mines, givens, self.n_averaged.to(device))
+            average_all(mines, givens, counts[device])
 
 
 @no_grad()

@@ -184,7 +184,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str, tuple[Any, Any, Any]]] = [
     ("RMSprop", {"momentum": 0.9, "centered": True}, "momentum", (0.9, 0.8, 0)),
     *[(name, {}, "betas", ((0.9, 0.99), (0.8, 0.99), (0.8, 0.9))) for name in (
         "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion")],
-    ("Adam", {"amsgrad": True}, "betas", ((0.9, 0.99), (0.9, 0.99), (0.8, 0.99))),
+    ("Adam", {"amsgrad": True}, "betas", ((0.9, 0.99), (0.8, 0.99), (0.8, 0.9))),
     ("Adam", {}, "betas", ([0.9, 0.99], [0.8, 0.99], [0.8, 0.9])),
     ("SGD", {"momentum": 0.9, "dampening": 0.1}, "dampening", (0.1, 0.1, 0.2)),
     ("Adadelta", {}, "rho", (0.9, 0.9, 0.8))]
