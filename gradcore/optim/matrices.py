@@ -116,9 +116,10 @@ class Adafactor(Optimizer):
     arXiv:1804.04235. A vector keeps them all.
 
     Steps are relative to the size of the parameter, and clipped to ``d``. Each parameter takes about thirty ops; what they make
-    is accounted as any op's. If memory runs out, the parameter that it was for is unchanged, but those before it are updated: all
-    updates at once would take as much memory as the parameters. The step count is a tensor, as in PyTorch, which is what makes
-    a replay count; a learning rate that changes is traced again, unless it is a tensor that is written to. ``foreach`` has no effect.
+    is accounted as any op's. If memory runs out, the parameter that it was for is unchanged, but those before it are updated:
+    all updates at once would take as much memory as the parameters. The step count is a tensor, as in PyTorch, which is what
+    makes a replay count; a learning rate that changes is traced again, unless it is a tensor that is written to. ``foreach``
+    has no effect.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, beta2_decay: float = -0.8,
