@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from gradcore.events import Raw
+from gradcore.memory.nesting import OfThread
 
 
-class Tracer(list[Raw]):
+class Tracer(OfThread):
     """A log that is also given the tensors and numbers of each launch and view, and told which uploads are constant."""
 
     #: Nodes built during the trace have this number or a larger one.

@@ -16,7 +16,7 @@ from typing import Any
 from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
 from gradcore.forking import brief
-from gradcore.memory.nesting import Nest, so_far, take_out
+from gradcore.memory.nesting import Nest, put_in, so_far, take_out
 from gradcore.memory.peaks import Measured, Peaks
 from gradcore.memory.pool import SMALL, Pool
 from gradcore.memory.resource import Block, Segment, Stream
@@ -277,7 +277,7 @@ class Ledger:
     def begin_log(self, log: list[Raw] | None = None) -> list[Raw]:
         """Start a log, in the given list if there is one. It opens with what exists: segments, live blocks, residuals.
 
-        A log that is being written already is suspended; when the new one ends, it receives the records written meanwhile.
+        One that is being written already is suspended, and receives the records written meanwhile when the new one ends.
         """
         with self.lock:
             self._recover()
@@ -286,9 +286,7 @@ class Ledger:
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
             for b in self._counted():
                 log += [opening(b), *[(KEEP, b.serial, 0, "kept before the log began")] * b.keeps]
-            if self.log is not None:
-                self._outer.append((self.log, len(log)))
-            self.log = log
+            self.log = log if self.log is None else put_in(self._outer, self.log, log)
             self.release = self._release_now
             return log
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+
 from gradcore.events import Raw
+
+
+class OfThread(list[Raw]):
+    """A log that must see all that its thread does: of other threads' logs, only those of this kind are written inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
 
 #: The logs around the one that is written, the outermost first, each with the number of opening records of the log inside it.
 Nest = list[tuple[list[Raw], int]]
@@ -32,3 +43,24 @@ def take_out(nest: Nest, innermost: list[Raw], log: list[Raw]) -> None:
         nest[at - 1] = around, opened
     del nest[at]
     log += rest
+
+
+def put_in(nest: Nest, innermost: list[Raw], log: list[Raw]) -> list[Raw]:
+    """Begin a log, and return the one that is then the innermost: this one, or it goes around those of other threads that are
+    :class:`OfThread`, as a step may begin while another thread traces."""
+    written = [*[outer for outer, _ in nest], innermost]
+    at = len(written)
+    while at and isinstance(found := written[at - 1], OfThread) and found.thread != threading.get_ident():
+        at -= 1
+    if at == len(written) or isinstance(log, OfThread):
+        nest.append((innermost, len(log)))
+        return log
+    # What those inside have recorded so far is no part of it.
+    for i in reversed(range(max(at - 1, 0), len(nest))):
+        outer, opened = nest[i]
+        outer += written[i + 1][opened:]
+        nest[i] = outer, len(written[i + 1])
+    if at:
+        nest[at - 1] = written[at - 1], len(log)
+    nest.insert(at, (log, len(written[at])))
+    return innermost

@@ -67,7 +67,7 @@ class _OpLog(TraceLog):
         self._name(source)
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self.thread:
             return
         operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
         counts = [len(p) for p in call.positions] if call.op.lists else None

@@ -78,8 +78,7 @@ class TraceLog(Tracer):
         #: The serials of the storages of leaves that an op read. The leaves weakly: those that the run creates itself must be
         #: freed, with their gradients, as without a log.
         self.leaves: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        #: The traced thread; whether another one used the device; and that one's launches, by id of the record.
-        self._thread = threading.get_ident()
+        #: Has another thread used the device? And that one's launches, by id of the record.
         self.disturbed = False
         self.foreign: dict[int, Raw] = {}
         #: The line that read a tensor whose graph was built before the trace, or "".
@@ -124,7 +123,7 @@ class TraceLog(Tracer):
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """An op runs. Its outputs are not held."""
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self.thread:
             return
         operands: list[Any] = []
         for a in args:
@@ -153,7 +152,7 @@ class TraceLog(Tracer):
         self.undo = None
 
     def append(self, record: Raw) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self.thread:
             self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
             if record[0] == LAUNCH:
                 self.foreign[id(record)] = record

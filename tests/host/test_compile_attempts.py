@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,7 +13,10 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.devices.meta import make_meta
 from gradcore.errors import TraceError
+from gradcore.events import LAUNCH, MARK, TAGS, Raw
+from gradcore.memory.nesting import OfThread
 
 
 def beside(run: Callable[[], object]) -> None:
@@ -72,6 +76,54 @@ def test_traces_that_another_thread_disturbs_are_put_off_and_do_not_count() -> N
     for _ in range(25):
         compiled(x)
     assert len(compiled.programs) == 1 and len(compiled.traces) == 20
+
+
+def test_a_step_that_another_thread_records_meanwhile_disturbs_no_trace() -> None:
+    ledger = gradcore.device("cpu").ledger
+    step = gradcore.step()
+
+    def run(x: Any) -> Any:
+        x = x + 1
+        beside(step.__enter__)
+        x = x * 2
+        beside(lambda: step.__exit__(None, None, None))
+        return x - 3
+
+    def launches(log: list[Any]) -> list[str]:
+        return [TAGS[r[2]].op for r in log if r[0] == LAUNCH]
+
+    compiled, x = gradcore.compile(run), gradcore.ones(1)
+    around = ledger.begin_log()
+    assert compiled(x).item() == 1
+    ledger.end_log(around)
+    assert launches(step.raw_log) == ["mul"] and launches(around) == ["add", "mul", "sub"]
+    assert len(compiled.programs) == 1 and compiled(x).item() == 1 and len(compiled.traces) == 1
+
+
+def test_logs_of_other_threads_go_around_those_that_must_see_all() -> None:
+    """Each has what was recorded while it was open, once, however they begin and end."""
+    rng = random.Random(0)
+    for _ in range(200):
+        ledger, told = make_meta().ledger, 0
+        logs: list[tuple[list[Raw], int, list[int]]] = []
+        for _ in range(30):
+            what = rng.randrange(5)
+            if what < 2:
+                log: list[Raw] = OfThread() if what else []
+                if isinstance(log, OfThread) and rng.random() < 0.5:
+                    log.thread = -1
+                logs.append((log, len(ledger.begin_log(log)), []))
+            elif what == 2 and logs:
+                log, first, expected = logs.pop(rng.randrange(len(logs)))
+                ledger.end_log(log)
+                assert [r[2] for r in log[first:]] == expected
+            elif ledger.log is not None:
+                told += 1
+                ledger.log.append((MARK, "test", told))
+                for *_, expected in logs:
+                    expected.append(told)
+        for log, first, expected in logs:
+            assert [r[2] for r in ledger.so_far(log)[first:]] == expected
 
 
 def test_after_a_good_trace_one_call_is_put_off_again() -> None:
