@@ -101,7 +101,7 @@ class step:
             if self.level == "stacks":
                 self._opened.enter_context(whole_stacks())
             settle()
-            for name in owners.before_steps:
+            for name in owners.around_steps:
                 name()
             self._began = perf_counter()
             self._starts = [_Start(d) for d in recorded]
@@ -134,6 +134,8 @@ class step:
         if self.level == "off":
             return
         try:
+            for name in owners.around_steps:
+                name()
             if self.level != "counts":
                 mark("end", "step")
             self._seconds = perf_counter() - self._began

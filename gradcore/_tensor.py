@@ -180,7 +180,8 @@ class Tensor(Operators, Conversions, Gradients):
             copy = movement.clone(self)
         copy.requires_grad = self.requires_grad
         role = TAGS[self.storage.block.tag].role
-        if role in LASTING:
+        # A copy of what a state dict has is no parameter or buffer; those of a module's copy become it there.
+        if role in LASTING and (role not in ("parameter", "buffer") or self.requires_grad):
             retag(copy, role=role)
         memo[id(self)] = copy
         if self.grad is not None:

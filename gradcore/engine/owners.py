@@ -17,8 +17,8 @@ from gradcore.engine.value import Value, value_over
 from gradcore.events import BORROW, TAGS, Network, Tag
 from gradcore.spec import TensorSpec, category
 
-#: Called before a step is recorded, to name bytes that no call may ever name.
-before_steps: list[Callable[[], None]] = []
+#: Called before a recorded step and at its end, to name bytes that no call may ever name.
+around_steps: list[Callable[[], None]] = []
 #: The most items of a container that a compiled function compares; so many cost a replay a tenth of a millisecond.
 MOST = 10_000
 

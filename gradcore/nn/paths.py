@@ -72,12 +72,15 @@ def structure_changed() -> None:
 
 def copied(module: Module) -> None:
     """Note that a module is a copy, whose parameters are nobody's: nothing may ever call one that holds averages."""
+    for b in module._buffers.values():
+        if b is not None:
+            owners.retag(b, role="buffer")
     key = id(module)
     _copies[key] = ref(module, lambda _: _copies.pop(key, None))
 
 
 def name_copies() -> None:
-    """Name the layers of the copies since the last step, as a call would; parts of networks wait for that."""
+    """Name the layers of the copies since the last time, as a call would; parts of networks wait for that."""
     # Of a copy, since the collector may take entries out meanwhile.
     found = {key: module for key, r in _copies.copy().items() if (module := r()) is not None}
     for key, module in found.items():
@@ -87,13 +90,15 @@ def name_copies() -> None:
             tree_of(root)
 
 
-owners.before_steps.append(name_copies)
+owners.around_steps.append(name_copies)
 
 
 def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a module that is not in the current tree: in its own tree, or in its caller's scope if there is a caller."""
     if calls.tree is not None:
         return module._run_forward(args, kwargs)
+    if _copies:
+        name_copies()
     tree = tree_of(module)
     calls.tree = tree
     try:

@@ -71,6 +71,27 @@ def test_copies_have_the_roles_of_what_they_copy() -> None:
     assert {tag_of(p).role for p in twin.parameters()} == {"parameter"}
     assert {tag_of(b).role for b in twin.buffers()} == {"buffer"}
     assert tag_of(copy.deepcopy(gradcore.ones(2))).role == "output"
+    assert tag_of(copy.deepcopy(gradcore.ones(2).requires_grad_())).role == "output"
+    leaf = gradcore.ones(2).requires_grad_()
+    optim.SGD([leaf], lr=0.1)
+    assert tag_of(copy.deepcopy(leaf)).role == "parameter"
+
+
+def test_copies_of_a_state_dict_are_no_parameters() -> None:
+    state = nn.BatchNorm1d(5).state_dict()
+    assert {tag_of(t).role for t in copy.deepcopy(state).values()} == {"output"}
+    assert {tag_of(t).role for t in state.values()} == {"parameter", "buffer"}
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_copy_of_a_network_within_a_step_has_layers(called: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    with gradcore.step() as step:
+        twin = copy.deepcopy(model)
+        if called:
+            model(gradcore.ones(2, 3))
+            assert [tag_of(p).layer for p in twin.parameters()] == ["0", "0", "1", "1"]
+    assert [tag_of(t).layer for t in twin.state_dict().values()] == ["0", "0", "1", "1", "1", "1", "1"]
 
 
 def test_leaves_that_an_optimizer_updates_are_parameters() -> None:
