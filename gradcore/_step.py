@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from contextlib import ExitStack
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Any
@@ -63,13 +62,14 @@ class step:
             raise ValueError(f"{name} must be one of {', '.join(LEVELS)}, but got {self.level!r}")
         self._batch_size = batch_size
         self._wanted = None if device is None else get_device(device)
-        self._opened = ExitStack()
         self._forget()
 
     def _forget(self) -> None:
         """Begin without figures, also if the same object records a second time."""
         self.__dict__.pop("report", None)
         self._starts: list[_Start] = []
+        # They can be ended again if an interrupt comes at their end.
+        self._opened: list[whole_stacks | within_step] = []
         self._raw: list[Raw] = []
         self._began = 0.0
         self._seconds = 0.0
@@ -99,7 +99,7 @@ class step:
                                "threads at once")
         try:
             if self.level == "stacks":
-                self._opened.enter_context(whole_stacks())
+                self._open(whole_stacks())
             settle()
             for name in owners.around_steps:
                 name()
@@ -112,9 +112,8 @@ class step:
                 self._beside.begin(False)
             if self._wanted is None:
                 arrivals.append(self._arrived)
-                self._opened.callback(arrivals.remove, self._arrived)
             if logged:
-                self._opened.enter_context(within_step())
+                self._open(within_step())
                 mark("begin", "step")
         except BaseException:
             self._end()
@@ -162,9 +161,16 @@ class step:
         self._growth = trend.growth
         self._grew = [] if self._growth is None else list(ends)[-1 - min(self._growth.steps, _GAINS):]
 
+    def _open(self, context: whole_stacks | within_step) -> None:
+        self._opened.append(context)
+        context.__enter__()
+
     def _end(self) -> None:
         """End whatever has begun and not ended."""
-        self._opened.close()
+        for context in reversed(self._opened):
+            context.__exit__()
+        if self._arrived in arrivals:
+            arrivals.remove(self._arrived)
         for start in self._starts if self._beside is None else (self._beside, *self._starts):
             start.end()
 

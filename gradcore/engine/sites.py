@@ -6,7 +6,6 @@ import copy
 import functools
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
@@ -39,18 +38,23 @@ _held: list[CodeType] = []
 _stacks = 0
 
 
-@contextmanager
-def whole_stacks() -> Iterator[None]:
-    """Inside, the sites that any thread looks up carry their call stacks."""
-    global _stacks
-    _stacks += 1
-    # Cached sites would be used without their stacks; nothing is cached until this ends.
-    CODES.clear()
-    _held.clear()
-    try:
-        yield
-    finally:
-        _stacks -= 1
+class whole_stacks:
+    """A context in which the sites that any thread looks up carry their call stacks. To end it twice is to end it once."""
+
+    _open = False
+
+    def __enter__(self) -> None:
+        global _stacks
+        _stacks += 1
+        self._open = True
+        # Cached sites would be used without their stacks; nothing is cached until this ends.
+        CODES.clear()
+        _held.clear()
+
+    def __exit__(self, *exc: object) -> None:
+        global _stacks
+        _stacks -= self._open
+        self._open = False
 
 
 def _whole(frame: FrameType | None) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 from weakref import ref
@@ -104,19 +102,24 @@ class scoped:
         local.state.scope = self._before
 
 
-@contextmanager
-def within_step() -> Iterator[None]:
-    """Run a block of code in the phase ``forward``, and so the threads that begin to work meanwhile."""
-    global _steps
-    state = local.state
-    before = state.scope
-    _steps += 1
-    try:
-        state.scope = SCOPES.index(SCOPES[before]._replace(phase="forward"))
-        yield
-    finally:
-        _steps -= 1
-        state.scope = before
+class within_step:
+    """A context of the phase ``forward``, and of the threads that begin meanwhile. To end it twice is to end it once."""
+
+    _before: int | None = None
+
+    def __enter__(self) -> None:
+        global _steps
+        state = local.state
+        scope = SCOPES.index(SCOPES[state.scope]._replace(phase="forward"))
+        _steps += 1
+        self._before, state.scope = state.scope, scope
+
+    def __exit__(self, *exc: object) -> None:
+        global _steps
+        state = local.state
+        if self._before is not None:
+            _steps -= 1
+            state.scope, self._before = self._before, None
 
 
 def mark(what: str, label: str) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore._step import _recorded as recorded
+from gradcore.devices.device import arrivals
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
@@ -173,6 +175,26 @@ def test_a_step_that_is_interrupted_at_its_ends_measures_no_peaks_any_more() -> 
 
     for _ in at_every_moment(run, "/gradcore/memory/"):
         assert not ledger.measured and ledger.log is None
+
+
+@pytest.mark.parametrize("level", ["counts", "events", "stacks"])
+def test_a_step_that_is_interrupted_at_its_ends_is_not_open(level: str) -> None:
+    ledger, before = gradcore.device("cpu").ledger, state_now()
+    began: list[Any] = []
+
+    def run() -> None:
+        began[:] = [gradcore.step(level=level)]
+        with began[0]:
+            pass
+
+    left = 0
+    for _ in at_every_moment(run, "/gradcore/_step.py"):
+        if ledger.measured:
+            # Python calls no __exit__ again that it interrupts before its first instruction; whoever does ends the step.
+            left += 1
+            began[0].__exit__(None, None, None)
+        assert not ledger.measured and ledger.log is None and not arrivals and not recorded and state_now() == before
+    assert left == 1
 
 
 def test_a_recording_that_is_interrupted_as_it_begins_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:

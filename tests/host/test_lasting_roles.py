@@ -86,7 +86,7 @@ def test_copies_of_a_state_dict_are_no_parameters() -> None:
 @pytest.mark.parametrize("called", [True, False])
 def test_a_copy_of_a_network_within_a_step_has_layers(called: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
-    with gradcore.step() as step:
+    with gradcore.step():
         twin = copy.deepcopy(model)
         if called:
             model(gradcore.ones(2, 3))
