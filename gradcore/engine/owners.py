@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -107,8 +108,17 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
     spec = TensorSpec.strided(values.shape, dtype, tuple(s // step for s in values.strides), 0)
     tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None,
                          scope.network))
-    block = device.ledger.adopt(device.foreign(values, spec.span[1]), device.stream, tag)
-    return value_over(Storage(device, block), spec)
+    segment = device.foreign(values, spec.span[1])
+    # Tensors over the same array are accounted once, and notice each other's writes.
+    key = id(device), segment.address, segment.nbytes
+    storage = _borrowed.get(key)
+    if storage is None:
+        storage = _borrowed[key] = Storage(device, device.ledger.adopt(segment, device.stream, tag))
+    return value_over(storage, spec)
+
+
+#: By device, address and size: storages over memory of other libraries, which they keep alive.
+_borrowed: WeakValueDictionary[tuple[int, int, int], Storage] = WeakValueDictionary()
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None, network: Network | None = None) -> None:

@@ -273,6 +273,26 @@ def test_the_account_has_none_of_its_bytes_and_the_report_says_so() -> None:
     np.testing.assert_array_equal(w.grad.numpy(), np.full((64, 2), 2 * 31 * 64))
 
 
+def test_tensors_over_one_array_are_accounted_once() -> None:
+    array = np.ones((8, 8), np.float32)
+    with gradcore.step() as s:
+        x, y, turned = gradcore.from_numpy(array), gradcore.as_tensor(array), gradcore.from_dlpack(array.T)
+        part = gradcore.from_numpy(array[:2])
+        live = x + y
+    assert s.report.outside_bytes == array.nbytes + part.numel() * 4
+    y.zero_()
+    assert x.sum().item() == turned.sum().item() == 0 and live.sum().item() == 128
+    w = x.clone().requires_grad_()
+    z = (w * x).sum()
+    y.add_(1)
+    with raises(RuntimeError, "modified by an inplace operation"):
+        z.backward()
+    del x, y, turned, part, z
+    with gradcore.step() as s:
+        total = gradcore.from_numpy(array).sum()
+    assert s.report.outside_bytes == array.nbytes and total.item() == 64
+
+
 def test_training_on_borrowed_batches_reads_what_they_hold() -> None:
     """Freed blocks are reused: a tensor over an array must never be one of them."""
     rng = np.random.default_rng(0)
