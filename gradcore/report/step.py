@@ -193,7 +193,10 @@ class StepReport:
 
     @property
     def bytes_per_sample(self) -> float | None:
-        """Bytes at the peak per sample, without parameters, buffers, gradients and optimizer state; None if unknown."""
+        """Bytes at the peak per sample, without parameters, buffers, gradients and optimizer state; None if unknown.
+
+        It is a quotient: what else does not scale with the batch, such as the workspace of an update, is a part of it.
+        """
         if not self.batch_size or not self.by_role:
             return None
         fixed = sum(self.by_role.get(r, 0) for r in ("parameter", "optimizer state", "buffer", "gradient"))
