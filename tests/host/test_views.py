@@ -148,3 +148,14 @@ def test_a_view_of_nothing_still_has_a_shape() -> None:
     assert tuple(x.t().shape) == (3, 0) and x.t().tolist() == [[], [], []]
     assert tuple(x[:, 1:].shape) == (0, 2) and tuple(x.reshape(0).shape) == (0,)
     assert x.sum().item() == 0.0 and tuple(x.unsqueeze(0).expand(2, 0, 3).shape) == (2, 0, 3)
+
+
+@pytest.mark.oracle
+def test_a_view_without_a_graph_requires_no_gradient_where_pytorchs_is_a_leaf(torch: Any) -> None:
+    """As docs/pytorch.md says."""
+    for library, requires in ((gradcore, False), (torch, True)):
+        for base in (library.ones(4).requires_grad_(), library.ones(4).requires_grad_() * 2):
+            with library.no_grad():
+                views = [base.view(2, 2), base[1:], base.unsqueeze(0).expand(2, 4), *base.split(2)]
+                assert not (base * 2).requires_grad
+            assert [(v.requires_grad, v.is_leaf, v.grad_fn) for v in views] == [(requires, True, None)] * len(views)
