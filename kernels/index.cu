@@ -152,14 +152,12 @@ __device__ __forceinline__ void each_match(i64 count, const Match& match, const 
     }
 }
 
-// A block computes out[l, p, :] from the dy[l, k, :] with index[k] == p, in the order of k, 1024 elements at a time, so that
-// they are summed in registers. Nothing is added for the position `padding`.
+// A block computes out[p, :] from the dy[k, :] with index[k] == p, in the order of k, 1024 elements at a time, so that they are
+// summed in registers. Nothing is added for the position `padding`.
 template <typename T, typename I>
-__global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding, i64 back) {
+__device__ __forceinline__ void add_up(const T* dy, const I* index, T* out, i64 p, i64 length, i64 count, i64 tail, i64 padding,
+                                       i64 back) {
     typedef WIDE(T) A;
-    i64 lead = blockIdx.x / length, p = blockIdx.x % length;
-    out += (i64)blockIdx.x * tail;
-    dy += lead * count * tail;
     for (i64 first = threadIdx.x; first - threadIdx.x < tail; first += 1024) {
         A total[4] = {0, 0, 0, 0};
         each_match(p == padding ? 0 : count, [&](i64 k) { return inside(index[k], length, back) == p; },
@@ -184,6 +182,13 @@ __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 c
         for (int j = 0; j < 4; ++j)
             if (first + j * 256 < tail) out[first + j * 256] = (T)total[j];
     }
+}
+
+// A block takes several of the rows out[l, p, :] if there are more than a grid can have blocks.
+template <typename T, typename I>
+__global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding, i64 back, i64 rows) {
+    for (i64 row = blockIdx.x; row < rows; row += gridDim.x)
+        add_up(dy + row / length * count * tail, index, out + row * tail, row % length, length, count, tail, padding, back);
 }
 
 // A block writes x[.., p, ..] from values[.., k, ..], where k is the last occurrence of p. Tensors 0, 1 and 2 of the layout are

@@ -157,8 +157,9 @@ def _added(dy: Any, index: Any, out: Any, workspace: Any, dim: int, wrap: bool, 
         where = layout_of_slices(out, index, dy, dim)
         add_groups(groups, out, dy, where, places(index, length, tail, back(out, dim, wrap), padding), workspace, fresh=True)
         return
-    gl.run_blocks("index", "take_grad", (dy.dtype, index.dtype), math.prod(out.shape[:dim + 1]), dy, index, out,
-                  np.int64(length), np.int64(index.size), np.int64(tail), np.int64(padding), back(out, dim, wrap))
+    rows = math.prod(out.shape[:dim + 1])
+    gl.run_blocks("index", "take_grad", (dy.dtype, index.dtype), min(rows, gl.GRID), dy, index, out, np.int64(length),
+                  np.int64(index.size), np.int64(tail), np.int64(padding), back(out, dim, wrap), np.int64(rows))
 
 
 def _padded(padding: int | None, length: int) -> int:

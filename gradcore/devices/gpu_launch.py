@@ -35,6 +35,8 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 #: The most blocks of kernels that take any number.
 MOST_BLOCKS = 1 << 16
+#: The most blocks of a grid.
+GRID = (1 << 31) - 1
 #: The widest row that a warp reduces; wider ones take a block.
 WARP_ROW = 1024
 

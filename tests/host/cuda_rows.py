@@ -114,8 +114,9 @@ class Both:
             self.results is Copy) else []
         with pytest.MonkeyPatch.context() as patch:
             if falling:
-                # A thread of a small grid takes several elements, as one of a large tensor does.
+                # A thread of a small grid takes several elements, as one of a large tensor does, and a block several units.
                 patch.setattr(gpu_launch, "MOST_BLOCKS", 2)
+                patch.setattr(gpu_launch, "GRID", 3)
             self.own[name](*operands, **attrs)
         self.emulator.blanks = []
         for copy in made:
