@@ -37,7 +37,7 @@ class PinnedDevice(HostDevice):
         stack = build(HostSource() if runtime is None else PinnedSource(runtime), driver, limit=limit)
         stack.pool.serial = _FIRST
         super().__init__("pinned", stack, Stream(0), {})
-        self.memory = AfterCopies(stack.top, driver)
+        self.memory = AfterCopies(stack.top, driver, stack.pool.segments)
         self.locked = runtime is not None
 
     @property

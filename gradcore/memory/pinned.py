@@ -7,6 +7,7 @@ about to get another owner. Nothing here asks whether an event has finished, so 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
 from gradcore.forking import long
 from gradcore.memory.resource import Block, Driver, MemoryResource, Stream
@@ -16,10 +17,14 @@ _Busy = tuple[int, int, int, object]
 
 
 class AfterCopies:
-    """A resource that waits for the copies of a block before it hands its bytes out; ``Block.users`` has the streams."""
+    """A resource that waits for the copies of a block before it hands its bytes out; ``Block.users`` has the streams.
 
-    def __init__(self, upstream: MemoryResource, driver: Driver) -> None:
+    ``segments`` has the indices of the segments that the pool has.
+    """
+
+    def __init__(self, upstream: MemoryResource, driver: Driver, segments: Container[int]) -> None:
         self._upstream = upstream
+        self._segments = segments
         self._driver = driver
         self._lock = long()
         self._came: deque[_Busy] = deque()
@@ -50,9 +55,11 @@ class AfterCopies:
             while self._came:
                 self._busy.append(self._came.popleft())
             begin, end = block.offset, block.offset + block.size
-            mine = [b for b in self._busy if b[0] == block.segment.index and b[1] < end and begin < b[2]]
+            mine = [b for b in self._busy if b[0] == block.segment.index and b[1] < end and begin < b[2]
+                    or b[0] not in self._segments]
             for busy in mine:
-                # Forgotten only after the wait succeeded.
-                self._driver.synchronize_event(busy[3])
+                # Forgotten only after the wait succeeded; segments went back to their source behind all copies.
+                if busy[0] in self._segments:
+                    self._driver.synchronize_event(busy[3])
                 self._busy.remove(busy)
                 self._driver.destroy_event(busy[3])

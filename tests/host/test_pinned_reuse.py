@@ -77,3 +77,7 @@ def test_the_pool_is_emptied_behind_all_copies():
     gc.collect()
     assert pinned.ledger.flush() == 2 << 20
     assert card.wrong == [] and card.held == {}
+    held = pinned.allocate(5000, 0)
+    assert card.events == {}, "those of the memory that is gone are gone too"
+    del held
+    assert pinned.ledger.flush() == 2 << 20 and card.wrong == []

@@ -160,9 +160,9 @@ def test_a_pinned_blocks_event_is_made_on_the_device_of_the_copy(cuda):
     copies = device_on(cuda, 1).make_stream()
     cuda.noted.clear()
     block = SimpleNamespace(users=[copies], segment=SimpleNamespace(index=0), offset=0, size=512)
-    AfterCopies(SimpleNamespace(release=lambda block: None), CudaDriver(cuda)).release(block)
+    AfterCopies(SimpleNamespace(release=lambda block: None), CudaDriver(cuda), {}).release(block)
     assert cuda.noted == [("event", 1)] and cuda.current == 0
     cuda.noted.clear()
     block.users = [Stream(1, 99)]
-    AfterCopies(SimpleNamespace(release=lambda block: None), CudaDriver(cuda)).release(block)
+    AfterCopies(SimpleNamespace(release=lambda block: None), CudaDriver(cuda), {}).release(block)
     assert cuda.noted == [("event", 0)]

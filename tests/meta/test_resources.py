@@ -53,7 +53,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     kind, source = request.param
     made = stack(source=SOURCES[source](), limit=ROOMY if "failing" in source else TINY,
                  poison=_poison if kind in ("poison", "fault") else None, fail_at=() if kind == "fault" else None)
-    resources = {"ledger": made.ledger, "pinned": AfterCopies(made.top, made.driver)}
+    resources = {"ledger": made.ledger, "pinned": AfterCopies(made.top, made.driver, made.pool.segments)}
     return Case(resources.get(kind, made.top), made, Stream(0))
 
 
