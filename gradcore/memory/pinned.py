@@ -55,8 +55,8 @@ class AfterCopies:
             while self._came:
                 self._busy.append(self._came.popleft())
             begin, end = block.offset, block.offset + block.size
-            mine = [b for b in self._busy if b[0] == block.segment.index and b[1] < end and begin < b[2]
-                    or b[0] not in self._segments]
+            mine = [b for b in self._busy if b[0] not in self._segments
+                    or (b[0] == block.segment.index and b[1] < end and begin < b[2])]
             for busy in mine:
                 # Forgotten only after the wait succeeded; segments went back to their source behind all copies.
                 if busy[0] in self._segments:
