@@ -1,6 +1,7 @@
 """Outputs of cheap ops are not kept: backward recomputes them once, bit for bit, with the right owner."""
 
 import numpy as np
+import pytest
 
 import gradcore
 from gradcore import nn
@@ -253,3 +254,19 @@ def test_what_has_no_recipe_is_kept():
 def test_what_a_recipe_may_ask_for():
     with raises(TypeError, "op 'bad_again': again has the parameter 'out'"):
         op("bad_again", lambda x: x, again=lambda out: activation.relu(out))
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_gradient_that_ends_at_an_output_needs_its_input_only_to_recompute_it(again: bool) -> None:
+    """As docs/memory.md says."""
+    x = gradcore.ones(3, requires_grad=True) * 2
+    with gradcore.recompute(again):
+        y = functional.gelu(x)
+        z = (y * y).sum()
+    x.mul_(2)
+    if again:
+        with raises(RuntimeError, "modified by an inplace operation"):
+            gradcore.autograd.grad(z, y)
+    else:
+        found, = gradcore.autograd.grad(z, y)
+        assert found.tolist() == (y * 2).tolist()
