@@ -55,12 +55,16 @@ def put_in(nest: Nest, innermost: list[Raw], log: list[Raw]) -> list[Raw]:
     if at == len(written) or isinstance(log, OfThread):
         nest.append((innermost, len(log)))
         return log
-    # What those inside have recorded so far is no part of it.
+    # What those inside have recorded so far is no part of it. An interrupt may come when a function returns: none is called
+    # between two changes that belong together.
     for i in reversed(range(max(at - 1, 0), len(nest))):
         outer, opened = nest[i]
-        outer += written[i + 1][opened:]
-        nest[i] = outer, len(written[i + 1])
+        inner = written[i + 1]
+        now = outer, len(inner)
+        outer += inner[opened:]
+        nest[i] = now
+    own, opened = (log, len(written[at])), len(log)
     if at:
-        nest[at - 1] = written[at - 1], len(log)
-    nest.insert(at, (log, len(written[at])))
+        nest[at - 1] = written[at - 1], opened
+    nest.insert(at, own)
     return innermost

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from gradcore.events import MARK, Raw
 from gradcore.memory.ledger import Ledger
+from gradcore.memory.nesting import OfThread
 from gradcore.memory.resource import Block, Kind, Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import Events, MiB, stack
@@ -167,6 +169,37 @@ def test_a_log_that_is_interrupted_as_it_ends_can_be_ended_again() -> None:
         assert ledger.allocated == 512 and ledger.release == ledger._pending.append
         check(memory)
     ledger.release(block)
+
+
+def test_a_log_that_is_interrupted_as_it_begins_around_another_threads_duplicates_no_record() -> None:
+    memory, logs = stack(), list[list[Raw]]()
+    ledger = memory.ledger
+
+    def begin() -> None:
+        logs.append([])
+        ledger.begin_log(logs[-1])
+
+    def tell(number: int) -> None:
+        assert ledger.log is not None
+        ledger.log.append((MARK, "test", number))
+
+    def others() -> tuple[list[Raw], OfThread]:
+        around, inner = ledger.begin_log(), OfThread()
+        inner.thread = -1
+        tell(1)
+        ledger.begin_log(inner)
+        tell(2)
+        return around, inner
+
+    around, inner = others()
+    for _ in at_every_moment(begin):
+        tell(3)
+        ledger.end_log(logs[-1])
+        tell(4)
+        ledger.end_log(inner)
+        ledger.end_log(around)
+        assert [r[2] for r in around] == [1, 2, 3, 4] and [r[2] for r in inner] == [2, 3, 4] and ledger.log is None
+        around, inner = others()
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["no log", "a log"])
