@@ -53,6 +53,8 @@ class Place(dict[int, int]):
 class _Calls(threading.local):
     #: The tree of the outermost module that this thread is calling.
     tree: Tree | None = None
+    #: Has this thread copied modules since it last called one?
+    copied = False
 
 
 calls = _Calls()
@@ -61,7 +63,8 @@ calls = _Calls()
 numbers = itertools.count(1)
 
 _structure = [0]
-_copies: dict[int, Any] = {}
+#: Weak references to the copies that have no names yet, and the threads that made them.
+_copies: dict[int, tuple[Any, int]] = {}
 _lock = brief()
 
 
@@ -76,13 +79,15 @@ def copied(module: Module) -> None:
         if b is not None:
             owners.retag(b, role="buffer")
     key = id(module)
-    _copies[key] = ref(module, lambda _: _copies.pop(key, None))
+    _copies[key] = ref(module, lambda _: _copies.pop(key, None)), threading.get_ident()
+    calls.copied = True
 
 
-def name_copies() -> None:
-    """Name the layers of the copies since the last time, as a call would; parts of networks wait for that."""
+def name_copies(thread: int | None = None) -> None:
+    """Name the layers of the copies since the last time, as a call would; parts of networks wait for that. Those of another
+    thread than ``thread``, if that is given, may not be whole yet."""
     # Of a copy, since the collector may take entries out meanwhile.
-    found = {key: module for key, r in _copies.copy().items() if (module := r()) is not None}
+    found = {key: module for key, (r, by) in _copies.copy().items() if thread in (None, by) and (module := r()) is not None}
     for key, module in found.items():
         _copies.pop(key, None)
         root = root_of(module)
@@ -97,8 +102,9 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Call a module that is not in the current tree: in its own tree, or in its caller's scope if there is a caller."""
     if calls.tree is not None:
         return module._run_forward(args, kwargs)
-    if _copies:
-        name_copies()
+    if calls.copied:
+        calls.copied = False
+        name_copies(threading.get_ident())
     tree = tree_of(module)
     calls.tree = tree
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,27 @@ def test_a_copy_of_a_network_within_a_step_has_layers(called: bool) -> None:
             model(gradcore.ones(2, 3))
             assert [tag_of(p).layer for p in twin.parameters()] == ["0", "0", "1", "1"]
     assert [tag_of(t).layer for t in twin.state_dict().values()] == ["0", "0", "1", "1", "1", "1", "1"]
+
+
+class Watched(nn.Linear):
+    """While it is copied, another thread calls its class's ``other``."""
+
+    other: Any = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        thread = threading.Thread(target=Watched.other, args=(gradcore.ones(1, 3),))
+        thread.start()
+        thread.join()
+
+
+def test_a_call_names_no_copy_that_another_thread_is_making(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watched, "other", nn.Linear(3, 5))
+    twin = copy.deepcopy(nn.Sequential(nn.Linear(3, 5), Watched(5, 2)))
+    with gradcore.step():
+        pass
+    assert [tag_of(p).layer for p in twin.parameters()] == ["0", "0", "1", "1"]
+    monkeypatch.undo()
 
 
 def test_leaves_that_an_optimizer_updates_are_parameters() -> None:
