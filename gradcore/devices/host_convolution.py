@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gradcore.devices import host_columns
+from gradcore.devices import host_columns, host_depthwise
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import COLUMNS
@@ -63,12 +63,23 @@ def _with_matrix(workspace: Array, weight: Array) -> tuple[Array, Array]:
     return matrix, room
 
 
+def _planes(result: Array, workspace: Array, size: list[int], stride: Pair, padding: Pair,
+            dilation: Pair) -> host_depthwise.Planes | None:
+    room = workspace.size // result.itemsize
+    return host_depthwise.Planes.of(result.shape, room, (size[0], size[1]), stride, padding, dilation)
+
+
 @kernel
 def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: Array, *, stride: Pair, padding: Pair,
            dilation: Pair, groups: int) -> None:
     o, c, *size = weight.shape
     if not x.size:
         out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
+        return
+    # Otherwise the products with single columns of windows, or with every other element, cost more than the general kernel's.
+    usual = groups == o == x.shape[1] and stride == (1, 1) and size[0] > 1
+    if usual and (planes := _planes(out, workspace, size, stride, padding, dilation)):
+        host_depthwise.conv2d(planes, x, weight, bias, out, workspace.view(x.dtype))
         return
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * c * out.shape[3], *out.shape[2:])
@@ -84,6 +95,9 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
                       padding: Pair, dilation: Pair, groups: int) -> None:
     o, c, *size = weight.shape
     if not out.size:
+        return
+    if groups == o == shape[1] and (planes := _planes(dy, workspace, size, stride, padding, dilation)):
+        host_depthwise.input_grad(planes, dy, weight, out, workspace.view(dy.dtype))
         return
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * o * out.shape[3], *out.shape[2:])
@@ -106,6 +120,9 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, *sums_and_workspace: Arr
     o, c, *size = shape
     if not x.size:
         out.fill(0)
+        return
+    if groups == o == x.shape[1] and (planes := _planes(dy, workspace, size, stride, padding, dilation)):
+        host_depthwise.weight_grad(planes, dy, x, out, workspace.view(x.dtype))
         return
     rows, width = dy.shape[2:]
     left = workspace.size // x.itemsize - 2 * (out.size + 16 // x.itemsize)

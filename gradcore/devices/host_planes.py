@@ -114,8 +114,7 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, pa
         count = piece.rows * wide.width
         slopes = _padded_slopes(dy, products, piece, wide, False).reshape(piece.size, groups, o // groups, count)
         columns = laid[:piece.size * groups * c * kh * kw * count].reshape(piece.size, groups, c * kh * kw, count)
-        # With one output for each group there is nothing to sum, and matmul would take one group of one image at a time.
-        (np.multiply if o == groups else np.matmul)(matrix, slopes, out=columns)
+        np.matmul(matrix, slopes, out=columns)
         parts = columns.reshape(piece.size, groups * c, kh, kw, count)
         padded, grid = _planes(room, piece, groups * c, weight.shape, wide, dilation)
         for i in range(kh):

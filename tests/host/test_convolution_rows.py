@@ -1,4 +1,4 @@
-"""The CPU's convolutions by overlapping rows equal the general kernels, and are used for the intended geometries."""
+"""The CPU's convolutions by overlapping rows and of single channels equal the general kernels, and are used for the intended geometries."""
 
 from __future__ import annotations
 
@@ -51,3 +51,37 @@ def test_rows_make_what_the_general_kernels_make(x: Any, weight: Any, padding: A
         if op.name not in fallen:
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-3)
     assert "conv2d" not in fallen or not x[0], "these are geometries for rows"
+
+
+#: x, kernel, stride, padding, dilation: one channel a group, in several pieces of channels, of images, and of rows.
+DEPTHWISE = [
+    ((3, 70, 20, 20), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((40, 2, 30, 31), (5, 2), (1, 1), (0, 3), (1, 2)),
+    ((2, 3, 300, 250), (7, 7), (1, 1), (3, 3), (1, 1)),
+    ((2, 3, 300, 250), (3, 3), (2, 2), (1, 1), (1, 1)),
+    ((3, 7, 12, 11), (5, 3), (2, 3), (4, 1), (2, 1)),
+    ((1, 4, 20, 20), (3, 2), (3, 1), (0, 2), (1, 4)),
+    ((2, 8, 20, 20), (2, 2), (3, 3), (5, 5), (1, 1)),
+    ((1, 1, 9, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("x", "kernel", "stride", "padding", "dilation"), DEPTHWISE)
+def test_depthwise_makes_what_the_general_kernels_make(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, dtype: str,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0).standard_normal
+    weight = (x[1], 1, *kernel)
+    xs, ws, bias = (draw(s).astype(dtype) for s in (x, weight, weight[:1]))
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": x[1]}
+    dy = draw(launched(conv2d, [xs, ws, bias], how, host_columns).shape).astype(dtype)
+    calls: list[tuple[Any, list[Any], dict[str, Any]]] = [
+        (conv2d_input_grad, [dy, ws], {**how, "shape": x}), (conv2d_weight_grad, [dy, xs], {**how, "shape": weight})]
+    if stride == (1, 1):
+        calls += [(conv2d, [xs, ws, bias], how), (conv2d, [xs, ws, None], how)]
+    wanted = [launched(op, arrays, attrs, host_columns) for op, arrays, attrs in calls]
+    for op, *_ in calls:
+        monkeypatch.delattr(host_columns, op.name, raising=False)
+    for (op, arrays, attrs), expected in zip(calls, wanted, strict=True):
+        most = 1e-5 if dtype == "float32" else 1e-13
+        np.testing.assert_allclose(launched(op, arrays, attrs, own), expected, rtol=0, atol=most * abs(expected).max())
