@@ -87,12 +87,25 @@ def choose(mask: Array, x: Array, y: Any) -> Array:
 
 
 def pow(x: Any, y: Any, out: Array) -> None:
-    if out.dtype.kind not in "iu" or not isinstance(y, np.ndarray):
+    if out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and y % 1 == 0:
+        walk(_whole_float_power, (x, y), out, ROOM // 2)
+    elif out.dtype.kind not in "iu" or not isinstance(y, np.ndarray):
         np.power(x, y, out, casting="unsafe")
     elif isinstance(x, np.ndarray):
         walk(_whole_power, (x, y), out)
     else:
         walk(lambda part: _whole_power(x, part), (y,), out)
+
+
+def _whole_float_power(x: Array, y: float) -> Array:
+    """NumPy has vector instructions for powers of positive numbers, and takes a hundred times as long for negative ones."""
+    if y == 3:
+        return x * x * x
+    t: Array = np.abs(x)
+    np.power(t, y, t)
+    if y % 2:
+        np.copysign(t, x, t)
+    return t
 
 
 def _whole_power(x: Any, y: Array) -> Any:

@@ -1,4 +1,4 @@
-"""The CPU's convolutions by overlapping rows and of single channels equal the general kernels, and are used for the intended geometries."""
+"""The CPU's convolutions by rows and by single channels equal the general kernels, and are used for the intended geometries."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ DEPTHWISE = [
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("x", "kernel", "stride", "padding", "dilation"), DEPTHWISE)
-def test_depthwise_makes_what_the_general_kernels_make(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, dtype: str,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depthwise_makes_what_general_kernels_make(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, dtype: str,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0).standard_normal
     weight = (x[1], 1, *kernel)
     xs, ws, bias = (draw(s).astype(dtype) for s in (x, weight, weight[:1]))
