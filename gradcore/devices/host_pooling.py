@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_columns import window_parts
-from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import parts_of, planes_at_once
 
@@ -64,6 +65,10 @@ def _chosen(where: Array, position: int, values: Array, numbers: Array, target: 
 def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: Pair, stride: Pair, padding: Pair,
                dilation: Pair, ceil_mode: bool) -> None:
     rows, width = out.shape[2:]
+    if kernel == x.shape[2:] and (rows, width) == (1, 1) and padding == (0, 0):
+        _whole_planes(x, out, index)
+        if not np.isnan(np.sum(out)):
+            return
     values, numbers = _pieces_of(workspace, out, index)
     index.fill(0)
     for o, where, xs in _blocks(out, index, x):
@@ -92,10 +97,23 @@ def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: 
             np.maximum(where[:, r, c], larger, out=where[:, r, c])
 
 
+def _whole_planes(x: Array, out: Array, index: Array) -> None:
+    """The largest element of each plane, and its place."""
+    planes, flat, places = x.reshape(-1, x.shape[2] * x.shape[3]), out.reshape(-1), index.reshape(-1)
+    for start in range(0, len(planes), PIECE_ROWS):
+        some = planes[start:start + PIECE_ROWS]
+        found = np.argmax(some, 1)
+        places[start:start + PIECE_ROWS] = found
+        flat[start:start + PIECE_ROWS] = np.take_along_axis(some, found.reshape(-1, 1), 1)[:, 0]
+
+
 @kernel
 def max_pool2d_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, kernel: Pair, stride: Pair,
                     padding: Pair, dilation: Pair) -> None:
     rows, width = dy.shape[2:]
+    if kernel[0] * kernel[1] > 4:
+        _add_at_places(dy, index, out, kernel, stride, padding, dilation)
+        return
     values, numbers = _pieces_of(workspace, dy, index)
     apart = stride[0] >= (kernel[0] - 1) * dilation[0] + 1 and stride[1] >= (kernel[1] - 1) * dilation[1] + 1
     out.fill(0)
@@ -123,17 +141,46 @@ def max_pool2d_take(x: Array, index: Array, out: Array, workspace: Array, *, ker
             np.add(o[:, r, c], here, o[:, r, c])
 
 
+def _steps(shape: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out: tuple[int, ...]) -> list[Array]:
+    """What a position in the window adds to the place in the flat plane, and what rows and columns of ``out`` add."""
+    width = shape[3]
+    inside = np.add.outer(np.arange(kernel[0]) * (dilation[0] * width), np.arange(kernel[1]) * dilation[1]).reshape(-1)
+    y, x = (np.arange(out[2 + d]) * stride[d] - padding[d] for d in (0, 1))
+    return [inside, (y * width).reshape(-1, 1), x]
+
+
+def _add_at_places(dy: Array, index: Array, out: Array, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> None:
+    """Add cotangents where the maxima were, some at a time: one pass for each position takes longer for more than a few."""
+    out.fill(0)
+    size = out.shape[2] * out.shape[3]
+    inside, y, x = _steps(out.shape, kernel, stride, padding, dilation, dy.shape)
+    flat, planes, where = out.reshape(-1), dy.reshape(-1, *dy.shape[2:]), index.reshape(-1, *dy.shape[2:])
+    for at in _cut(planes.shape, 2048):
+        place = inside[where[at]]
+        np.add(place, y[at[1]], place)
+        np.add(place, x[at[2]], place)
+        np.add(place, np.arange(at[0].start, at[0].start + len(place)).reshape(-1, 1, 1) * size, place)
+        np.add.at(flat, place.reshape(-1), planes[at].reshape(-1))
+
+
+def _cut(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array of ``most`` elements or fewer: several of its first dimension, or parts of one of them."""
+    rest = math.prod(shape[1:])
+    step = max(most // max(rest, 1), 1)
+    for start in range(0, shape[0], step):
+        here = slice(start, start + step)
+        for others in _cut(shape[1:], most) if rest > most else [(slice(None),) * (len(shape) - 1)]:
+            yield here, *others
+
+
 @kernel
 def max_pool2d_places(index: Array, out: Array, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
                       dilation: Pair) -> None:
-    width = shape[3]
-    table = np.asarray([i * dilation[0] * width + j * dilation[1] for i in range(kernel[0]) for j in range(kernel[1])])
+    inside, y, x = _steps(shape, kernel, stride, padding, dilation, out.shape)
     out[...] = index
     for plane in out.reshape(-1, *out.shape[2:]):
-        plane[...] = table[plane]
-    y = np.arange(out.shape[2]) * stride[0] - padding[0]
-    x = np.arange(out.shape[3]) * stride[1] - padding[1]
-    np.add(out, (y * width).reshape(-1, 1), out)
+        plane[...] = inside[plane]
+    np.add(out, y, out)
     np.add(out, x, out)
 
 
