@@ -79,9 +79,40 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
             # Where there is little to sort, the search for what to sort takes longer.
             if n >= 64 and lines[part].size >= 8192 and 0 < length <= n // 4:
                 some, best, at = (t[part] if x.ndim > 1 else t[None] for t in (lines, found, places))
-                _rank_few(some, best, at, start, length, descending)
+                if start + length > n // 16 or not _rank_first(some, best, at, start, length, descending):
+                    _rank_few(some, best, at, start, length, descending)
             else:
                 _rank(lines[part], found[part], places[part], start, length, descending)
+
+
+def _rank_first(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> bool:
+    """Some of the first ranks of each row, among the elements up to a bound; False if these are many, or if there is NaN."""
+    if x.dtype.kind == "f" and np.isnan(x).any():
+        return False
+    count, n = x.shape
+    first, extreme = start + length, np.maximum if descending else np.minimum
+    # Rows are folded. Of the columns as many as there are ranks have an element up to the bound, so a row has as many too.
+    folded, width = x, n
+    while width >= 16 * first:
+        width //= 2
+        folded = extreme(folded[:, :width], folded[:, width:2 * width], out=None if folded is x else folded[:, :width])
+    last = width - first if descending else first - 1
+    bound = np.partition(folded, last, axis=1)[:, last:last + 1]
+    places = np.flatnonzero(x >= bound if descending else x <= bound)
+    begins = np.searchsorted(places, np.arange(count + 1) * n)
+    most = int(np.diff(begins).max())
+    if most > 4 * first + 16:
+        return False
+    row, places = np.divmod(places, n)
+    column = np.arange(len(row)) - begins[row]
+    # Behind the elements of a row, which keep their order, none is better.
+    some = np.full((count, most), bound.min() if descending else bound.max())
+    at = np.zeros(some.shape, np.int64)
+    some[row, column], at[row, column] = x[row, places], places
+    order = np.empty(values.shape, np.int64)
+    _rank(some, values, order, start, length, descending)
+    indices[...] = np.take_along_axis(at, order, 1)
+    return True
 
 
 def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
