@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import Array, kernel, pieces
-from gradcore.devices.host_pointwise import ROOM, choose, keep, pointwise, pointwise_with, walk
+from gradcore.devices.host_pointwise import ROOM, choose, is_repeated, keep, pointwise, pointwise_with, walk
 
 
 @kernel
@@ -87,15 +88,6 @@ def _log1p_exp(x: Array) -> Any:
     return np.add(u, w, w)
 
 
-def _expm1(t: Array) -> Any:
-    """exp(t) - 1 for t <= 0, for the same reason by tanh(t / 2); ``t`` is overwritten."""
-    np.multiply(t, 0.5, t)
-    np.tanh(t, t)
-    below = 1 - t
-    np.multiply(t, 2, t)
-    return np.divide(t, below, t)
-
-
 @pointwise_with(1)
 def silu(x: Array) -> Any:
     s = _sigmoid(x)
@@ -113,17 +105,36 @@ def silu_grad(dy: Array, x: Array) -> Any:
     return np.multiply(s, t, s)
 
 
+def _mish_terms(x: Array) -> tuple[Array, Array, Array]:
+    """x up to 20, where mish is x already; e = exp(x); and n = e (e + 2), of which tanh(log(1 + e)) = n / (n + 2)."""
+    low = np.empty_like(x)
+    extreme(np.minimum, x, 20, low)
+    e: Array = np.exp(low)
+    n: Array = e + 2
+    return low, e, np.multiply(n, e, n)
+
+
 @pointwise_with(3)
 def mish(x: Array) -> Any:
-    t = _log1p_exp(x)
-    np.tanh(t, t)
-    return np.multiply(t, x, t)
+    below, _, n = _mish_terms(x)
+    np.add(n, 2, below)
+    np.divide(n, below, n)
+    return np.multiply(n, x, n)
 
 
 @pointwise_with(4)
 def mish_grad(dy: Array, x: Array) -> Any:
-    t = np.tanh(_log1p_exp(x))
-    return dy * (t + x * _sigmoid(x) * (1 - t * t))
+    # dy r (n + 4 x (n - e) r) with r = 1 / (n + 2)
+    low, e, n = _mish_terms(x)
+    np.subtract(n, e, e)
+    np.multiply(e, low, e)
+    np.multiply(e, 4, e)
+    np.add(n, 2, low)
+    np.reciprocal(low, low)
+    np.multiply(e, low, e)
+    np.add(e, n, e)
+    np.multiply(e, low, e)
+    return np.multiply(e, dy, e)
 
 
 @pointwise_with(1)
@@ -193,8 +204,14 @@ def _usual(slope: Any, out: Array, *operands: Array) -> bool:
         for a in operands)
 
 
+def _number(x: Any) -> Any:
+    """An operand, as a number if it is the same for all elements."""
+    return x.flat[0].item() if isinstance(x, np.ndarray) and x.size and is_repeated(x) else x
+
+
 @kernel
 def leaky_relu(x: Array, slope: Any, out: Array) -> None:
+    slope = _number(slope)
     if not _usual(slope, out, x):
         walk(_leaky, (x, slope), out, ROOM // 3)
         return
@@ -211,10 +228,12 @@ def _leaky(x: Array, slope: Any) -> Any:
 
 @kernel
 def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
-    if not _usual(slope, out, dy, x):
+    slope, factor = _number(slope), _number(dy)
+    varied = isinstance(factor, np.ndarray)
+    if not _usual(slope, out, x, *[dy] * varied):
         walk(_leaky_grad, (dy, x, slope), out, ROOM // 3)
         return
-    for gs, xs, outs in pieces(dy, x, out):
+    for (xs, outs), gs in zip(pieces(x, out), chain.from_iterable(pieces(dy)) if varied else repeat(factor), strict=False):
         np.greater(xs, 0, outs)
         extreme(np.maximum, outs, slope, outs)
         np.multiply(outs, gs, outs)
@@ -234,8 +253,9 @@ def hardshrink(x: Array, lambd: Array) -> Any:
 
 
 @pointwise_with(2)
-def softshrink(x: Array, lambd: Array) -> Any:
-    return keep(~(np.abs(x) <= lambd), x - np.copysign(lambd, x))
+def softshrink(x: Array, lambd: Any) -> Any:
+    t = np.clip(x, -lambd, lambd)
+    return np.subtract(x, t, t)
 
 
 @pointwise_with(2)
@@ -248,45 +268,62 @@ def threshold(x: Array, threshold: Array, value: Array) -> Any:
     return np.where(x <= threshold, value, x)
 
 
-def _below(x: Array, inner: float) -> Array:
-    """``inner`` times x, but 0 for positive x."""
+def _side(ufunc: Any, x: Array, factor: float) -> Array:
+    """``factor`` times the positive or the negative part of x, by np.maximum, np.minimum or np.fmin."""
     t = np.empty_like(x)
-    extreme(np.minimum, x, 0, t)
-    return np.multiply(t, inner, t)
+    extreme(ufunc, x, 0, t)
+    return t if factor == 1 else np.multiply(t, factor, t)
 
 
-@pointwise_with(4)
+@pointwise_with(2)
 def elu(x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    t = _expm1(_below(x, inner))
-    np.multiply(t, scale * alpha, t)
-    return choose(x > 0, scale * x, t)
+    # exp(x) - 1 = 2 t / (1 - t) with t = tanh(x / 2), for which NumPy has vector instructions everywhere. It is 0 at 0, so the
+    # sides add up.
+    t = _side(np.minimum, x, inner / 2)
+    np.tanh(t, t)
+    other = 1 - t
+    np.multiply(t, 2 * scale * alpha, t)
+    np.divide(t, other, t)
+    del other
+    return np.add(t, _side(np.maximum, x, scale), t)
 
 
 @pointwise_with(3)
 def elu_grad(dy: Array, x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    t = _below(x, inner)
+    # As in PyTorch, the cotangent passes where x is NaN.
+    t = _side(np.fmin, x, inner)
     np.exp(t, t)
-    np.multiply(t, scale * alpha * inner, t)
-    t = choose(x <= 0, t, scale)
+    steep = scale * alpha * inner
+    if steep != 1:
+        np.multiply(t, steep, t)
+    # If the slope is the same on both sides of 0, exp(0) is right for positive x.
+    if abs(steep - scale) > 1e-15:
+        t = choose(x <= 0, t, scale)
     return np.multiply(t, dy, t)
+
+
+def _beyond(x: Array, threshold: float) -> Any:
+    """Where softplus takes ``x`` itself; None if that is what it rounds to there anyway, as exp(-x) is less than half a bit."""
+    return None if x.itemsize < 8 and threshold >= 17 else x > threshold
 
 
 @pointwise_with(4)
 def softplus(x: Array, *, beta: float, threshold: float) -> Any:
-    t = x * beta
-    beyond = t > threshold
+    t = x if beta == 1 else x * beta
+    beyond = _beyond(t, threshold)
     t = _log1p_exp(t)
-    np.divide(t, beta, t)
-    return choose(beyond, x, t)
+    if beta != 1:
+        np.divide(t, beta, t)
+    return t if beyond is None else choose(beyond, x, t)
 
 
 @pointwise_with(3)
 def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
-    t = x * beta
-    beyond = t > threshold
+    t = x if beta == 1 else x * beta
+    beyond = _beyond(t, threshold)
     t = _sigmoid(t)
     np.multiply(t, dy, t)
-    return choose(beyond, dy, t)
+    return t if beyond is None else choose(beyond, dy, t)
 
 
 @kernel
