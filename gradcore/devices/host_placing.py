@@ -59,18 +59,24 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
     across = np.arange(length) * steps[-1] if dim < index.ndim - 1 else np.zeros(1, np.int64)
     # Several lines along the last dimension, or a part of one.
     some = min(length, _ROOM // _POSITION)
-    lines = max(_ROOM // _POSITION // some, 1)
-    for first in range(0, math.prod(lead), lines):
-        at = np.unravel_index(np.arange(first, min(first + lines, math.prod(lead))), lead) if lead else ()
-        before = sum(c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim)
-        for start in range(0, length, some):
-            part: Any = (*at, slice(start, start + some))
-            places = np.multiply(index[part], steps[dim], dtype=np.int64)
-            if lead:
-                places += np.reshape(before, (-1, 1))
-            if dim < index.ndim - 1:
-                places += across[start:start + some]
-            yield places, values[part]
+    lines, count = max(_ROOM // _POSITION // some, 1), math.prod(lead)
+    flat = [a.reshape(-1, length) if a.flags.c_contiguous else None for a in (index, values)]
+    for block in range(0, count, LISTED):
+        size = min(LISTED, count - block)
+        at = np.unravel_index(np.arange(block, block + size), lead) if lead else ()
+        before = sum((c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim), np.zeros(1, np.int64))
+        for first in range(0, size, lines):
+            here = slice(first, min(first + lines, size))
+            # Arrays that are not contiguous are copied, by line.
+            numbers, given = (a[tuple(c[here] for c in at)].reshape(-1, length) if f is None else f[block:][here]
+                              for f, a in zip(flat, (index, values), strict=True))
+            for start in range(0, length, some):
+                part = slice(start, start + some)
+                places = np.multiply(numbers[:, part], steps[dim], dtype=np.int64)
+                places += before[here, None] if len(before) > 1 else before
+                if dim < index.ndim - 1:
+                    places += across[part]
+                yield places, given[:, part]
 
 
 def _spots(places: Array, x: Array) -> Any:
