@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from gradcore.devices import host_columns, host_depthwise
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import split_workspace
+from gradcore.spec import PIECE
 from gradcore.tiling import COLUMNS
 
 Pair = tuple[int, int]
@@ -69,6 +70,12 @@ def _planes(result: Array, workspace: Array, size: list[int], stride: Pair, padd
     return host_depthwise.Planes.of(result.shape, room, (size[0], size[1]), stride, padding, dilation)
 
 
+def _slow_by_products(result: Array, size: list[int], stride: Pair) -> bool:
+    """Do products for single channels take long in the general kernel: those with large windows, or many with small planes?"""
+    large, small = size[0] * size[1] > 9, result.shape[2] * result.shape[3] <= 256
+    return stride == (1, 1) and size[0] > 1 and result.size >= PIECE and (large or small)
+
+
 @kernel
 def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: Array, *, stride: Pair, padding: Pair,
            dilation: Pair, groups: int) -> None:
@@ -76,9 +83,8 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
     if not x.size:
         out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
         return
-    # Otherwise the products with single columns of windows, or with every other element, cost more than the general kernel's.
-    usual = groups == o == x.shape[1] and stride == (1, 1) and size[0] > 1
-    if usual and (planes := _planes(out, workspace, size, stride, padding, dilation)):
+    single = groups == o == x.shape[1] and _slow_by_products(out, size, stride)
+    if single and (planes := _planes(out, workspace, size, stride, padding, dilation)):
         host_depthwise.conv2d(planes, x, weight, bias, out, workspace.view(x.dtype))
         return
     matrix, room = _with_matrix(workspace, weight)
