@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
+from operator import index as as_int
 from typing import Any
 
 from gradcore._tensor import Tensor
@@ -10,53 +11,59 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
 
-def _parameter(value: Any) -> Parameter:
-    """A parameter as it is, a tensor as a new parameter. Raises TypeError for anything else."""
-    if isinstance(value, Parameter):
-        return value
+def _held(value: Any) -> Any:
+    """A tensor as a parameter; anything else, also a parameter or a module, as it is."""
+    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
+
+
+def _line(name: str, value: Any, kind: str) -> str:
+    """The line of a value in the text of its list or dict; ``kind`` is the name of a parameter's type."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"lists and dicts of parameters hold Parameters and Tensors, but got {type(value).__name__}")
-    return Parameter(value)
-
-
-def _listed(kinds: dict[str, str], parameters: Mapping[str, Any]) -> str:
-    """A line for each parameter, with its kind and its shape."""
-    return "\n".join(f"  ({name}): Parameter containing: [{kind} of size {'x'.join(map(str, parameters[name].shape))}]"
-                     for name, kind in kinds.items())
+        return f"  ({name}): Object of type: {type(value).__name__}"
+    return f"  ({name}): Parameter containing: [{kind} of size {'x'.join(map(str, value.shape))}]"
 
 
 class ParameterList(Module):
-    """A list of parameters, with the names ``0``, ``1``, ...; tensors become parameters."""
+    """A list of parameters, with the names ``0``, ``1``, ...; tensors become parameters.
+
+    Values of other types are kept as they are, as in PyTorch; a list in a list is a submodule, whose parameters are named
+    ``0.0``, ``0.1``, ...
+    """
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
-        self.extend(values or ())
+        self._size = 0
+        self.extend(() if values is None else values)
 
     def _name(self, index: int) -> str:
-        count = len(self)
+        index, count = as_int(index), len(self)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range")
         return str(index % count)
 
     def __len__(self) -> int:
-        return len(self._parameters)
+        return self._size
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(list(self._parameters.values()))
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return type(self)(list(self)[index])
-        return self._parameters[self._name(index)]
+        return getattr(self, self._name(index))
 
     def __setitem__(self, index: int, value: Any) -> None:
-        setattr(self, self._name(index), _parameter(value))
+        setattr(self, self._name(index), _held(value))
 
     def append(self, value: Any) -> ParameterList:
-        self.register_parameter(str(len(self)), _parameter(value))
+        self._size += 1
+        self[-1] = value
         return self
 
     def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Append all of ``values``. Raises TypeError for a tensor, whose rows nobody means, and for what cannot be iterated."""
+        if isinstance(values, Tensor) or not isinstance(values, Iterable):
+            raise TypeError(f"ParameterList.extend() takes an iterable of values, but got {type(values).__name__}")
         for value in values:
             self.append(value)
         return self
@@ -65,14 +72,15 @@ class ParameterList(Module):
         return self.extend(values)
 
     def extra_repr(self) -> str:
-        return _listed({k: f"gradcore.{p.dtype}" for k, p in self._parameters.items() if p is not None}, self._parameters)
+        return "\n".join(_line(str(i), p, f"gradcore.{getattr(p, 'dtype', None)}") for i, p in enumerate(self))
 
 
 class ParameterDict(Module):
-    """A dict of parameters; tensors become parameters."""
+    """A dict of parameters; tensors become parameters, and values of other types are kept as they are, as in PyTorch."""
 
     def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
         super().__init__()
+        self._keys: dict[str, None] = {}
         self.update(parameters or {})
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
@@ -82,39 +90,49 @@ class ParameterDict(Module):
             self[name] = value
 
     def __getitem__(self, name: str) -> Any:
-        return self._parameters[name]
+        if name not in self._keys:
+            raise KeyError(name)
+        return getattr(self, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.register_parameter(name, _parameter(value))
+        if not isinstance(name, str):
+            raise TypeError(f"the names of a ParameterDict are strings, but got {name!r} of type {type(name).__name__}")
+        if name not in self._keys and hasattr(self, name):
+            # PyTorch replaces the method or the attribute, which breaks what needs it.
+            raise KeyError(f"attribute {name!r} of {type(self).__name__} exists: choose another name")
+        setattr(self, name, _held(value))
+        self._keys[name] = None
 
     def __delitem__(self, name: str) -> None:
-        if name not in self._parameters:
-            raise KeyError(name)
+        del self._keys[name]
         delattr(self, name)
 
     def __len__(self) -> int:
-        return len(self._parameters)
+        return len(self._keys)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._parameters))
+        return iter(list(self._keys))
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self._keys))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._parameters
+        return name in self._keys
 
     def extra_repr(self) -> str:
-        return _listed({k: p.type() for k, p in self._parameters.items() if p is not None}, self._parameters)
+        return "\n".join(_line(name, p, p.type() if isinstance(p, Tensor) else "") for name, p in self.items())
 
-    def keys(self) -> Iterable[str]:
-        return self._parameters.keys()
+    def keys(self) -> KeysView[str]:
+        return self._keys.keys()
 
     def values(self) -> Iterable[Any]:
-        return self._parameters.values()
+        return [self[name] for name in self._keys]
 
     def items(self) -> Iterable[tuple[str, Any]]:
-        return self._parameters.items()
+        return [(name, self[name]) for name in self._keys]
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self._parameters.get(name, default)
+        return self[name] if name in self._keys else default
 
     def pop(self, name: str) -> Any:
         value = self[name]
@@ -123,7 +141,7 @@ class ParameterDict(Module):
 
     def popitem(self) -> tuple[str, Any]:
         """Remove the last parameter, and return it with its name. Raises KeyError if there is none."""
-        if not self._parameters:
+        if not self._keys:
             raise KeyError("popitem(): the ParameterDict is empty")
         name = list(self)[-1]
         return name, self.pop(name)
@@ -131,11 +149,16 @@ class ParameterDict(Module):
     def setdefault(self, name: str, default: Any = None) -> Any:
         """The parameter of this name, which is ``default`` if there was none."""
         if name not in self:
-            self.register_parameter(name, None if default is None else _parameter(default))
+            self[name] = default
         return self[name]
 
+    def fromkeys(self, names: Iterable[str], default: Any = None) -> ParameterDict:
+        """Another dict, in which each of ``names`` has the value ``default``."""
+        return type(self)([(name, default) for name in names])
+
     def clear(self) -> None:
-        self._parameters.clear()
+        for name in list(self):
+            del self[name]
 
     def __or__(self, other: Any) -> ParameterDict:
         both = self.copy()
@@ -148,4 +171,4 @@ class ParameterDict(Module):
 
     def copy(self) -> ParameterDict:
         """Another dict of the same parameters."""
-        return type(self)(self._parameters.copy().items())
+        return type(self)(self.items())

@@ -18,6 +18,12 @@ PROGRAMS = [
     ("l = nn.ModuleList([nn.Sequential(nn.ReLU())] * 3)", "repr(l)"), ("l = nn.ModuleList()", "repr(l)"),
     ("p = nn.ParameterDict({'a': t.ones(2)}); q = p | nn.ParameterDict({'b': t.ones(1)}); p |= {'c': t.ones(1)}",
      "list(p.keys()), list(q.keys()), p['a'] is q['a']"),
+    ("l = nn.ParameterList([t.ones(2), nn.ParameterList([t.ones(1), nn.Parameter(t.zeros(3))]), 3, nn.Linear(1, 2), None])",
+     "str(l).replace('gradcore.', 'torch.'), list(l.state_dict()), len(l), l[-3], [type(v).__name__ for v in l[1:4]]"),
+    ("l = nn.ParameterList([t.ones(2), 'a']); l += [t.ones(3)]; l[1] = t.zeros(4)", "[tuple(p.shape) for p in l.parameters()]"),
+    ("d = nn.ParameterDict({'c': 3, 'b': nn.ParameterList([t.ones(1)]), 'a': t.ones(2)}); d['n'] = None; d['n'] = t.ones(2, 3)",
+     "str(d).replace('gradcore.', 'torch.'), list(d.state_dict()), d.pop('c'), d.get('q'), list(reversed(d)), list(d.keys())"),
+    ("d = nn.ParameterDict().fromkeys(['a', 'b'], t.ones(2)); d.clear()", "len(d), list(d.parameters()), d.setdefault('a')"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.GroupNorm(2, 4, bias=False)", "repr(m), repr(nn.GroupNorm(2, 4))"),
@@ -58,3 +64,12 @@ def test_paddings_that_no_convolution_has() -> None:
             gradcore.nn.Conv2d(2, 2, 3, stride=(1, 2), padding="same", padding_mode=mode)
     with raises(ValueError, "Invalid padding string 'full', should be one of {'valid', 'same'}"):
         gradcore.nn.Conv1d(2, 2, 3, padding="full")
+
+
+def test_what_lists_and_dicts_of_parameters_refuse() -> None:
+    with raises(TypeError, "ParameterList.extend() takes an iterable of values, but got Tensor"):
+        gradcore.nn.ParameterList(gradcore.ones(2, 2))
+    with raises(TypeError, "the names of a ParameterDict are strings, but got 1 of type int"):
+        gradcore.nn.ParameterDict([(1, gradcore.ones(1))])
+    with raises(KeyError, "attribute 'keys' of ParameterDict exists: choose another name"):
+        gradcore.nn.ParameterDict({"keys": gradcore.ones(1)})
