@@ -16,7 +16,7 @@ from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
 from gradcore.events import TAGS
 from gradcore.nn.parameter import is_lazy
-from gradcore.optim.own_steps import name_state, update_scope, whole
+from gradcore.optim.own_steps import name_state, required, update_scope, whole
 from gradcore.optim.state_hooks import StateHooks
 
 Group = dict[str, Any]
@@ -92,7 +92,10 @@ class Optimizer(StateHooks):
             if id(p) in seen:
                 raise ValueError("some parameters appear in more than one parameter group, or twice in one")
             seen.add(id(p))
-        self.param_groups.append({**named, **self.defaults, **param_group, "params": params})
+        group = {**named, **self.defaults, **param_group, "params": params}
+        for name in (name for name, value in group.items() if value is required):
+            raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
+        self.param_groups.append(group)
         for p in params:
             if not is_lazy(p) and TAGS[p.storage.block.tag].role in ("output", "input"):
                 retag(p, role="parameter")

@@ -16,6 +16,17 @@ from gradcore.events import TAGS
 _MADE = frozenset(("output", "temporary", "input"))
 
 
+class _Required:
+    """The default of an option that has none: every group of parameters must give it."""
+
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+#: PyTorch's name, which many optimizers import.
+required = _Required()
+
+
 @functools.cache
 def update_scope(scope: int) -> int:
     """The scope of an update, in the caller's layer."""

@@ -259,3 +259,17 @@ def layers_of_the_second_step(resume: str) -> Any:
 def test_state_that_is_loaded_before_the_first_forward_gets_its_layer(resume: str) -> None:
     found, fresh = layers_of_the_second_step(resume), layers_of_the_second_step("not")
     assert found["0"] == fresh["0"] and found["2"] == fresh["2"]
+
+
+def test_an_option_without_a_default_is_required() -> None:
+    from gradcore.optim.optimizer import Optimizer, required
+
+    class Plain(Optimizer):
+        def __init__(self, params: Any, lr: Any = required) -> None:
+            super().__init__(params, {"lr": lr})
+
+    p = nn.Parameter(gradcore.ones(2))
+    assert repr(required) == "<required parameter>"
+    assert Plain([{"params": [p], "lr": 0.1}]).param_groups[0]["lr"] == 0.1
+    with raises(ValueError, "parameter group didn't specify a value of required optimization parameter lr"):
+        Plain([p])
