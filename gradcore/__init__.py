@@ -68,8 +68,8 @@ from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (
-    accelerator, amp, autograd, backends, compiler, cuda, data, distributed, distributions, func, memory, multiprocessing, nn,
-    onnx, optim, program, testing, utils, version)
+    accelerator, amp, autograd, backends, compiler, cuda, data, distributed, distributions, func, hub, jit, memory,
+    multiprocessing, nn, onnx, optim, program, testing, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
@@ -119,7 +119,7 @@ for _path, _module in {
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
         "distributions": distributions, "distributions.transforms": distributions.transforms,
         "distributions.constraints": distributions.constraints, "func": func, "special": special, "accelerator": accelerator,
-        "compiler": compiler, "distributed": distributed}.items():
+        "compiler": compiler, "distributed": distributed, "jit": jit, "hub": hub}.items():
     _missing.watch(_module, _path)
 
 _paths.install()

@@ -92,7 +92,7 @@ WORDS: dict[str, str] = {
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
     "gradcore.nn.Module.to": "nn.Module.xpu nn.Module.ipu nn.Module.mtia",
     "gradcore.Tensor.data_ptr, nbytes and numel": "untyped_storage",
-    "gradcore.compile": """jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables cond while_loop
+    "gradcore.compile": """fx jit.* fork wait cuda.graph CUDAGraph graphs make_graphed_callables cond while_loop
         compiler.*""",
     "gradcore.onnx.export": "export",
     "gradcore.func.jvp": "forward_ad",
@@ -105,7 +105,7 @@ WORDS: dict[str, str] = {
     "gradcore.cuda": "accelerator.*",
     "one process on one device": "distributed.* is_distributed",
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
-    "gradcore.save and gradcore.load": "serialization hub",
+    "gradcore.save and gradcore.load": "serialization hub.*",
     "gradcore.data.load": "datapipes",
     "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": "LinearCrossEntropyLoss linear_cross_entropy",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d

@@ -1,5 +1,5 @@
 """Utilities: checkpointing, data loading, and files of tensors."""
 
-from gradcore.utils import checkpoint, data, hooks
+from gradcore.utils import checkpoint, data, hooks, model_zoo
 
-__all__ = ["checkpoint", "data", "hooks"]
+__all__ = ["checkpoint", "data", "hooks", "model_zoo"]

@@ -36,7 +36,7 @@ INTERNAL = re.compile(
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
          "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
-         "distributions.constraints", "func", "special", "accelerator", "compiler", "distributed", "nn.Module",
+         "distributions.constraints", "func", "special", "accelerator", "compiler", "distributed", "hub", "jit", "nn.Module",
          "nn.utils.parametrizations", "optim.Optimizer", "distributions.Distribution", *SOURCES)
 
 
@@ -153,7 +153,7 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "near"), [
-    ("import gradcore.jit as jit", "gradcore.compile"),
+    ("import gradcore.fx as fx", "gradcore.compile"),
     ("import gradcore.distributed.rpc", "one process on one device"),
     ("from gradcore.distributions.multinomial import Multinomial", "gradcore.distributions.Categorical")])
 def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:

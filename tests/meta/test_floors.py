@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
                "_step", "_random", "_distributions", "_memory", "_streams"}),
     frozenset({"_paths", "_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli",
                "cuda", "utils", "amp", "onnx", "testing", "distributions", "func", "accelerator", "compiler", "distributed",
-               "multiprocessing", "__main__"}),
+               "hub", "jit", "multiprocessing", "__main__"}),
 )
 #: Packages that may import only floor 0, whatever their floor.
 SECLUDED = frozenset({"report", "ops"})
