@@ -1,6 +1,7 @@
 """PyTorch arguments that a function here does not name: NumPy's spellings, sizes by keyword, and those not covered.
 
-PyTorch takes ``axis=`` for ``dim=``, and ``size=`` for the sizes that may stand in a row. What else it takes, by the names in
+PyTorch takes ``axis=`` for ``dim=``, and ``size=`` for the sizes that may stand in a row; a result is copied to the tensor
+that is given as ``out=``. What else it takes, by the names in
 ``torch_arguments.txt`` beside this file, says nothing where it is None or False, and raises NotImplementedError where it does
 say something. A call with keywords that the function names, or with none, is handed on as it is.
 """
@@ -32,7 +33,6 @@ _OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach"})
 _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 #: What to write instead.
 INSTEAD = {
-    "out": "use the result, or copy it with out.copy_(...)",
     "generator": "use gradcore.rand or randn with the same shape",
     "sparse": "gradients are dense",
     "antialias": "blur with gradcore.nn.functional.avg_pool2d first",
@@ -130,13 +130,45 @@ def blame(name: str, error: AttributeError) -> None:
                         "gradcore.tensor(...)") from None
 
 
-def dims_by_numpy(name: str, dim: Any, keepdim: bool, axis: Any, keepdims: bool, out: Any) -> tuple[Any, bool]:
-    """``dim`` and ``keepdim`` of a function that names NumPy's spellings itself, for it is called too often to be wrapped."""
-    if out is not None:
-        raise refusal(name, "out")
+#: Kinds of dtypes: a result is not copied to a tensor of a lower one.
+_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2}
+
+
+def into(name: str, out: Any, made: Any) -> Any:
+    """The tensors given as ``out=``, with the values of a result in them, in the dtype that they have.
+
+    One without elements takes the result's shape. Raises TypeError for what is no tensor, ValueError for another number of
+    them, RuntimeError for another shape, for floats that would become integers, and for a result that requires a gradient.
+    """
+    if isinstance(made, tuple):
+        outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        if len(outs) != len(made):
+            raise ValueError(f"{name}(): argument 'out' must be {len(made)} tensors, but got {len(outs)}")
+        outs = tuple(into(name, *pair) for pair in zip(outs, made, strict=True))
+        return type(made)(*outs) if hasattr(made, "_fields") else outs
+    if not hasattr(out, "copy_"):
+        raise TypeError(f"{name}(): argument 'out' must be Tensor, not {type(out).__name__}")
+    if made.requires_grad:
+        raise RuntimeError(f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of "
+                           "the arguments requires grad.")
+    if _RANKS[made.dtype.kind] > _RANKS[out.dtype.kind]:
+        raise RuntimeError(f"{name}(): result type {made.dtype.name} can't be cast to the desired output type {out.dtype.name}")
+    if out.shape == made.shape:
+        return out.copy_(made)
+    if out.numel():
+        raise RuntimeError(f"{name}(): the result has shape {list(made.shape)}, but out has {list(out.shape)}: give one of the "
+                           "result's shape, or one without elements")
+    out.data = made.to(out.dtype).clone()
+    return out
+
+
+def by_numpy(function: Callable[..., Any], input: Any, dim: Any, keepdim: bool, dtype: Any, axis: Any, keepdims: bool,
+             out: Any) -> Any:
+    """A reduction that names NumPy's spellings and ``out`` itself, for it is called too often to be wrapped."""
     if dim is not None and axis is not None:
-        raise TypeError(f"{name}() got multiple values for argument 'dim'")
-    return axis if dim is None else dim, keepdim or keepdims
+        raise TypeError(f"{function.__name__}() got multiple values for argument 'dim'")
+    made = function(input, axis if dim is None else dim, keepdim or keepdims, dtype=dtype)
+    return made if out is None else into(function.__name__, out, made)
 
 
 @cache
@@ -210,12 +242,19 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
     if not (form.aliases or form.star or form.absent):
         return function
     plain = frozenset(form.parameters)
+    # What makes a tensor makes it like the one that it is for.
+    has_out, makes = "out" in form.absent, plain.issuperset(("dtype", "device"))
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         try:
             if named:
                 if not plain.issuperset(named):
+                    if has_out and named.get("out") is not None:
+                        out = named.pop("out")
+                        if makes and named.get("dtype") is None and hasattr(out, "dtype"):
+                            named.update(dtype=out.dtype, device=out.device)
+                        return into(name, out, call(*args, **named))
                     args, named = form.normal(args, named)
                 return function(*args, **named)
             return function(*args)

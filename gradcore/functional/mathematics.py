@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.arguments import dims_by_numpy, refusal, with_name
+from gradcore.arguments import by_numpy, into, with_name
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
@@ -23,14 +23,14 @@ Dim = int | Sequence[int] | None
 def elementwise_function(name: str, op: Op) -> Any:
     """A public function for an elementwise op of one or two operands."""
     if len(op.inputs) == 1:
-        def function(input: Tensor, *, out: None = None) -> Tensor:
+        def function(input: Tensor, *, out: Any = None) -> Tensor:
             if out is not None:
-                raise refusal(name, "out")
+                return into(name, out, function(input))
             return op(input)  # type: ignore[operator]
     else:
-        def function(input: Tensor, other: Any, *, out: None = None) -> Tensor:  # type: ignore[misc]
+        def function(input: Tensor, other: Any, *, out: Any = None) -> Tensor:  # type: ignore[misc]
             if out is not None:
-                raise refusal(name, "out")
+                return into(name, out, function(input, other))  # type: ignore[call-arg]
             return op(input, other)  # type: ignore[operator]
 
     return with_name(function, name, op.__doc__ or f"The op {op.name!r}, element by element.")
@@ -60,24 +60,24 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
     return elementwise.mul(other if other.spec.dtype == dtype else movement.cast(other, dtype=dtype), alpha)
 
 
-def add(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
+def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor:
     """input + alpha * other."""
     if out is not None:
-        raise refusal("add", "out")
+        return into("add", out, add(input, other, alpha=alpha))
     return elementwise.add(input, scaled(input, other, alpha))
 
 
-def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
+def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor:
     """input - alpha * other."""
     if out is not None:
-        raise refusal("sub", "out")
+        return into("sub", out, sub(input, other, alpha=alpha))
     return elementwise.sub(input, scaled(input, other, alpha))
 
 
-def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
+def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Any = None) -> Tensor:
     """input / other; ``rounding_mode`` ``"floor"`` rounds down, ``"trunc"`` towards 0. Raises RuntimeError for another mode."""
     if out is not None:
-        raise refusal("div", "out")
+        return into("div", out, div(input, other, rounding_mode=rounding_mode))
     if rounding_mode is None:
         return elementwise.div(input, other)
     dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
@@ -133,10 +133,10 @@ def tanh(input: Tensor) -> Tensor:
     return activation.tanh(movement.as_float(input))
 
 
-def pow(input: Any, exponent: Any, *, out: None = None) -> Tensor:
+def pow(input: Any, exponent: Any, *, out: Any = None) -> Tensor:
     """``input`` to the power of ``exponent``; one of them may be a number."""
     if out is not None:
-        raise refusal("pow", "out")
+        return into("pow", out, pow(input, exponent))
     return elementwise.pow(input, exponent)
 
 
@@ -177,20 +177,20 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 
 
 def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None, axis: Dim = None,
-        keepdims: bool = False, out: None = None) -> Tensor:
+        keepdims: bool = False, out: Any = None) -> Tensor:
     """The sum over ``dim``, or of all elements. Integers and bools give int64 unless ``dtype`` is given."""
     if axis is not None or keepdims or out is not None:
-        dim, keepdim = dims_by_numpy("sum", dim, keepdim, axis, keepdims, out)
+        return by_numpy(sum, input, dim, keepdim, dtype, axis, keepdims, out)
     input = input if dtype is None else input.to(dtype)
     made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
     return made if dtype is None else made.to(dtype)
 
 
 def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None, axis: Dim = None,
-         keepdims: bool = False, out: None = None) -> Tensor:
+         keepdims: bool = False, out: Any = None) -> Tensor:
     """The mean over ``dim``, or of all elements."""
     if axis is not None or keepdims or out is not None:
-        dim, keepdim = dims_by_numpy("mean", dim, keepdim, axis, keepdims, out)
+        return by_numpy(mean, input, dim, keepdim, dtype, axis, keepdims, out)
     input = input if dtype is None else input.to(dtype)
     return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
@@ -295,10 +295,10 @@ def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
 
-def matmul(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
+def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
     """The matrix product, as NumPy's ``@``: 1-d tensors are rows or columns, leading dimensions broadcast."""
     if out is not None:
-        raise refusal("matmul", "out")
+        return into("matmul", out, matmul(input, other))
     if not isinstance(other, Value):
         raise TypeError(f"matmul takes two tensors, but got {type(other).__name__}")
     a, b = input.spec.ndim, other.spec.ndim

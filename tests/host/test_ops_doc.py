@@ -59,7 +59,7 @@ which users write them, are compared with PyTorch in float32 and float64, values
 - `cumsum_`, `cumprod_`, `tril_` and `triu_` allocate their result, and then copy it over the tensor.
 - `searchsorted`, `bucketize`, `isin`, `cummax`, `cummin` and `logcumsumexp` take about log2(n) steps for n elements.
 - The gradient of `det` solves a system with the matrix, so it raises an error for a singular matrix.
-- Not implemented: singular values, eigenvalues, QR, norms that need them, `scatter_reduce(reduce="prod")`, `out=`, complex
+- Not implemented: singular values, eigenvalues, QR, norms that need them, `scatter_reduce(reduce="prod")`, complex
   numbers.
 
 ## Functions, methods and operators: calls compared with PyTorch
