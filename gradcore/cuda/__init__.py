@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from gradcore import _memory
@@ -199,3 +200,13 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
 
     with using_allocator(allocate):
         yield
+
+
+class _Cuda(ModuleType):
+    @property
+    def _initialized(self) -> bool:
+        """PyTorch's name for :func:`is_initialized`, which networks read that save the states of generators."""
+        return is_initialized()
+
+
+sys.modules[__name__].__class__ = _Cuda

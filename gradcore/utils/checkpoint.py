@@ -299,3 +299,19 @@ class _Reentrant(Function):
                                "would be added to .grad. Set use_reentrant=False, or call .backward() without `inputs`.")
         backward([o for o, _ in roots], [g for _, g in roots])
         return None, None, *(args[k].grad if wanted else None for k, wanted in enumerate(ctx.wanted))
+
+
+def get_device_states(*args: Any) -> tuple[list[int], list[Any]]:
+    """The indices of the GPUs of the tensors among ``args``, and the states of their default generators, on the CPU.
+
+    For networks that run a part again by themselves, such as reversible ones; ``gradcore.get_rng_state()`` is the CPU's state.
+    """
+    gpus = {t.device.index or 0: t.device for t in tensors_in(args) if t.device.type == "cuda"}
+    return list(gpus), [default_generator(gpu).get_state().cpu() for gpu in gpus.values()]
+
+
+def set_device_states(devices: Sequence[int], states: Sequence[Any], *, device_type: str | None = None) -> None:
+    """Let the default generators of GPUs continue from the states of :func:`get_device_states`."""
+    for index, state in zip(devices, states, strict=True):
+        found = default_generator(f"cuda:{index}")
+        found.set_state(state.to(found.device))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.utils.checkpoint import get_device_states, set_device_states
 from tests.conftest import raises
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -151,3 +152,7 @@ def test_the_state_of_a_generator_is_kept_on_the_host():
     assert gradcore.rand(5, device="cuda").cpu().tolist() != first
     gradcore.cuda.set_rng_state_all(states)
     assert gradcore.rand(5, device="cuda").cpu().tolist() == first
+    saved = get_device_states([gradcore.rand(5), gradcore.rand(5, device="cuda")])
+    second = gradcore.rand(5, device="cuda").cpu().tolist()
+    set_device_states(*saved)
+    assert saved[0] == [0] and gradcore.rand(5, device="cuda").cpu().tolist() == second
