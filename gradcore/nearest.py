@@ -14,8 +14,7 @@ _SCIPY = "scipy.special on x.detach().numpy(), which shares its memory, without 
 
 #: Formulas, checked against PyTorch.
 FORMULAS: dict[str, str] = {
-    "gradcore.linalg.slogdet(x).logabsdet": "logdet",
-    "x.sign()": "sgn_"}
+    "gradcore.linalg.slogdet(x).logabsdet": "logdet"}
 
 #: Words.
 WORDS: dict[str, str] = {

@@ -25,9 +25,9 @@ COMPARE = ("eq ne lt le gt ge not_equal less less_equal greater greater_equal is
            "logical_xor").split()
 WHOLE = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 #: In-place methods: those of one operand, of two.
-ONE_ = ("abs absolute neg negative sign floor ceil round trunc fix frac reciprocal square sqrt rsqrt exp exp2 expm1 log log1p "
-        "log2 log10 sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc lgamma "
-        "digamma erfinv sinc "
+ONE_ = ("abs absolute neg negative sign sgn floor ceil round trunc fix frac reciprocal square sqrt rsqrt exp exp2 expm1 log "
+        "log1p log2 log10 sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc "
+        "lgamma digamma erfinv sinc "
         "sigmoid relu nan_to_num deg2rad rad2deg").split()
 TWO_ = "add sub subtract mul multiply div divide true_divide pow fmod remainder atan2 arctan2 hypot".split()
 

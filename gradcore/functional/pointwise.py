@@ -266,8 +266,8 @@ def _sub_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
 
 
 _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-           "arctan2": "atan2", "abs": "absolute", "neg": "negative", "trunc": "fix", "gt": "greater", "ge": "greater_equal",
-           "lt": "less", "le": "less_equal", "ne": "not_equal"}
+           "arctan2": "atan2", "abs": "absolute", "sign": "sgn", "neg": "negative", "trunc": "fix", "gt": "greater",
+           "ge": "greater_equal", "lt": "less", "le": "less_equal", "ne": "not_equal"}
 
 #: Methods of a tensor that are not functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
