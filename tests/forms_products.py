@@ -88,6 +88,15 @@ form("linalg.solve:vector", lambda t, a, b: t.linalg.solve(a, b), _m, _u, **LOOS
 form("linalg.solve:vectors", lambda t, a, b: t.linalg.solve(a, b), _batch, floats(2, 3), **LOOSE)
 form("linalg.solve:broadcast", lambda t, a, b: t.linalg.solve(a, b), _m, floats(2, 3, 4), **LOOSE)
 form("linalg.solve:right", lambda t, a, b: t.linalg.solve(a, b, left=False), _batch, floats(2, 4, 3), **LOOSE)
+_b32, _b3 = floats(3, 2), floats(2, 3, 2)
+for _upper in (False, True):
+    _half = {"upper": _upper}
+    _way = "upper" if _upper else "lower"
+    form(f"linalg.solve_triangular:{_way}", lambda t, a, b, k=_half: t.linalg.solve_triangular(a, b, **k), _m, _b32, **LOOSE)
+    form(f"linalg.solve_triangular:{_way} right", lambda t, a, b, k=_half: t.linalg.solve_triangular(a, b, left=False, **k),
+         _batch, floats(1, 4, 3), **LOOSE)
+    form(f"linalg.solve_triangular:{_way} with ones",
+         lambda t, a, b, k=_half: t.linalg.solve_triangular(a, b, unitriangular=True, **k), _m, _b3, **LOOSE)
 form("linalg.det", lambda t, a: t.linalg.det(a), _batch, **LOOSE)
 form("det", lambda t, a: t.det(a), _m, **LOOSE)
 form("Tensor.det", lambda t, a: a.det(), _m, **LOOSE)

@@ -19,7 +19,7 @@ Tensor = Any
 Dim = int | Sequence[int] | None
 
 __all__ = ["LinAlgError", "SlogDet", "cholesky", "cross", "det", "diagonal", "inv", "matmul", "matrix_norm",
-           "matrix_power", "multi_dot", "norm", "slogdet", "solve", "vecdot", "vector_norm"]
+           "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vecdot", "vector_norm"]
 
 
 class SlogDet(NamedTuple):
@@ -93,6 +93,24 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     a, b = (sh.expand(x, (*lead, *x.spec.shape[-2:])) for x in (A, right))
     found = decompositions.solve(a, b, transpose=not left)
     return sh.squeeze(found, -1) if vector else found if left else sh.transpose(found, -2, -1)
+
+
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """The solution X of A X = B, or X A = B with ``left=False``: A [..., n, n], of which one triangle is read, B [..., n, k].
+
+    ``upper`` says which one; with ``unitriangular`` its diagonal is taken to be ones. Leading dimensions broadcast. It is
+    :func:`solve` of a copy with zeros elsewhere.
+    """
+    if A.spec.ndim < 2 or B.spec.ndim < 2:
+        raise SpecError(f"linalg.solve_triangular: A and B must have at least 2 dimensions, but got {list(A.spec.shape)} and "
+                        f"{list(B.spec.shape)}")
+    offset = int(unitriangular)
+    half = A.triu(offset) if upper else A.tril(-offset)
+    if unitriangular:
+        half = half + creation.eye(rows=A.spec.shape[-2], columns=A.spec.shape[-1], dtype=A.spec.dtype, device=A.storage.device)
+    # Between matrices, so that no B is taken for vectors.
+    lead = broadcast_shapes(A.spec.shape[:-2], B.spec.shape[:-2])
+    return solve(half, sh.expand(B, (*lead, *B.spec.shape[-2:])), left=left)
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:

@@ -191,6 +191,7 @@ CASES: dict[str, Case] = {
     "inv of ints": (lambda t: t.linalg.inv(i(t, 1).reshape(1, 1)), SpecError, ("int64",)),
     "inv singular": (lambda t: t.linalg.inv(f(t, 2, 2)), LinAlgError, ("linalg.inv", "Singular", "[2, 2]")),
     "solve singular": (lambda t: t.linalg.solve(f(t, 2, 2), f(t, 2)), LinAlgError, ("linalg.solve", "[2, 2]")),
+    "solve_triangular": (lambda t: t.linalg.solve_triangular(f(t, 2, 2), f(t, 2), upper=True), SpecError, ("[2, 2]", "[2]")),
     "solve": (lambda t: t.linalg.solve(f(t, 2, 2), f(t, 3, 1)), SpecError, ("float32[2, 2]", "float32[3, 1]")),
     "cholesky": (lambda t: t.linalg.cholesky(-t.eye(2)), LinAlgError, ("linalg.cholesky", "positive definite")),
     "cross": (lambda t: t.linalg.cross(f(t, 2), f(t, 2)), SpecError, ("must have length 3. Got 2",)),
