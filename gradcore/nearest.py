@@ -34,8 +34,9 @@ WORDS: dict[str, str] = {
         legendre_polynomial_p shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
         shifted_chebyshev_polynomial_w""",
     "gradcore.special.multigammaln": "mvlgamma mvlgamma_",
-    "numpy.fft on x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
-        hann_window kaiser_window signal""",
+    "numpy.fft on x.detach().numpy(), without a gradient": "fft stft istft",
+    "numpy.hanning and the like, of one more point without the last for a periodic window, through gradcore.as_tensor":
+        "bartlett_window blackman_window hamming_window hann_window kaiser_window signal",
     "gradcore.nn.utils.parametrize, with a mask": "prune",
     "the package tensorboardX, whose SummaryWriter takes numbers and arrays": "tensorboard",
     "timeit, with gradcore.cuda.synchronize before the clock is read": "benchmark ThroughputBenchmark",
@@ -67,7 +68,8 @@ WORDS: dict[str, str] = {
     "gradcore.distributions.Binomial": "NegativeBinomial",
     "gradcore.distributions.RelaxedBernoulli": "ContinuousBernoulli",
     "gradcore.distributions.Distribution.sample": "sample_n",
-    "gradcore.tensor": "frombuffer from_file as_subclass",
+    "gradcore.from_numpy, of what numpy.frombuffer gives": "frombuffer",
+    "gradcore.tensor": "from_file as_subclass",
     "gradcore.empty": "new_empty_strided empty_strided empty_permuted",
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",

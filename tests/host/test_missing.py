@@ -144,6 +144,8 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.ones(2).untyped_storage(), "gradcore.Tensor.data_ptr"),
     (lambda: gradcore.distributions.Normal(0.0, 1.0).sample_n(3), "gradcore.distributions.Distribution.sample"),
     (lambda: gradcore.utils.data.datapipes, "gradcore.data.load"),
+    (lambda: gradcore.hann_window(4), "numpy.hanning and the like"), (lambda: gradcore.stft, "numpy.fft"),
+    (lambda: gradcore.frombuffer(b""), "gradcore.from_numpy"),
     (lambda: gradcore.distributed.all_reduce(gradcore.ones(1)), "one process on one device"),
     (lambda: gradcore.compiler.set_stance, "gradcore.compile"),
     (lambda: gradcore.accelerator.set_device_index(0), "gradcore.cuda")])
