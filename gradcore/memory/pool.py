@@ -1,8 +1,9 @@
 """The pool: cuts blocks out of segments, grows by segments, and gives wholly free ones back.
 
 Every stream has free lists of its own, one for each kind of segment, in which neighbours are merged; the best fit is split.
-When nothing fits, memory that is free on other streams is taken over, and only then does the pool grow by a segment. If the
-source refuses one, the pool gives back its wholly free segments and tries again; the last resort is segments of other kinds.
+When nothing fits, memory that is free on other streams is taken over, and only then does the pool grow by a segment. A large
+one replaces free ones whose work it can do. If the source refuses one, the pool gives back its wholly free segments and tries
+again; the last resort is segments of other kinds.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container
 from itertools import chain
+from operator import itemgetter
 
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import TAGS
@@ -165,6 +167,8 @@ class Pool:
         if nbytes >= _SPACING:
             raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
                               largest_free=self.largest_free, limit=None)
+        if size >= MIDDLE:
+            self._make_way(nbytes, stream.free[kind])
         try:
             segment = self._source.allocate(nbytes)
         except SourceExhausted:
@@ -207,17 +211,37 @@ class Pool:
         if whole or scattered:
             self._order.drain()
         for index in whole:
-            # Books first: if the source fails, the segment is lost, but never handed out again.
             for ranges, start, _ in free[index]:
                 ranges.remove(start)
-            segment = self.segments[index]
-            del self.segments[index]
-            self.reserved -= segment.nbytes
-            self.changes.append((False, segment.index, segment.nbytes))
-            self._source.deallocate(segment)
+            self._give_back(index)
         if scattered:
             self._gather()
         return before - self.reserved
+
+    def _make_way(self, nbytes: int, free: FreeList) -> None:
+        """Give back wholly free segments of up to ``nbytes`` bytes together, the largest first: a new one of so many bytes can
+        serve what they served. Otherwise sizes that grow from step to step, as those of texts do, would leave one behind for
+        each size.
+        """
+        drained = False
+        for start, size in sorted(free.ranges(), key=itemgetter(1), reverse=True):
+            index = start // _SPACING
+            if MIDDLE <= size <= nbytes and size == self.segments[index].nbytes:
+                if not drained:
+                    self._order.drain()
+                    drained = True
+                free.remove(start)
+                self._give_back(index)
+                nbytes -= size
+
+    def _give_back(self, index: int) -> None:
+        """Give a segment back to the source, behind all work, after its ranges have left the free lists."""
+        # Books first: if the source fails, the segment is lost, but never handed out again.
+        segment = self.segments[index]
+        del self.segments[index]
+        self.reserved -= segment.nbytes
+        self.changes.append((False, segment.index, segment.nbytes))
+        self._source.deallocate(segment)
 
     def _gather(self) -> None:
         """With all work done, move free memory to the first stream, where neighbours can merge."""

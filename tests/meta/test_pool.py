@@ -10,7 +10,7 @@ from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.streams import NoDriver, StreamOrder
 from gradcore.spec import round_up
-from tests.meta.memory_stacks import Failing, MiB, stack
+from tests.meta.memory_stacks import Events, Failing, MiB, stack
 from tests.meta.test_ledger import check_free_lists, tag
 
 
@@ -126,6 +126,28 @@ def test_a_segment_whose_parts_are_free_serves_what_needs_it_whole() -> None:
     first, second = ledger.allocate(30 * MiB, stream, PLAIN), ledger.allocate(100 * MiB, stream, PLAIN)
     assert first.segment is alone.segment and second.segment is whole.segment and pool.misses == 2
     check_free_lists(memory)
+
+
+def test_a_large_segment_replaces_free_ones_whose_work_it_can_do() -> None:
+    driver = Events()
+    memory = stack(driver=driver)
+    ledger, pool, stream = memory.ledger, memory.pool, Stream(0)
+
+    def with_free(*sizes: int) -> list[int]:
+        """The megabytes of the segments after a request of the first size, when segments of the others are free."""
+        for block in [ledger.allocate(size * MiB, stream, PLAIN) for size in sizes[1:]]:
+            ledger.release(block)
+        ledger.release(ledger.allocate(sizes[0] * MiB, stream, PLAIN))
+        check_free_lists(memory)
+        return sorted(s.nbytes // MiB for s in pool.segments.values())
+
+    assert with_free(30, 12, 14, 16) == [12, 30], "16 and 14"
+    assert driver.calls == [("synchronize",)], "once, before the first goes back"
+    assert with_free(44, 44) == [44]
+    held = ledger.allocate(2 * MiB, stream, PLAIN), ledger.allocate(13 * MiB, stream, PLAIN)
+    assert [b.segment.nbytes // MiB for b in held] == [44, 44]
+    assert with_free(60, 21) == [44, 60], "not 44, which is in use"
+    assert pool.reserved == 104 * MiB
 
 
 def test_what_went_back_merges_and_serves_a_larger_block() -> None:
