@@ -16,7 +16,17 @@ from operator import itemgetter
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import TAGS
 from gradcore.memory.freelist import FreeList
-from gradcore.memory.resource import PARTS, Block, Kind, Segment, Source, Stream
+from gradcore.memory.resource import (
+    KINDS,
+    LARGE_BLOCKS,
+    PARTS,
+    SMALL_BLOCKS,
+    STATE_BLOCKS,
+    Block,
+    Segment,
+    Source,
+    Stream,
+)
 from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
@@ -98,12 +108,11 @@ class Pool:
             self.streams.append(stream)
             # The default stream comes first, even if another one allocated first.
             self.streams.sort(key=lambda s: s.index)
-        kind = Kind.SMALL if size <= SMALL else Kind.STATE if tag in TAGS.of_state else Kind.LARGE
-        # Merging breaks up the sizes that the next step will ask for, so it is done only for sizes of this kind, and small
-        # blocks, the many, first try without.
-        start = stream.free[kind].take(size) if kind is Kind.SMALL else None
+        kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag in TAGS.of_state else LARGE_BLOCKS
+        # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
+        start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
         if start is None:
-            self._merge(stream, kind)
+            self._merge(stream)
             start = stream.free[kind].take(size)
         if start is None:
             start = self._take_over(size, kind, stream)
@@ -131,30 +140,30 @@ class Pool:
         """Make a block's own stream wait for the other streams that used it."""
         self._order.settle(block)
 
-    def _merge(self, stream: Stream, kind: Kind | None = None) -> None:
-        """Move the blocks that wait on a stream into its free lists; given a kind, only those of its sizes."""
-        for size, blocks in stream.waiting.items():
-            if blocks and (kind is None or (PARTS < size <= SMALL) is (kind is Kind.SMALL)):
-                for block in blocks:
-                    self.blocks.discard(block)
-                    stream.free[block.segment.kind].add(block.segment.index * _SPACING + block.offset, block.size)
-                blocks.clear()
+    def _merge(self, stream: Stream) -> None:
+        """Move the blocks that wait on a stream into its free lists."""
+        for blocks in stream.waiting.values():
+            for block in blocks:
+                segment = block.segment
+                self.blocks.discard(block)
+                stream.free[segment.kind].add(segment.index * _SPACING + block.offset, block.size)
+            blocks.clear()
 
-    def _take_over(self, size: int, kind: Kind, stream: Stream) -> int | None:
+    def _take_over(self, size: int, kind: int, stream: Stream) -> int | None:
         for giver in self.streams:
             if giver is stream:
                 continue
-            self._merge(giver, kind)
+            self._merge(giver)
             free = giver.free[kind]
             if free.largest() >= size:
                 self._order.hand_over(giver, stream)
                 return free.take(size)
         return None
 
-    def _borrow(self, size: int, kind: Kind, stream: Stream) -> int | None:
+    def _borrow(self, size: int, kind: int, stream: Stream) -> int | None:
         """Memory from segments of other kinds, which is better than running out."""
-        for other in Kind:
-            if other is not kind:
+        for other in KINDS:
+            if other != kind:
                 start = stream.free[other].take(size)
                 if start is None:
                     start = self._take_over(size, other, stream)
@@ -162,8 +171,8 @@ class Pool:
                     return start
         return None
 
-    def _grow(self, size: int, kind: Kind, stream: Stream) -> int:
-        nbytes = round_up(size, SMALL_SEGMENT) if kind is Kind.STATE else segment_size(size)
+    def _grow(self, size: int, kind: int, stream: Stream) -> int:
+        nbytes = round_up(size, SMALL_SEGMENT) if kind == STATE_BLOCKS else segment_size(size)
         if nbytes >= _SPACING:
             raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
                               largest_free=self.largest_free, limit=None)
@@ -267,7 +276,7 @@ class Pool:
         for stream in self.streams:
             for waiting in stream.waiting.values():
                 waiting[:] = [b for b in dict.fromkeys(waiting) if b in self.blocks and not b.serial]
-            stream.free = [FreeList() for _ in Kind]
+            stream.free = [FreeList() for _ in KINDS]
         waiting_now = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
         self.blocks = {b for b in self.blocks if b.serial or b in waiting_now}
         self.reserved = sum(s.nbytes for s in self.segments.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, Protocol
 
 from gradcore.forking import brief
@@ -18,12 +17,9 @@ _noting = brief()
 PARTS = 0
 
 
-class Kind(IntEnum):
-    """What the blocks of a segment are: small, large, or large ones of optimizer state, which outlives the step that makes it
-    and would pin what the next step needs in one piece.
-    """
-
-    SMALL, LARGE, STATE = range(3)
+#: What the blocks of a segment are: small, large, or large ones of optimizer state, which outlives the step that makes it and
+#: would pin what the next step needs in one piece.
+SMALL_BLOCKS, LARGE_BLOCKS, STATE_BLOCKS = KINDS = range(3)
 
 
 class Segment:
@@ -36,7 +32,7 @@ class Segment:
         self.nbytes = nbytes
         self.address = address
         self.memory = memory
-        self.kind = Kind.SMALL
+        self.kind = SMALL_BLOCKS
 
     def __repr__(self) -> str:
         return f"Segment({self.index}, {self.nbytes} bytes)"
@@ -107,7 +103,7 @@ class Stream:
         #: Freed blocks by size, or :data:`PARTS`, not merged with their neighbours yet: the next step asks for the same sizes.
         self.waiting: dict[int, list[Block]] = {}
         #: Free memory by kind of segment.
-        self.free = [FreeList() for _ in Kind]
+        self.free = [FreeList() for _ in KINDS]
 
     def __repr__(self) -> str:
         return f"Stream({self.index})"

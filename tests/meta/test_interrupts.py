@@ -12,7 +12,7 @@ import pytest
 from gradcore.events import MARK, Raw
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.nesting import OfThread
-from gradcore.memory.resource import Block, Kind, Stream
+from gradcore.memory.resource import SMALL_BLOCKS, Block, Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import Events, MiB, stack
 from tests.meta.test_ledger import check_books, check_free_lists
@@ -109,19 +109,19 @@ def two_streams() -> tuple[Stack, Events, list[Block]]:
     for stream, (_, free, waiting) in every:
         ledger.release(free)
         ledger.drain()
-        memory.pool._merge(stream, Kind.SMALL)
+        memory.pool._merge(stream)
         ledger.release(waiting)
         ledger.drain()
-        assert stream.free[Kind.SMALL].total == MiB and stream.waiting[MiB - 1024]
+        assert stream.free[SMALL_BLOCKS].total == MiB and stream.waiting[MiB - 1024]
     assert driver.calls == []
     return memory, driver, [blocks[0] for _, blocks in every]
 
 
 def test_books_that_are_whole_stay_as_they_are() -> None:
     memory, driver, _live = two_streams()
-    before = [(s.free[Kind.SMALL].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
+    before = [(s.free[SMALL_BLOCKS].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
     memory.pool.mend()
-    assert before == [(s.free[Kind.SMALL].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
+    assert before == [(s.free[SMALL_BLOCKS].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
     assert driver.calls == [], "nothing is waited for"
     check(memory)
 
@@ -133,9 +133,9 @@ def test_books_that_are_torn_are_mended_behind_all_work(torn: str) -> None:
     pool = memory.pool
     first, second = pool.streams
     if torn == "a range is in no list":
-        assert second.free[Kind.SMALL].take(512) is not None
+        assert second.free[SMALL_BLOCKS].take(512) is not None
     elif torn == "a range is in two lists":
-        first.free[Kind.SMALL].add(*second.free[Kind.SMALL].ranges()[0])
+        first.free[SMALL_BLOCKS].add(*second.free[SMALL_BLOCKS].ranges()[0])
     elif torn == "a live block waits":
         live[1].home.append(live[1])
     elif torn == "a block is lost":
@@ -144,7 +144,7 @@ def test_books_that_are_torn_are_mended_behind_all_work(torn: str) -> None:
         pool.reserved += 512
     pool.mend()
     # On which stream the bytes were used is not known any more.
-    assert driver.calls == [("synchronize",)] and second.free[Kind.SMALL].total == 0
+    assert driver.calls == [("synchronize",)] and second.free[SMALL_BLOCKS].total == 0
     assert pool.reserved == 4 * MiB and memory.ledger.allocated == 2048
     check(memory)
 
