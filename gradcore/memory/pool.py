@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container
-from itertools import chain
+from itertools import chain, count
 from operator import itemgetter
 
 from gradcore.errors import OutOfMemory, SourceExhausted
@@ -31,9 +31,9 @@ from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
 MiB = 1 << 20
-#: Bytes. Requests up to SMALL share segments of SMALL_SEGMENT; those below MIDDLE, segments of MIDDLE_SEGMENT; larger ones, and
-#: optimizer state larger than SMALL, get a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small
-#: tensors so never pin a large segment.
+#: Bytes. Requests up to SMALL share segments of SMALL_SEGMENT; those below MIDDLE, segments of MIDDLE_SEGMENT; larger ones get
+#: a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small tensors so never pin a large segment.
+#: Optimizer state larger than SMALL has segments for itself, of which at most an eighth is left over.
 SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
 
 # Segments are this far apart in the free lists' address space, so that ranges of two segments never merge. Larger ones are
@@ -42,10 +42,13 @@ _SPACING = 1 << 59
 _MASK = _SPACING - 1
 
 
-def segment_size(size: int) -> int:
+def segment_size(size: int, kind: int = LARGE_BLOCKS) -> int:
     """Bytes of the segment that a block of ``size`` bytes is cut from."""
     if size <= SMALL:
         return SMALL_SEGMENT
+    if kind == STATE_BLOCKS:
+        # Layers repeat, so more of this size will come: as few as leave little over.
+        return next(n for n in (round_up(k * size, SMALL_SEGMENT) for k in count(1)) if 8 * (n % size) <= n)
     if size < MIDDLE:
         return MIDDLE_SEGMENT
     return round_up(size, SMALL_SEGMENT)
@@ -97,7 +100,7 @@ class Pool:
                          if b.serial and b.segment.index in number)
         waiting = [(k, size, tuple((number[b.segment.index], b.offset, b.size) for b in blocks))
                    for k, stream in enumerate(self.streams) for size, blocks in sorted(stream.waiting.items()) if blocks]
-        return tuple(self.segments[index].nbytes for index in number), live, tuple(waiting)
+        return tuple((self.segments[index].nbytes, self.segments[index].kind) for index in number), live, tuple(waiting)
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -120,7 +123,7 @@ class Pool:
             start = self._grow(size, kind, stream)
         segment = self.segments[start // _SPACING]
         block = Block(segment, start & _MASK, size, stream)
-        if segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2:
+        if kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2:
             block.home = stream.waiting.setdefault(PARTS, [])
         self.blocks.add(block)
         self.serial += 1
@@ -161,18 +164,17 @@ class Pool:
         return None
 
     def _borrow(self, size: int, kind: int, stream: Stream) -> int | None:
-        """Memory from segments of other kinds, which is better than running out."""
-        for other in KINDS:
-            if other != kind:
-                start = stream.free[other].take(size)
-                if start is None:
-                    start = self._take_over(size, other, stream)
-                if start is not None:
-                    return start
+        """Memory that flushing has merged, or from segments of other kinds, which is better than running out."""
+        for other in (kind, *(k for k in KINDS if k != kind)):
+            start = stream.free[other].take(size)
+            if start is None:
+                start = self._take_over(size, other, stream)
+            if start is not None:
+                return start
         return None
 
     def _grow(self, size: int, kind: int, stream: Stream) -> int:
-        nbytes = round_up(size, SMALL_SEGMENT) if kind == STATE_BLOCKS else segment_size(size)
+        nbytes = segment_size(size, kind)
         if nbytes >= _SPACING:
             raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
                               largest_free=self.largest_free, limit=None)

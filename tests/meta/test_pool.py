@@ -8,6 +8,7 @@ from gradcore.errors import OutOfMemory
 from gradcore.memory.pool import Pool, segment_size
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
+from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver, StreamOrder
 from gradcore.spec import round_up
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
@@ -91,13 +92,55 @@ def test_large_optimizer_state_has_segments_of_its_own() -> None:
         ledger.release(block)
     state = ledger.allocate(3 * MiB, stream, STATE)
     small = ledger.allocate(MiB, stream, STATE)
-    assert state.segment.nbytes == 4 * MiB, "neither the block that waits for its size, nor a part of the free segment"
+    assert state.segment.nbytes == 6 * MiB, "neither the block that waits for its size, nor a part of the free segment"
     assert small.segment.nbytes == 2 * MiB and ledger.allocate(MiB, stream, PLAIN).segment is small.segment
-    assert ledger.allocate(40 * MiB, stream, PLAIN).segment.index == 0 and pool.reserved == 66 * MiB
+    assert ledger.allocate(40 * MiB, stream, PLAIN).segment.index == 0 and pool.reserved == 68 * MiB
     ledger.release(state)
     assert ledger.allocate(2 * MiB, stream, PLAIN).segment.nbytes == 20 * MiB
-    assert ledger.allocate(4 * MiB, stream, STATE).segment is state.segment
+    assert ledger.allocate(6 * MiB, stream, STATE).segment is state.segment
     check_free_lists(memory)
+
+
+@pytest.mark.parametrize("size", [MiB + 512, 9 * MiB // 8, 3 * MiB // 2, 9 * MiB // 4, 5 * MiB, 27 * MiB // 4, 17 * MiB + 512])
+def test_little_is_left_over_of_the_segments_of_equal_layers_state(size: int) -> None:
+    memory, stream = stack(), Stream(0)
+    blocks = [memory.ledger.allocate(size, stream, STATE) for _ in range(48)]
+    most = max(s.nbytes for s in memory.pool.segments.values())
+    assert most < 20 * MiB and memory.pool.reserved - most <= 8 / 7 * sum(b.size for b in blocks)
+
+
+def test_what_flushing_merges_serves_blocks_of_its_own_kind() -> None:
+    memory, stream = stack(limit=20 * MiB), Stream(0)
+    first, small = memory.ledger.allocate(5 * MiB, stream, PLAIN), memory.ledger.allocate(MiB, stream, PLAIN)
+    assert small.segment is first.segment
+    memory.ledger.release(small)
+    assert memory.ledger.allocate(15 * MiB, stream, PLAIN).offset == 5 * MiB, "next to the small block, which is free"
+    check_free_lists(memory)
+
+
+def test_small_blocks_of_a_full_device_are_found_without_asking_the_driver_again() -> None:
+    source = Failing(CountingSource())
+    memory, stream = build(source, NoDriver()), Stream(0)
+    source.allocations = set(range(2, 100))
+    part = memory.ledger.allocate(40 * MiB, stream, PLAIN)
+    memory.ledger.release(part)
+    held = [memory.ledger.allocate(size, stream, PLAIN) for size in (10 * MiB, 512)]
+    asked = source.came
+    for _ in range(9):
+        memory.ledger.release(held.pop())
+        held.append(memory.ledger.allocate(512, stream, PLAIN))
+    assert source.came == asked
+    check_free_lists(memory)
+
+
+def test_a_layout_says_what_segments_are_for() -> None:
+    layouts = []
+    for of in (PLAIN, STATE):
+        memory = stack()
+        memory.ledger.release(memory.ledger.allocate(30 * MiB, Stream(0), of))
+        memory.ledger.drain()
+        layouts.append(memory.pool.layout())
+    assert layouts[0] != layouts[1]
 
 
 def test_but_not_when_memory_runs_out() -> None:
