@@ -65,7 +65,7 @@ def _chosen(where: Array, position: int, values: Array, numbers: Array, target: 
 def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: Pair, stride: Pair, padding: Pair,
                dilation: Pair, ceil_mode: bool) -> None:
     rows, width = out.shape[2:]
-    if kernel == x.shape[2:] and (rows, width) == (1, 1) and padding == (0, 0):
+    if kernel == x.shape[2:] and (rows, width, *padding, *dilation) == (1, 1, 0, 0, 1, 1):
         _whole_planes(x, out, index)
         if not np.isnan(np.sum(out)):
             return

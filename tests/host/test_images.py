@@ -99,6 +99,13 @@ def test_pooling(kernel: Any, stride: Any, padding: int, ceil: bool) -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("dilation", [1, 2, (2, 1)])
+def test_pooling_by_a_window_as_large_as_a_plane(dilation: Any) -> None:
+    # A dilated one goes over the edge.
+    compare(lambda t, x: t.nn.functional.max_pool2d(x, (4, 5), None, 0, dilation, True), (2, 3, 4, 5))
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("size", [1, (2, 3), (None, 4), 5, 9])
 def test_adaptive_pooling(size: Any) -> None:
     compare(lambda t, x: t.nn.functional.adaptive_avg_pool2d(x, size), (2, 3, 7, 8))
