@@ -158,7 +158,7 @@ def into(name: str, out: Any, made: Any) -> Any:
     if out.numel():
         raise RuntimeError(f"{name}(): the result has shape {list(made.shape)}, but out has {list(out.shape)}: give one of the "
                            "result's shape, or one without elements")
-    out.data = made.to(out.dtype).clone()
+    out.data = made.to(out, copy=True)
     return out
 
 

@@ -65,6 +65,12 @@ def test_the_tensor_that_is_given_is_returned() -> None:
         assert gradcore.mul(p, 3, out=p) is p and p.tolist() == [3, 3] and p.requires_grad
 
 
+def test_a_tensor_without_elements_keeps_its_device_and_dtype() -> None:
+    out = gradcore.empty(0, dtype=gradcore.float64, device="meta")
+    gradcore.add(gradcore.ones(3), 1, out=out)
+    assert (out.shape, out.dtype, out.device.type) == ((3,), gradcore.float64, "meta")
+
+
 def test_a_compiled_function_writes_there_too() -> None:
     kept = gradcore.zeros(3)
 
