@@ -30,8 +30,8 @@ _PROBES = 32
 class Found:
     """The largest batch, the bytes of its peak, and of the peak with one sample more. ``confirmed`` is None if not tried.
 
-    All smaller batches that were tried fit, too, up to ``fits_up_to``. If live bytes grow with each step, ``settled`` is False:
-    it fits for as many steps as were tried.
+    All smaller batches that were tried fit, too, up to ``fits_up_to``. If live bytes grow with each step, or blocks lie
+    elsewhere after each, ``settled`` is False: it fits for as many steps as were tried.
     """
 
     batch_size: int
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     def attempt(batch_size: int, limit: int | None, on: Any = "meta") -> StepReport:
         # Without a limit only live bytes are asked for, which do not depend on where blocks lie; but on the number of steps,
         # if they grow with each.
-        least = min((m.steps for m in taken.values() if not m.settled), default=options.steps)
+        least = min((m.steps for m in taken.values() if not m.level), default=options.steps)
         found = _limited(limit, on, lambda: measured(options.model, batch_size, on, chosen, dataset,
                                                      options.steps if limit is not None else least, options.seed,
                                                      limit is not None))
@@ -127,8 +127,11 @@ def run(options: argparse.Namespace) -> int:
           f"{_stopped(found, budget, options.mode)}\n"
           f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
     if not found.settled:
-        print(f"  This holds for {taken[found.batch_size].steps} steps: live bytes change with each of them, as if something "
-              "kept tensors of every step, so that any batch may run out of memory later.")
+        last = taken[found.batch_size]
+        print(f"  This holds for {last.steps} steps: " +
+              ("blocks lie elsewhere after each of them, so gaps may stop a later one. A larger margin makes that less likely."
+               if last.level else "live bytes change with each of them, as if something kept tensors of every step, so that "
+               "any batch may run out of memory later."))
     return int(lacking)
 
 

@@ -42,11 +42,13 @@ def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, devi
 
 
 class Measured(NamedTuple):
-    """The report of the step with the highest peak of some ``steps``; and whether blocks lay as after a step before by then."""
+    """The report of the step with the highest peak of some ``steps``; whether blocks lay as after a step before by then; and
+    whether as many bytes were live as after a step before."""
 
     report: StepReport
     steps: int
     settled: bool
+    level: bool
 
 
 def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
@@ -62,7 +64,8 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
 def measured(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
              seed: int = 0, settle: bool = False) -> Measured:
     """As :func:`measure`. Steps find other gaps than those before, so their blocks come to lie elsewhere: ``settle`` goes on
-    until they lie as after a step before, for at most 32 steps. They never do if live bytes grow with each step.
+    until they lie as after a step before, for at most 32 steps. They never do if live bytes grow with each step, and may need
+    more if many of them change places.
     """
     gradcore.manual_seed(seed)
     gradcore.empty_cache(device)
@@ -72,12 +75,14 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str = "sgd", d
     update = make_optimizer(optimizer, workload.module.parameters())
     reports: list[StepReport] = []
     layouts: list[Any] = []
+    lives: list[int] = []
     settled = False
     while len(reports) < steps or (settle and not settled and len(reports) < steps + _SETTLING):
         reports.append(train_step(workload, update, x, y, device, batch_size=batch_size)[1].report)
         if settle:
+            lives.append(get_device(device).ledger.allocated)
             layouts.append(get_device(device).stack.pool.layout())
             settled = layouts[-1] in layouts[:-1]
     highest = max(reports, key=lambda r: r.peak.allocated)
     peak = replace(highest.peak, reserved=max(r.peak.reserved for r in reports))
-    return Measured(replace(highest, peak=peak), len(reports), settled)
+    return Measured(replace(highest, peak=peak), len(reports), settled, not lives or lives[-1] in lives[:-1])
