@@ -85,6 +85,10 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
         options["dataset"] = data.load(dataset) if isinstance(dataset, str) else dataset
     if "device" in wanted:
         options["device"] = device
+    try:
+        inspect.signature(function).bind(batch_size, **options)
+    except TypeError as error:
+        raise TypeError(f"{name} is called with the batch size, but its arguments do not fit: {error}") from None
     build = lambda: as_workload(function(batch_size, **options), name, batch_size)
     workload = build() if device is None or device == "cpu" else _built_on(get_device(device), batch_size, build)
     if device is not None:

@@ -52,13 +52,19 @@ def as_workload(made: Any, name: str, batch_size: int) -> Workload:
         _require_loss(name, made.loss)
         return made
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Module):
-        given = f"({', '.join(type(p).__name__ for p in made)})" if isinstance(made, tuple) else type(made).__name__
+        given = f"({', '.join(map(_named, made))})" if isinstance(made, tuple) else _named(made)
         raise TypeError(f"{name} returned {given}: expected (module, (x, y)), (module, (x, y), loss) or a Workload")
     module, inputs, loss = (*made, classification)[:3]
+    # First, since a loss that takes other arguments may be right for what the inputs are.
+    example = inputs if callable(inputs) else _fixed(name, inputs, batch_size)
     _require_loss(name, loss)
-    if callable(inputs):
-        return Workload(module, inputs, loss)
-    return Workload(module, _fixed(name, inputs, batch_size), loss, any_size=False)
+    return Workload(module, example, loss, any_size=callable(inputs))
+
+
+def _named(value: Any) -> str:
+    """The type of a value; of a module of PyTorch's that a script has taken for gradcore's, with its path."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("torch.") else kind.__name__
 
 
 def _require_loss(name: str, loss: Any) -> None:
@@ -86,8 +92,10 @@ def _require_loss(name: str, loss: Any) -> None:
 
 def _fixed(name: str, inputs: Any, made_for: int) -> Example:
     if not isinstance(inputs, tuple) or len(inputs) != 2:
-        raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are "
-                        f"{f'a tuple of {len(inputs)}' if isinstance(inputs, tuple) else type(inputs).__name__}")
+        given = f"a tuple of {len(inputs)}" if isinstance(inputs, tuple) else type(inputs).__name__
+        if isinstance(inputs, tuple) and len(inputs) > 2:
+            given += ": pass one array for several, and split it in the loss function"
+        raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are {given}")
     x, y = map(as_array, inputs)
     # More rows may be several per sample, or a whole data set: neither should be cut off silently.
     if not x.ndim or not y.ndim or len(x) != made_for or len(y) != made_for:

@@ -144,6 +144,18 @@ def wrong_loss(n):
 
 def uneven(n):
     return nn.Identity(), (np.zeros(n), np.zeros(n + 1))
+
+def masked(n):
+    return nn.Identity(), (np.zeros(n), np.ones(n), np.zeros(n)), lambda module, x, mask, y: (module(x * mask) - y).sum()
+
+def no_size():
+    return nn.Identity(), (np.zeros(3), np.zeros(3))
+
+class Linear:
+    __module__ = "torch.nn.modules.linear"
+
+def foreign(n):
+    return Linear(), (np.zeros(n), np.zeros(n))
 """)
     monkeypatch.syspath_prepend(str(tmp_path))
     w = models.load("gc_own_models:callable_batch", 3, device="cpu")
@@ -154,6 +166,12 @@ def uneven(n):
         models.load("gc_own_models:wrong", 3)
     with raises(TypeError, "the inputs must be a tuple (x, y)", "int"):
         models.load("gc_own_models:wrong_inputs", 3)
+    with raises(TypeError, "but are a tuple of 3: pass one array for several, and split it in the loss function"):
+        models.load("gc_own_models:masked", 3)
+    with raises(TypeError, "gc_own_models:no_size is called with the batch size, but its arguments do not fit: too many"):
+        models.load("gc_own_models:no_size", 3)
+    with raises(TypeError, "gc_own_models:foreign returned (torch.nn.modules.linear.Linear, tuple): expected (module"):
+        models.load("gc_own_models:foreign", 3)
     with raises(TypeError, "the loss must be a function of (module, x, y), but is str"):
         models.load("gc_own_models:wrong_loss", 3)
     with raises(ValueError, "x and y must have one row per sample", "[3]", "[4]"):
