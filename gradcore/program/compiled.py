@@ -297,13 +297,15 @@ class Compiled:
         return difference(key, self._before, (*_STATE, "default dtype", "default device"))
 
     def explain(self) -> str:
-        """A report as text: the reason for each trace, and for each program its instructions, arena (bytes) and guards."""
+        """A report as text: the reason for each trace; for each program its first four inputs, instructions, arena, guards."""
         lines = [f"trace {k + 1}: {reason}" for k, reason in enumerate(self.traces)]
         for entry in self._cached():
             found = entry.replay.plan
             saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
-            lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
-                         f"lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
+            program = entry.replay.program
+            inputs = [str(i.spec) for i in program.inputs[:4]] + ["..."] * (len(program.inputs) > 4)
+            lines.append(f"program of {len(program.instructions)} instructions{' for ' * bool(inputs)}{', '.join(inputs)}: "
+                         f"arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
             lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 

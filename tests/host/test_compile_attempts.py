@@ -234,3 +234,17 @@ def test_reasons_of_before_a_replay_are_forgotten() -> None:
 def test_a_function_that_runs_no_op_is_given_up_for_that() -> None:
     said = warning_of(gradcore.compile(lambda x: 1), *[(gradcore.ones(1),)] * 9)
     assert said.endswith("\n  it cannot be replayed: it runs no op, so there is nothing to replay (8 times)")
+
+
+def test_explain_says_for_which_shapes_a_program_is() -> None:
+    f = gradcore.compile(lambda x: x * 2)
+    for length in (3, 5):
+        f(gradcore.ones(2, length))
+    said = [line.partition(": arena")[0] for line in f.explain().splitlines()[2:]]
+    assert said == [f"program of 1 instructions for float32[2, {length}]" for length in (3, 5)]
+    g = gradcore.compile(lambda xs: gradcore.stack(xs).sum())
+    g([gradcore.ones(1) for _ in range(6)])
+    assert " instructions for float32[1], float32[1], float32[1], float32[1], ...: arena" in g.explain()
+    h = gradcore.compile(lambda: gradcore.ones(3) * 2)
+    h()
+    assert " instructions: arena" in h.explain()
