@@ -71,7 +71,9 @@ def _about(path: Path, found: Run) -> str:
     about = ", ".join(f"{k} {v}" for k, v in found.about.items() if isinstance(v, (str, int)))
     lines = [f"{path}: {about}" if about else str(path)]
     if found.about:
-        ended = "ended" if found.result is not None else "not finished"
+        figures = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in (found.result or {}).items()
+                            if isinstance(v, (str, int, float)))
+        ended = "not finished" if found.result is None else f"ended with {figures}" if figures else "ended"
         there = [str(number) for number, recording in sorted(found.recordings.items()) if recording.records]
         events = f"the events of steps {', '.join(there)}" if there else "no events, as of a run at the level counts"
         lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is in step {found.peak_step}; "

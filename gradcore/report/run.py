@@ -6,6 +6,7 @@ ignored. docs/report-schema.md describes the lines.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -135,7 +136,11 @@ class RunWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Windows would write two bytes at the end of each line.
         binary = getattr(os, "O_BINARY", 0)
-        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | binary, 0o666)
+        try:
+            self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | binary, 0o666)
+        except FileExistsError:
+            why = "a run is written to a new file: choose another name, or remove this file first"
+            raise FileExistsError(errno.EEXIST, why, str(path)) from None
         self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
 
     def add(self, figures: StepFigures, source: Recorded) -> None:
@@ -155,7 +160,8 @@ class RunWriter:
             self._write_events(step, source)
 
     def close(self, result: dict[str, Any] | None = None) -> None:
-        """End the file; ``result`` has the final figures, None for a run that failed. A second call does nothing.
+        """End the file; ``result`` has the final figures, None for a run that failed. A second call does nothing. At the end of
+        a ``with`` block that did not raise there are no figures, but the run has ended.
 
         The file of a run that failed before its first step is removed: it would be taken for the newest run.
         """
@@ -206,7 +212,7 @@ class RunWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self.close({} if kind is None and self._last is not None else None)
 
 
 def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:

@@ -18,6 +18,7 @@ from gradcore.cli.main import main
 from gradcore.report import load_run
 from gradcore.report.files import replacing
 from gradcore.report.run import RunWriter, StepFigures
+from tests.conftest import raises
 from tests.meta.test_recording import recorded
 
 posix = pytest.mark.skipif(os.name != "posix", reason="symbolic links and pipes as POSIX has them")
@@ -171,3 +172,25 @@ def test_a_page_and_an_export_may_be_written_again(ended: gradcore.step, tmp_pat
         assert main(["diff", "run.jsonl", "run.jsonl", "--html", "a.html"]) == 0
         assert main(["export", "run.jsonl", "--format", "json", "-o", "a.json"]) == 0
         assert main(["export", "run.jsonl", "--format", "csv", "-o", "a.csv"]) == 0
+
+
+def test_a_run_of_ones_own_ends_where_its_block_ends(tmp_path: Path, ended: gradcore.step, capsys: Any) -> None:
+    def told(name: str, result: dict[str, Any] | None = None, error: bool = False) -> str:
+        try:
+            with RunWriter(tmp_path / name, {"model": "mine"}) as file:
+                file.add(StepFigures.of(1, 1.0, ended.report), ended)
+                if error:
+                    raise KeyError
+                if result is not None:
+                    file.close(result)
+        except KeyError:
+            pass
+        assert main(["report", str(tmp_path / name)]) == 0
+        return capsys.readouterr().out.splitlines()[1].partition(";")[0]
+
+    assert told("plain.jsonl") == "1 steps, ended"
+    assert told("failed.jsonl", error=True) == "1 steps, not finished"
+    figures = {"accuracy": 0.974321, "epochs": 3, "kept": [1]}
+    assert told("figures.jsonl", figures) == "1 steps, ended with accuracy 0.9743, epochs 3"
+    with raises(FileExistsError, "a run is written to a new file: choose another name", "plain.jsonl"):
+        RunWriter(tmp_path / "plain.jsonl", {})
