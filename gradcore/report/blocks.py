@@ -8,6 +8,7 @@ from rich.text import Text
 
 from gradcore.events import Mark
 from gradcore.report.recording import Recording
+from gradcore.report.text import has_blocks
 from gradcore.report.timeline import COLOURS, ROLE_ORDER, Column, columns, stacking
 from gradcore.units import format_bytes
 
@@ -28,15 +29,16 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colou
     names = stacking(shown, "role")
     top = max(c.allocated for c in shown)
     at = next(i for i, c in enumerate(shown) if c.allocated == top)
-    text = Text(f"{' ' * (12 + at)}▼ peak {format_bytes(top)}\n")
+    mark, side, corner, floor = "▼│└─" if has_blocks() else "v|+-"
+    text = Text(f"{' ' * (12 + at)}{mark} peak {format_bytes(top)}\n")
     for row in range(height, 0, -1):
         label = format_bytes(top * row / height) if row in (height, (height + 1) // 2) else ""
-        text.append(f"{label:>10} │")
+        text.append(f"{label:>10} {side}")
         cells = [_cell(c, names, top / height * (row - 1), top / height, colour) for c in shown]
         for style, run in groupby(cells, key=lambda cell: cell[1]):
             text.append("".join(character for character, _ in run), style=style)
         text.append("\n")
-    text.append(f"{'0 B':>10} └{'─' * len(shown)}\n{' ' * 12}{_phases(recording, shown)}\n")
+    text.append(f"{'0 B':>10} {corner}{floor * len(shown)}\n{' ' * 12}{_phases(recording, shown)}\n")
     for name in reversed(names):
         nbytes = shown[at].sums.get(name, 0)
         text.append("  ■ " if colour else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLOURS.get(name) if colour else None)

@@ -75,12 +75,12 @@ def bar(share: float, width: int = _BAR) -> str:
     """
     eighths = round(max(min(share, 1.0), 0.0) * width * 8)
     full, part = divmod(eighths, 8)
-    if not _has_blocks():
+    if not has_blocks():
         return "#" * round(eighths / 8)
     return "█" * full + (_PARTS[part] if part else "")
 
 
-def _has_blocks() -> bool:
+def has_blocks() -> bool:
     """Can standard output show the characters of a bar? What has no encoding takes any text."""
     try:
         f"█{_PARTS}".encode(getattr(sys.stdout, "encoding", None) or "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import sys
 from pathlib import Path
@@ -74,6 +75,14 @@ def test_blocks_in_a_terminal(recording: Recording) -> None:
     assert "█" in coloured.plain and {str(s.style) for s in coloured.spans} <= set(COLOURS.values())
     with raises(ValueError, "no records"):
         block_plot(Recording(recording.report, ()))
+
+
+def test_a_plot_where_the_terminal_lacks_block_characters(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = block_plot(recording, width=60, height=8, colour=False).plain
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    plain = block_plot(recording, width=60, height=8, colour=False).plain
+    monkeypatch.undo()
+    assert plain.isascii() and plain == drawn.translate(str.maketrans("▼│└─", "v|+-"))
 
 
 def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
