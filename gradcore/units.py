@@ -1,4 +1,4 @@
-"""Sizes in bytes, parsed from and formatted as text."""
+"""Sizes in bytes, parsed from and formatted as text, and counts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from operator import index
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def count_of(count: int, what: str) -> str:
+    """``1 step``, ``2,000 steps``."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def parse_bytes(text: str | int) -> int:

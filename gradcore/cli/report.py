@@ -21,6 +21,7 @@ from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
 from gradcore.report.text import has_grown, short_path
+from gradcore.units import count_of
 
 #: The most rows of the table of live buffers at the peak.
 _ROWS = 12
@@ -75,8 +76,9 @@ def _about(path: Path, found: Run) -> str:
                             if isinstance(v, (str, int, float)))
         ended = "not finished" if found.result is None else f"ended with {figures}" if figures else "ended"
         there = [str(number) for number, recording in sorted(found.recordings.items()) if recording.records]
-        events = f"the events of steps {', '.join(there)}" if there else "no events, as of a run at the level counts"
-        lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is in step {found.peak_step}; "
+        events = (f"the events of step{'s' * (len(there) > 1)} {', '.join(there)}" if there else
+                  "no events, as of a run at the level counts")
+        lines.append(f"{count_of(len(found.steps), 'step')}, {ended}; the highest peak is in step {found.peak_step}; "
                      f"the file has {events}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:

@@ -28,7 +28,7 @@ from gradcore.cli.steps import train_step
 from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import StepReport
-from gradcore.units import format_bytes
+from gradcore.units import count_of, format_bytes
 
 #: Epochs of a run without ``--steps``.
 EPOCHS = 20
@@ -73,13 +73,14 @@ def run(options: argparse.Namespace) -> None:
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
     late = [k for k in options.events if k > steps]
     if late:
-        raise ValueError(f"--events asks for step {late[0]}, but the run has {steps} steps")
+        raise ValueError(f"--events asks for step {late[0]}, but the run has {count_of(steps, 'step')}")
     size = min(options.batch_size, task.samples) if isinstance(task, ImageTask) else options.batch_size
     if size < options.batch_size:
         # Not on standard output: a script that reads the JSON asked for another batch, too.
         print(f"gradcore: --batch-size {options.batch_size:,} is more than the {size:,} samples of {dataset.name}: "
               "each step takes all of them", file=sys.stderr)
-    console.print(f"{options.model} on {task.about}, batch {size}, {steps} steps of {chosen} on {device}", soft_wrap=True)
+    console.print(f"{options.model} on {task.about}, batch {size}, {count_of(steps, 'step')} of {chosen} on {device}",
+                  soft_wrap=True)
     about = {"model": options.model, "data": dataset.name, "batch_size": size, "optimizer": chosen,
              "device": device.name, "seed": options.seed, "planned_steps": steps}
     started = time.perf_counter()
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - started
         file.close({**result.figures, "seconds": seconds})
     first, *rest = result.lines
-    console.print(f"\n{first} after {steps} steps in {seconds:.1f} s\n", soft_wrap=True)
+    console.print(f"\n{first} after {count_of(steps, 'step')} in {seconds:.1f} s\n", soft_wrap=True)
     for line in rest:
         console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)

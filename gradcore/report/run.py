@@ -22,6 +22,7 @@ from gradcore.report.plain import read
 from gradcore.report.recording import Recording
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 from gradcore.report.step import StepReport, load_report
+from gradcore.units import count_of
 
 #: Version of the file's lines.
 RUN_VERSION = 1
@@ -100,7 +101,8 @@ class Run:
         there = sorted(self.recordings)
         if not there:
             raise ValueError("the file has no step's events: " + (
-                f"it ends before those of the first, after the figures of {len(self.steps)} steps" if self.steps else
+                f"it ends before those of the first, after the figures of {count_of(len(self.steps), 'step')}"
+                if self.steps else
                 "the run ended before its first step"))
         if which == "peak":
             number = max(there, key=lambda n: (self.recordings[n].report.peak.allocated, -n))

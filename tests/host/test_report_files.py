@@ -123,7 +123,7 @@ def test_a_run_that_is_cut_before_its_first_events(tmp_path: Path, ended: gradco
     lines = (tmp_path / "run.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:2]))
     assert main(["report", str(tmp_path / "cut.jsonl")]) == 1
-    assert "it ends before those of the first, after the figures of 1 steps" in capsys.readouterr().err
+    assert "it ends before those of the first, after the figures of 1 step" in capsys.readouterr().err
 
 
 def test_who_may_read_a_file_stays(tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ def test_a_run_of_ones_own_ends_where_its_block_ends(tmp_path: Path, ended: grad
         assert main(["report", str(tmp_path / name)]) == 0
         return capsys.readouterr().out.splitlines()[1].partition(";")[0]
 
-    assert told("plain.jsonl") == "1 steps, ended"
-    assert told("failed.jsonl", error=True) == "1 steps, not finished"
+    assert told("plain.jsonl") == "1 step, ended"
+    assert told("failed.jsonl", error=True) == "1 step, not finished"
     figures = {"accuracy": 0.974321, "epochs": 3, "kept": [1]}
-    assert told("figures.jsonl", figures) == "1 steps, ended with accuracy 0.9743, epochs 3"
+    assert told("figures.jsonl", figures) == "1 step, ended with accuracy 0.9743, epochs 3"
     with raises(FileExistsError, "a run is written to a new file: choose another name", "plain.jsonl"):
         RunWriter(tmp_path / "plain.jsonl", {})
