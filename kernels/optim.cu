@@ -3,10 +3,10 @@
 // Traffic in bytes, n elements of s: SGD reads 2 n s and writes n s, and each state adds n s to both (Adam 4 n s and
 // 3 n s); 16 bytes at a time, each tensor's tail by elements. The table of tensors is a launch argument. SGD as in
 // Sutskever et al., ICML 2013; Adam as in Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in Loshchilov and
-// Hutter, arXiv:1711.05101; AMSGrad: Reddi, Kale and Kumar, ICLR 2018; Adagrad: Duchi, Hazan and Singer, JMLR 12, 2011; RMSprop: Tieleman and Hinton, lecture 6.5, 2012;
-// Adadelta: Zeiler, arXiv:1212.5701; NAdam: Dozat, ICLR workshop, 2016; RAdam: Liu et al., arXiv:1908.03265; Lion: Chen et al.,
-// arXiv:2302.06675; Adamax: with Adam, section 7.1; Rprop: Riedmiller and Braun, ICNN 1993; ASGD: Polyak and Juditsky, SIAM J.
-// Control Optim. 30, 1992.
+// Hutter, arXiv:1711.05101; AMSGrad: Reddi, Kale and Kumar, ICLR 2018; Adagrad: Duchi, Hazan and Singer, JMLR 12, 2011;
+// RMSprop: Tieleman and Hinton, lecture 6.5, 2012; Adadelta: Zeiler, arXiv:1212.5701; NAdam: Dozat, ICLR workshop, 2016; RAdam:
+// Liu et al., arXiv:1908.03265; Lion: Chen et al., arXiv:2302.06675; Adamax: with Adam, section 7.1; Rprop: Riedmiller and
+// Braun, ICNN 1993; ASGD: Polyak and Juditsky, SIAM J. Control Optim. 30, 1992.
 
 #include "common.cuh"
 #include "tensors.cuh"
