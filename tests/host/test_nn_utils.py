@@ -47,7 +47,7 @@ def test_clipping_is_pytorchs(torch: Any, norm: float, scale: float) -> None:
 @pytest.mark.parametrize("size", [100.0, 1e-4])
 def test_clipping_in_16_bits_is_pytorchs(torch: Any, norm: float, dtypes: tuple[str, ...], size: float) -> None:
     """The squares are too large, or too small, for a float16."""
-    pytest.importorskip("ml_dtypes")
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install -e '.[bfloat16]'")
     found = []
     for library in (gradcore, torch):
         params = []

@@ -50,7 +50,7 @@ def check(update: Callable[[], Any], tensors: Callable[[], list[Any]], monkeypat
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
 def test_an_update_of_an_optimizer(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "Muon":
-        pytest.importorskip("ml_dtypes")
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install -e '.[bfloat16]'")
     options = {key: gradcore.tensor(0.1) if value == "tensor" else value for key, value in options.items()}
     # Adafactor updates a parameter at a time.
     shapes = [(3, 4)] if name == "Adafactor" else [(3, 4), (5, 2)]
@@ -89,7 +89,7 @@ def test_an_update_of_averages(options: Callable[[], dict[str, Any]], monkeypatc
 @pytest.mark.parametrize(("name", "options"), [("Adam", {"amsgrad": True}), ("Muon", {}), ("Adafactor", {})], ids=str)
 def test_what_an_update_takes_for_one_parameter_is_of_its_layer(name: str, options: dict[str, Any]) -> None:
     if name == "Muon":
-        pytest.importorskip("ml_dtypes")
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install -e '.[bfloat16]'")
     model = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False))
     optimizer = getattr(optim, name)(model.parameters(), **options)
     with gradcore.step() as step:
