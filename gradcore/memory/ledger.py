@@ -66,6 +66,7 @@ class Ledger:
                 pool = self.pool
                 waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
                 # Interrupts are raised after calls, so the common path makes none from here on.
+                # Large optimizer state would pin what a step has freed: the pool has segments for it.
                 if waiting and (nbytes <= SMALL or tag not in TAGS.of_state):
                     block = waiting[-1]
                     del waiting[-1]
