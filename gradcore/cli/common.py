@@ -50,10 +50,9 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
-def data_and_optimizer(options: argparse.Namespace) -> tuple[Any, str]:
-    """The data set and the name of the optimizer that the options choose, or that are usual for the model."""
-    usual = models.defaults(options.model)
-    return data.load(options.data or usual.data), options.optimizer or usual.optimizer
+def data_of(options: argparse.Namespace) -> Any:
+    """The data set that the options choose, or that is usual for the model."""
+    return data.load(options.data or models.defaults(options.model).data)
 
 
 def pick_device(name: str) -> tuple[Device, str | None]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import gradcore
-from gradcore.cli.common import add_measured, data_and_optimizer, pick_device
+from gradcore.cli.common import add_measured, data_of, pick_device
 from gradcore.cli.steps import Measured, measured
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Find, try and print; the status is 1 if the result does not fit on the device."""
     device, note = pick_device(options.device)
-    dataset, chosen = data_and_optimizer(options)
+    dataset = data_of(options)
     budget = int(options.memory * (1 - options.margin))
 
     taken: dict[int, Measured] = {}
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         # Without a limit only live bytes are asked for, which do not depend on where blocks lie; but on the number of steps,
         # if they grow with each.
         least = min((m.steps for m in taken.values() if not m.level), default=options.steps)
-        found = _limited(limit, on, lambda: measured(options.model, batch_size, on, chosen, dataset,
+        found = _limited(limit, on, lambda: measured(options.model, batch_size, on, options.optimizer, dataset,
                                                      options.steps if limit is not None else least, options.seed,
                                                      limit is not None))
         if limit is not None:
@@ -99,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
         return found.report
 
     found = find(attempt, budget, options.mode)
+    chosen = taken[found.batch_size].optimizer
     found = replace(found, settled=taken[found.batch_size].settled)
     tried, lacking = f"not run on {device}", False
     if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
@@ -119,8 +120,8 @@ def run(options: argparse.Namespace) -> int:
     if note:
         print(note)
     largest = "largest batch" if found.batch_size < MOST else "largest batch that was tried, and it fits,"
-    print(f"The {largest} of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} minus "
-          f"{options.margin:.1%}): {found.batch_size:,}\n"
+    print(f"The {largest} of {options.model}{f' with {chosen}' if chosen else ''} in {format_bytes(budget)} "
+          f"({format_bytes(options.memory)} minus {options.margin:.1%}): {found.batch_size:,}\n"
           f"  peak requested {found.requested:,} allocated {found.allocated:,} reserved {found.reserved:,} bytes\n"
           f"  reached by {found.reached_by}\n"
           f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak"

@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gradcore.cli.common import add_measured, data_and_optimizer, pick_device, positives, print_whole
-from gradcore.cli.steps import measure
+from gradcore.cli.common import add_measured, data_of, pick_device, positives, print_whole
+from gradcore.cli.steps import measured
 from gradcore.events import ROLES
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, reached_by
@@ -32,11 +32,12 @@ def run(options: argparse.Namespace) -> None:
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
-    dataset, chosen = data_and_optimizer(options)
-    reports = []
+    dataset = data_of(options)
+    found = []
     for batch_size in options.batch_sizes:
         with console.status(f"batch {batch_size} on {device}"):
-            reports.append(measure(options.model, batch_size, device, chosen, dataset, options.steps, options.seed))
+            found.append(measured(options.model, batch_size, device, options.optimizer, dataset, options.steps, options.seed))
+    chosen, reports = found[0].optimizer, [each.report for each in found]
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": chosen,
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
@@ -77,8 +78,8 @@ def row(report: StepReport) -> dict[str, Any]:
             "peak": {"op": peak.op, "layer": peak.layer, "phase": peak.phase, "line": peak.line}}
 
 
-def _table(model: str, device: Any, optimizer: str, reports: list[StepReport]) -> Table:
-    table = Table(title=f"Peak bytes of a training step of {model} on {device}, {optimizer}",
+def _table(model: str, device: Any, optimizer: str | None, reports: list[StepReport]) -> Table:
+    table = Table(title=f"Peak bytes of a training step of {model} on {device}{f', {optimizer}' if optimizer else ''}",
                   title_justify="left", box=box.SIMPLE_HEAD)
     roles = [role for role in ROLES if any(r.by_role.get(role) for r in reports)]
     for name in ("batch", "requested", "allocated", "reserved", *roles, "per sample"):

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gradcore
-from gradcore import data, models
+from gradcore import data, models, trees
 from gradcore._step import LEVELS
-from gradcore.cli.common import add_common, data_and_optimizer, make_optimizer, pick_device, positive, positives
+from gradcore.cli.common import add_common, data_of, make_optimizer, pick_device, positive, positives
 from gradcore.cli.live import LiveView
 from gradcore.cli.steps import train_step
 from gradcore.models.tasks import ImageTask, Task
@@ -64,10 +64,14 @@ def run(options: argparse.Namespace) -> None:
     if note:
         console.print(note, soft_wrap=True)
     usual = models.defaults(options.model)
-    dataset, chosen = data_and_optimizer(options)
+    dataset, chosen = data_of(options), options.optimizer or usual.optimizer
     rate = usual.lr if options.lr is None and chosen == usual.optimizer else options.lr
     gradcore.manual_seed(options.seed)
     workload = models.load(options.model, options.batch_size, dataset, device)
+    if not isinstance(workload, models.Workload):
+        raise TypeError(f"{options.model} returned a training step, whose results gradcore train cannot evaluate: call it in a "
+                        "script, under gradcore.step(). gradcore measure and find-batch take it")
+    workload.require_fit((None, None), options.model)
     task = workload.task or _task_of(dataset)
     optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
@@ -146,17 +150,17 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
     with Progress(*columns, console=console, disable=options.json or drawn) as progress, view or nullcontext():
         task = progress.add_task("training", total=steps)
         rates = [group["lr"] for group in optimizer.param_groups]
-        for number, (x, y) in enumerate(batches, 1):
+        for number, batch in enumerate(batches, 1):
             # The learning rate decays linearly to zero.
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - (number - 1) / steps)
             try:
-                loss, step = train_step(workload, optimizer, x, y, device, options.record)
+                loss, step = train_step(workload, optimizer, batch, device, options.record)
             except Exception as error:
-                own = list(getattr(workload.example(len(x))[0], "shape", ()))[1:]
-                if workload.task is None and own != list(x.shape[1:]):
+                x, own = batch[0], next(trees.leaves(workload.example(len(batch[0]))), None)
+                if workload.task is None and (shape := list(getattr(own, "shape", ()))[1:]) != list(x.shape[1:]):
                     error.add_note(f"gradcore train takes samples of --data, here {list(x.shape[1:])} each, and not those "
-                                   f"that the model's function returns, {own}")
+                                   f"that the model's function returns, {shape}")
                 raise
             report = step.report
             line = StepFigures.of(number, loss if math.isfinite(loss) else None, report)

@@ -1,6 +1,6 @@
 """Example models for the command line, and loading of user models."""
 
 from gradcore.models.registry import defaults, load, names
-from gradcore.models.workload import Workload
+from gradcore.models.workload import OwnStep, Workload
 
-__all__ = ["Workload", "defaults", "load", "names"]
+__all__ = ["OwnStep", "Workload", "defaults", "load", "names"]

@@ -11,9 +11,15 @@ A model is a function of the batch size that returns a module, a batch and a los
         return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
 
 It is named model.py:build, or package.module:build if it can be imported, also from the current folder; for a file, ":build" is
-the default. Without a loss, cross-entropy is used. x and y have one row per sample. Instead of them, the model may return a
-function of the batch size that makes them, in any shapes; to predict a batch that is too large to make, each dimension must be
-linear in the number of samples.
+the default. Without a loss, cross-entropy is used.
+
+A batch is a tuple, or a dict whose keys are names of the loss's parameters. Each of its parts is an array, a list, tuple or
+dict of arrays, or any other value. Arrays have one row per sample. Instead of a batch, the model may return a function of the
+batch size that makes it, in any shapes; to predict a batch that is too large to make, each dimension must be linear in the
+number of samples.
+
+A model may also return "step, batch" with a training step of its own, which is called with the parts of the batch and has its own
+optimizers.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ from gradcore.devices.device import Device, get_device
 from gradcore.errors import OutOfMemory
 from gradcore.models import chargpt, cnn, mlp
 from gradcore.models.examples import MADE
-from gradcore.models.workload import Workload, as_workload
+from gradcore.models.workload import OwnStep, Workload, as_workload
 
 
 @dataclass(frozen=True)
@@ -64,13 +70,14 @@ def names() -> tuple[str, ...]:
     return tuple(_models)
 
 
-def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None, device: Any = None) -> Workload:
-    """The model called ``name``, built for batches of ``batch_size``.
+def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None, device: Any = None) -> Workload | OwnStep:
+    """The model called ``name``, built for batches of ``batch_size``, or the training step that it is.
 
     ``dataset`` gives a built-in model its sizes and samples (None for its default data). A user's function gets ``dataset`` and
     ``device`` if it has parameters of these names; it runs with ``device`` as the default device, or, if it cannot, on the CPU,
-    and the module is moved. Raises ValueError for an unknown name or unsuitable data, FileNotFoundError, ImportError or
-    AttributeError for a missing file, module or function, TypeError for a function that returns something else.
+    and the module is moved. Raises ValueError for an unknown name or unsuitable data, and for a training step that cannot be
+    built on ``device``, FileNotFoundError, ImportError or AttributeError for a missing file, module or function, TypeError for
+    a function that returns something else.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")
@@ -90,13 +97,13 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     except TypeError as error:
         raise TypeError(f"{name} is called with the batch size, but its arguments do not fit: {error}") from None
     build = lambda: as_workload(function(batch_size, **options), name, batch_size)
-    workload = build() if device is None or device == "cpu" else _built_on(get_device(device), batch_size, build)
-    if device is not None:
+    workload = build() if device is None or device == "cpu" else _built_on(get_device(device), name, batch_size, build)
+    if device is not None and isinstance(workload, Workload):
         workload.module.to(device)
     return workload
 
 
-def _built_on(device: Device, batch_size: int, build: Callable[[], Workload]) -> Workload:
+def _built_on(device: Device, name: str, batch_size: int, build: Callable[[], Workload | OwnStep]) -> Workload | OwnStep:
     """What ``build`` returns with ``device`` as the default device, so that weights are created there, as a built-in model's.
 
     Weights moved from the CPU would leave other gaps in memory, and a prediction would reserve other bytes than a run.
@@ -110,12 +117,16 @@ def _built_on(device: Device, batch_size: int, build: Callable[[], Workload]) ->
         return workload
     except OutOfMemory:
         raise
-    except Exception:
+    except Exception as error:
         # The function may read values, or mix in CPU tensors: below, it runs on the CPU and the module is moved. An error of
-        # its own is raised there again.
-        pass
+        # its own is raised there again. A kept one would keep what was allocated.
+        why = f"{type(error).__name__}: {error}"
     gradcore.empty_cache(device)
-    return build()
+    workload = build()
+    if isinstance(workload, OwnStep):
+        raise ValueError(f"{name} returned a training step, whose tensors cannot be moved, and it cannot be built with "
+                         f"{device} as the default device: {why}")
+    return workload
 
 
 def _find(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""``Workload``: a module, a batch and a loss, which can be trained, planned or measured."""
+"""``Workload``: a module, a batch and a loss, which can be trained, planned or measured; or a training step of a user's own."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from gradcore import trees
+from gradcore._tensor import Tensor
 from gradcore.data.dataset import Dataset
-from gradcore.models.examples import Array, Example, as_array
+from gradcore.models.examples import Array, Batch, Example, as_batch, parts
 from gradcore.models.tasks import Task
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
-Loss = Callable[[Any, Any, Any], Any]
+Loss = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """``example(batch_size)`` returns the arrays x and y of a training batch, ``loss(module, x, y)`` a scalar tensor."""
+    """``example(batch_size)`` returns a training batch, such as arrays (x, y), and ``loss(module, x, y)`` a scalar tensor."""
 
     module: Module
     example: Example
@@ -29,6 +31,69 @@ class Workload:
     task: Task | None = None
     #: False if ``example`` has only the arrays of one batch.
     any_size: bool = True
+
+    def require_fit(self, batch: Batch, name: str) -> None:
+        """Raises TypeError unless the loss takes the parts of ``batch``."""
+        what = self.loss.forward if isinstance(self.loss, Module) else self.loss
+        # The library's own take scores and labels.
+        own = str(getattr(type(self.loss) if isinstance(self.loss, Module) else what, "__module__", ""))
+        if own.startswith(("gradcore.nn.", "gradcore.functional.")) or not _fits(what, (None,), batch):
+            given = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise TypeError(f"{name}: the loss is called as loss({_listed(('module',), batch)}), but {given} takes other "
+                            "arguments; for one of scores and labels, return lambda module, x, y: loss(module(x), y)")
+
+    def run(self, batch: Batch, optimizer: Any) -> Any:
+        """A training step on tensors. Returns the loss; raises ValueError if it isn't one number with a gradient."""
+        optimizer.zero_grad()
+        loss = _called(self.loss, (self.module,), batch)
+        if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+            what = (f"{loss.spec}{'' if loss.requires_grad else ' without a gradient'}" if isinstance(loss, Tensor)
+                    else f"a {type(loss).__name__}")
+            raise ValueError(f"the model's loss must be one number that requires a gradient, but is {what}")
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """A whole training step of a user's own, which is called with the parts of a batch, and has its optimizers."""
+
+    step: Callable[..., Any]
+    example: Example
+    any_size: bool = True
+
+    def require_fit(self, batch: Batch, name: str) -> None:
+        """Raises TypeError unless the step takes the parts of ``batch``."""
+        if not _fits(self.step, (), batch):
+            raise TypeError(f"{name}: the training step is called as step({_listed((), batch)}), but takes other arguments")
+
+    def run(self, batch: Batch, optimizer: None) -> Any:
+        """The step on tensors, and what it returns."""
+        return _called(self.step, (), batch)
+
+
+def _called(function: Callable[..., Any], first: tuple[Any, ...], batch: Batch) -> Any:
+    return function(*first, **batch) if isinstance(batch, dict) else function(*first, *batch)
+
+
+def _fits(function: Any, first: tuple[Any, ...], batch: Batch) -> bool:
+    """Does a function take ``first`` and the parts of a batch? True if it cannot be known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some callables have none.
+        return True
+    try:
+        _called(signature.bind, first, batch)
+    except TypeError:
+        return False
+    return True
+
+
+def _listed(first: tuple[str, ...], batch: Batch) -> str:
+    named = [f"{k}=..." for k in batch] if isinstance(batch, dict) else [f"batch[{k}]" for k in range(len(batch))]
+    return ", ".join([*first, *named])
 
 
 def classification(module: Any, x: Any, y: Any) -> Any:
@@ -46,66 +111,54 @@ def batch_of(dataset: Dataset) -> Example:
     return example
 
 
-def as_workload(made: Any, name: str, batch_size: int) -> Workload:
+def as_workload(made: Any, name: str, batch_size: int) -> Workload | OwnStep:
     """What a model function returned for ``batch_size``, as a workload. Raises TypeError, which says what was expected."""
     if isinstance(made, Workload):
         _require_loss(name, made.loss)
         return made
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Module):
+    model, inputs, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (None, None)
+    step = callable(model) and not isinstance(model, (Module, type)) and not _of_torch(type(model)) and not rest
+    if not isinstance(model, Module) and not step:
         given = f"({', '.join(map(_named, made))})" if isinstance(made, tuple) else _named(made)
-        raise TypeError(f"{name} returned {given}: expected (module, (x, y)), (module, (x, y), loss) or a Workload")
-    module, inputs, loss = (*made, classification)[:3]
-    # First, since a loss that takes other arguments may be right for what the inputs are.
+        raise TypeError(f"{name} returned {given}: expected (module, batch), (module, batch, loss), (step, batch) or a "
+                        "Workload; a batch is a tuple such as (x, y), a dict, or a function of the batch size that makes one")
     example = inputs if callable(inputs) else _fixed(name, inputs, batch_size)
+    if step:
+        return OwnStep(model, example, any_size=callable(inputs))
+    loss, = rest or (classification,)
     _require_loss(name, loss)
-    return Workload(module, example, loss, any_size=callable(inputs))
+    return Workload(model, example, loss, any_size=callable(inputs))
+
+
+def _of_torch(kind: type) -> bool:
+    return kind.__module__.startswith("torch.")
 
 
 def _named(value: Any) -> str:
     """The type of a value; of a module of PyTorch's that a script has taken for gradcore's, with its path."""
     kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("torch.") else kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}" if _of_torch(kind) else kind.__name__
 
 
 def _require_loss(name: str, loss: Any) -> None:
-    """Raises TypeError for what cannot be called as a loss is, with words that the error of the call would not have."""
     if not callable(loss):
-        raise TypeError(f"{name}: the loss must be a function of (module, x, y), but is {type(loss).__name__}")
-    what, call = (type(loss), loss.forward) if isinstance(loss, Module) else (loss, loss)
-    try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):
-        # Some callables have none.
-        return
-    try:
-        signature.bind(None, None, None)
-    except TypeError:
-        fits = False
-    else:
-        # The library's own take scores and labels.
-        fits = not str(getattr(what, "__module__", "")).startswith(("gradcore.nn.", "gradcore.functional."))
-    if not fits:
-        given = getattr(loss, "__name__", type(loss).__name__)
-        raise TypeError(f"{name}: the loss is called as loss(module, x, y), but {given} takes other arguments; for one of "
-                        "scores and labels, return lambda module, x, y: loss(module(x), y)")
+        raise TypeError(f"{name}: the loss must be a function of the module and the parts of the batch, but is "
+                        f"{type(loss).__name__}")
 
 
 def _fixed(name: str, inputs: Any, made_for: int) -> Example:
-    if not isinstance(inputs, tuple) or len(inputs) != 2:
-        given = f"a tuple of {len(inputs)}" if isinstance(inputs, tuple) else type(inputs).__name__
-        if isinstance(inputs, tuple) and len(inputs) > 2:
-            given += ": pass one array for several, and split it in the loss function"
-        raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are {given}")
-    x, y = map(as_array, inputs)
-    # More rows may be several per sample, or a whole data set: neither should be cut off silently.
-    if not x.ndim or not y.ndim or len(x) != made_for or len(y) != made_for:
-        raise ValueError(f"{name}: x and y must have one row per sample, {made_for} for a batch of {made_for}, but have shapes "
-                         f"{list(x.shape)} and {list(y.shape)}; for another layout, return a function of the batch size that "
-                         "makes (x, y)")
+    """An example that has only the batch of ``made_for`` samples."""
+    batch = as_batch(inputs, name)
+    for where, part in parts(batch):
+        # More rows may be several per sample, or a whole data set: neither should be cut off silently.
+        if isinstance(part, np.ndarray) and part.shape[:1] != (made_for,):
+            raise ValueError(f"{name}: the arrays of a batch must have one row per sample, {made_for} for a batch of "
+                             f"{made_for}, but {where} has shape {list(part.shape)}; for another layout, return a function of "
+                             "the batch size that makes the batch")
 
-    def example(batch_size: int) -> tuple[Array, Array]:
+    def example(batch_size: int) -> Batch:
         if batch_size > made_for:
             raise ValueError(f"{name} returned a batch of {made_for} samples, but expected {batch_size}")
-        return x[:batch_size], y[:batch_size]
+        return trees.filled(batch, [p[:batch_size] if isinstance(p, np.ndarray) else p for p in trees.leaves(batch)])
 
     return example

@@ -106,8 +106,8 @@ def test_a_loss_that_takes_other_arguments(capsys: Any, tmp_path: Path, monkeypa
     assert main(["measure", "mine.py", "--batch-sizes", "4", "--device", "cpu"]) == 1
     name = {"F": "cross_entropy", "n": "CrossEntropyLoss", "l": "<lambda>"}[loss[0]]
     assert capsys.readouterr().err == (
-        f"gradcore: mine.py: the loss is called as loss(module, x, y), but {name} takes other arguments; for one of scores and "
-        "labels, return lambda module, x, y: loss(module(x), y)\n")
+        f"gradcore: mine.py: the loss is called as loss(module, batch[0], batch[1]), but {name} takes other arguments; for one "
+        "of scores and labels, return lambda module, x, y: loss(module(x), y)\n")
 
 
 def test_losses_that_can_be_called() -> None:
@@ -116,8 +116,9 @@ def test_losses_that_can_be_called() -> None:
             return module(x).sum() * weight
 
     for loss in (Own(), classification, partial(lambda scale, *rest: classification(*rest), 2.0), min):
-        assert as_workload((nn.Linear(4, 2), lambda n: None, loss), "mine", 4).loss is loss
-    with pytest.raises(TypeError, match=r"mine: the loss must be a function of \(module, x, y\), but is int"):
+        workload = as_workload((nn.Linear(4, 2), lambda n: None, loss), "mine", 4)
+        workload.require_fit((None, None), "mine")
+    with pytest.raises(TypeError, match=r"mine: the loss must be a function of the module and the parts .*, but is int"):
         as_workload(Workload(nn.Linear(4, 2), Any, 3), "mine", 4)  # type: ignore[arg-type]
 
 

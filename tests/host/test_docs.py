@@ -22,7 +22,9 @@ DOCS = ROOT / "docs"
 PAGES = ("memory.md", "report.md", "questions.md", "cuda.md", "shipping.md", "graph-mode.md", "graph-questions.md")
 EXAMPLES = [(page, section.splitlines()[0], code) for page in PAGES
             for section in re.split(r"^## ", (DOCS / page).read_text(), flags=re.MULTILINE)
-            for code in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)]
+            for code in re.findall(r"^```python\n(?!# \w+\.py\n)(.*?)^```", section, re.MULTILINE | re.DOTALL)]
+#: A file that a section's commands read, and its code.
+FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 QUESTIONS = re.split(r"^## ", (DOCS / "questions.md").read_text(), flags=re.MULTILINE)[1:]
 
 
@@ -57,6 +59,8 @@ def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
     blocks = "".join(re.findall(r"^```console\n(.*?)```", section, re.MULTILINE | re.DOTALL))
     commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
     assert commands
+    for name, code in FILE.findall(section):
+        (tmp_path / name).write_text(code)
     for command, expected in commands:
         pattern = "".join(r"(?:.*\n)*" if line == "...\n" else re.escape(line) for line in expected.splitlines(keepends=True))
         printed = _printed(command, tmp_path)

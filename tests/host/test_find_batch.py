@@ -13,7 +13,7 @@ import pytest
 import gradcore
 from gradcore.cli.find_batch import MOST, find
 from gradcore.cli.main import main
-from gradcore.cli.steps import measure
+from gradcore.cli.steps import measured
 from gradcore.errors import OutOfMemory
 from tests.conftest import raises
 from tests.host.test_cli import run
@@ -31,12 +31,12 @@ def test_one_more_does_not_fit(capsys, model, optimizer, memory):
     limit = gradcore.device("cpu").stack.limit
     before, limit.limit = limit.limit, budget
     try:
-        measure(model, best, "cpu", optimizer)
+        measured(model, best, "cpu", optimizer)
         with raises(OutOfMemory, "out of memory"):
-            measure(model, best + 1, "cpu", optimizer)
+            measured(model, best + 1, "cpu", optimizer)
     finally:
         limit.limit = before
-    assert found["one_more"] == measure(model, best + 1, "meta", optimizer).peak.allocated > found["allocated"]
+    assert found["one_more"] == measured(model, best + 1, "meta", optimizer).report.peak.allocated > found["allocated"]
 
 
 def test_power_of_two_and_margin(capsys):
@@ -91,7 +91,7 @@ def broken(batch_size):
     status, out, err = run(capsys, "find-batch", model, "--memory", "4MiB", "--json")
     found = json.loads(out)
     assert (status, err) == (0, "") and found["confirmed"] is True and found["tried"][:3] == [1, 2, 4]
-    assert found["allocated"] == measure(str(model), found["batch_size"], "meta").peak.allocated
+    assert found["allocated"] == measured(str(model), found["batch_size"], "meta").report.peak.allocated
     status, _, err = run(capsys, "find-batch", model, "--memory", "4KiB")
     assert status == 1 and "a batch of two samples reserves 2,097,152 bytes" in err
     status, _, err = run(capsys, "find-batch", f"{model}:broken", "--memory", "4MiB")
@@ -127,7 +127,7 @@ def build(batch_size):
 
 def test_a_search_ends(capsys):
     """If everything fits, the largest batch that is tried; otherwise the exact one, with few attempts."""
-    report = measure("mlp", 1, "meta")
+    report = measured("mlp", 1, "meta").report
     found = find(lambda n, limit: report, 1 << 30)
     assert found.batch_size == MOST and len(found.tried) == 41
     for most in (1, 2, 3, 5, 1000, 1023, 1024):
@@ -147,7 +147,7 @@ def test_a_search_ends(capsys):
     ([(1, 3), (16, 40)], 50), ([(1, 1000), (1024, 1030), (4000, 5000)], 5000), ([(1, 900)], MOST), ([(1, 1)], 9)])
 def test_a_larger_batch_may_fit_above_one_that_gaps_stop(fitting, most, mode):
     """A simulated pool: live bytes are the batch's, up to ``most``, and all that is not in ``fitting`` is stopped by gaps."""
-    report = measure("mlp", 1, "meta")
+    report = measured("mlp", 1, "meta").report
 
     def attempt(n, limit):
         if limit is not None and not any(low <= n <= high for low, high in fitting):
@@ -176,7 +176,7 @@ def test_the_answer_is_above_batches_that_do_not_fit(capsys, model, memory, firs
     try:
         for stopped in (first + 1, last + 1):
             with raises(OutOfMemory, "out of memory"):
-                measure(model, stopped, "meta", optimizer)
+                measured(model, stopped, "meta", optimizer)
     finally:
         limit.limit = before
     assert found["one_more"] <= found["budget"]
@@ -233,12 +233,12 @@ def test_a_batch_that_fits_fits_in_later_steps_too(capsys, tmp_path):
     limit = gradcore.device("meta").stack.limit
     before, limit.limit = limit.limit, budget
     try:
-        measure(model, found, "meta", steps=40)
+        measured(model, found, "meta", steps=40)
         # What fits in three steps only is larger: of such the search must not stop at one.
         fits = 0
         for more in range(1, 30):
             with contextlib.suppress(OutOfMemory):
-                measure(model, found + more, "meta")
+                measured(model, found + more, "meta")
                 fits += 1
         assert fits
     finally:
@@ -256,7 +256,7 @@ def test_reserved_is_the_most_of_all_steps(monkeypatch):
         return 0.0, SimpleNamespace(report=replace(step.report, peak=peak))
 
     monkeypatch.setattr("gradcore.cli.steps.train_step", taken)
-    peak = measure("mlp", 2, "meta", steps=4).peak
+    peak = measured("mlp", 2, "meta", steps=4).report.peak
     assert (peak.allocated, peak.reserved) == (3000, 9000)
 
 

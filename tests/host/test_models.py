@@ -162,19 +162,19 @@ def foreign(n):
     x, y = (gradcore.tensor(a) for a in w.example(3))
     assert w.loss(w.module, x, y).shape == ()
     assert isinstance(models.load("gc_own_models:whole", 3).module, nn.Identity)
-    with raises(TypeError, "gc_own_models:wrong returned Identity", "(module, (x, y), loss) or a Workload"):
+    with raises(TypeError, "gc_own_models:wrong returned Identity", "(module, batch, loss), (step, batch) or a Workload"):
         models.load("gc_own_models:wrong", 3)
-    with raises(TypeError, "the inputs must be a tuple (x, y)", "int"):
+    with raises(TypeError, "the batch must be a tuple, a dict with names as keys, or an array, but is int"):
         models.load("gc_own_models:wrong_inputs", 3)
-    with raises(TypeError, "but are a tuple of 3: pass one array for several, and split it in the loss function"):
-        models.load("gc_own_models:masked", 3)
+    w = models.load("gc_own_models:masked", 3)
+    assert w.loss(w.module, *map(gradcore.tensor, w.example(2))).item() == 0 and len(w.example(2)[1]) == 2
     with raises(TypeError, "gc_own_models:no_size is called with the batch size, but its arguments do not fit: too many"):
         models.load("gc_own_models:no_size", 3)
     with raises(TypeError, "gc_own_models:foreign returned (torch.nn.modules.linear.Linear, tuple): expected (module"):
         models.load("gc_own_models:foreign", 3)
-    with raises(TypeError, "the loss must be a function of (module, x, y), but is str"):
+    with raises(TypeError, "the loss must be a function of the module and the parts of the batch, but is str"):
         models.load("gc_own_models:wrong_loss", 3)
-    with raises(ValueError, "x and y must have one row per sample", "[3]", "[4]"):
+    with raises(ValueError, "the arrays of a batch must have one row per sample, 3 for a batch of 3, but batch[1] has shape [4]"):
         models.load("gc_own_models:uneven", 3)
     with raises(AttributeError, "has no function 'absent'; it has callable_batch, whole"):
         models.load("gc_own_models:absent", 3)
