@@ -18,8 +18,7 @@ dict of arrays, or any other value. Arrays have one row per sample. Instead of a
 batch size that makes it, in any shapes; to predict a batch that is too large to make, each dimension must be linear in the
 number of samples.
 
-A model may also return "step, batch" with a training step of its own, which is called with the parts of the batch and has its own
-optimizers.
+A model may also return "step, batch", where step is a whole training step that is called with the parts of the batch.
 """
 
 from __future__ import annotations
