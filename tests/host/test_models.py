@@ -174,7 +174,7 @@ def foreign(n):
         models.load("gc_own_models:foreign", 3)
     with raises(TypeError, "the loss must be a function of the module and the parts of the batch, but is str"):
         models.load("gc_own_models:wrong_loss", 3)
-    with raises(ValueError, "the arrays of a batch must have one row per sample, 3 for a batch of 3, but batch[1] has shape [4]"):
+    with raises(ValueError, "must have one row per sample, 3 for a batch of 3, but batch[1] has shape [4]"):
         models.load("gc_own_models:uneven", 3)
     with raises(AttributeError, "has no function 'absent'; it has callable_batch, whole"):
         models.load("gc_own_models:absent", 3)
