@@ -45,6 +45,31 @@ def test_batches_of_several_sizes_hold_one_gradient(recorded: bool) -> None:
     assert live == live_compiled and all(ours <= theirs for ours, theirs in zip(compiled, eager, strict=True))
 
 
+def test_the_arena_takes_the_place_of_what_the_traced_run_left() -> None:
+    """The gradients that a run replaces are dropped before it takes its arena, which has room for its own."""
+    reserved = []
+    for wrap in (lambda f: f, gradcore.compile):
+        gradcore.empty_cache()
+        gradcore.manual_seed(0)
+        before = gradcore.memory_reserved()
+        model = nn.Sequential(*(nn.Linear(800, 800) for _ in range(4)))
+        optimizer = gradcore.optim.Adam(model.parameters())
+
+        @wrap
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        most = 0
+        for _ in range(5):
+            step(gradcore.ones(100, 800))
+            most = max(most, gradcore.memory_reserved() - before)
+        reserved.append(most)
+        del model, optimizer, step
+    assert reserved[1] <= reserved[0]
+
+
 def test_a_gradient_that_is_held_is_not_let_go() -> None:
     w, held = gradcore.ones(300, requires_grad=True), []
 
