@@ -138,7 +138,7 @@ def into(name: str, out: Any, made: Any) -> Any:
     """The tensors given as ``out=``, with the values of a result in them, in the dtype that they have.
 
     One without elements takes the result's shape. Raises TypeError for what is no tensor, ValueError for another number of
-    them, RuntimeError for another shape, for floats that would become integers, and for a result that requires a gradient.
+    them, RuntimeError for another shape, for floats that would become integers, and where one of them requires a gradient.
     """
     if isinstance(made, tuple):
         outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
@@ -148,7 +148,8 @@ def into(name: str, out: Any, made: Any) -> Any:
         return type(made)(*outs) if hasattr(made, "_fields") else outs
     if not hasattr(out, "copy_"):
         raise TypeError(f"{name}(): argument 'out' must be Tensor, not {type(out).__name__}")
-    if made.requires_grad:
+    # Within no_grad, what shows a tensor that requires a gradient requires none.
+    if made.requires_grad or (out.requires_grad and out.view_as(out).requires_grad):
         raise RuntimeError(f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of "
                            "the arguments requires grad.")
     if _RANKS[made.dtype.kind] > _RANKS[out.dtype.kind]:

@@ -99,6 +99,7 @@ class Module(Hooked, Named, Stateful):
             kind = "parameters" if isinstance(value, Parameter) else "buffer" if isinstance(value, Buffer) else "module"
             raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
         if isinstance(value, Parameter):
+            paths.require_name("parameter", name)
             self._put("_parameters", name, value)
         elif isinstance(value, Module):
             self._put("_modules", name, value)
@@ -150,12 +151,7 @@ class Module(Hooked, Named, Stateful):
         what = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "module"}[kind]
         if "_modules" not in self.__dict__:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
-        if not isinstance(name, str):
-            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
-        if "." in name:
-            raise KeyError(f'{what} name can\'t contain ".", got: {name}')
-        if name == "":
-            raise KeyError(f'{what} name can\'t be empty string ""')
+        paths.require_name(what, name)
         if hasattr(self, name) and name not in self.__dict__[kind]:
             raise KeyError(f"attribute '{name}' already exists")
         if value is not None and not isinstance(value, expected):

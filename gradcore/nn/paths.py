@@ -50,6 +50,16 @@ class Place(dict[int, int]):
         return after
 
 
+def require_name(what: str, name: str) -> None:
+    """Raises TypeError or KeyError for a name that cannot be a part of a path."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
+    if "." in name:
+        raise KeyError(f'{what} name can\'t contain ".", got: {name}')
+    if name == "":
+        raise KeyError(f'{what} name can\'t be empty string ""')
+
+
 class _Calls(threading.local):
     #: The tree of the outermost module that this thread is calling.
     tree: Tree | None = None

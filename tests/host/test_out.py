@@ -91,7 +91,8 @@ def test_a_compiled_function_writes_there_too() -> None:
      "add(): result type float32 can't be cast to the desired output type int64"),
     (lambda x: gradcore.cat([x.requires_grad_()], out=gradcore.zeros(2, 2)), RuntimeError,
      "cat(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires"),
-    (lambda x: gradcore.exp(x, out=gradcore.zeros(2, 2, requires_grad=True)), RuntimeError, "a leaf"),
+    (lambda x: gradcore.exp(x, out=gradcore.zeros(2, 2, requires_grad=True)), RuntimeError, "exp(): functions with out=..."),
+    (lambda x: gradcore.exp(x, out=x.requires_grad_() * 2), RuntimeError, "exp(): functions with out=..."),
     (lambda x: gradcore.exp(x, out=[1]), TypeError, "exp(): argument 'out' must be Tensor, not list"),
     (lambda x: gradcore.max(x, 0, out=x), ValueError, "max(): argument 'out' must be 2 tensors, but got 1"),
     (lambda x: gradcore.sum(x, 0, axis=1, out=x), TypeError, "sum() got multiple values for argument 'dim'")])
