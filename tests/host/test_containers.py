@@ -73,6 +73,6 @@ def test_what_lists_and_dicts_of_parameters_refuse() -> None:
         gradcore.nn.ParameterDict([(1, gradcore.ones(1))])
     with raises(KeyError, "attribute 'keys' of ParameterDict exists: choose another name"):
         gradcore.nn.ParameterDict({"keys": gradcore.ones(1)})
-    for name, text in (("a.b", 'parameter name can\'t contain ".", got: a.b'), ("", "parameter name can't be empty string")):
+    for name, text in (("a.b", 'contain ".", got: a.b'), ("", "be empty string")):
         with raises(KeyError, text):
             gradcore.nn.ParameterDict({name: gradcore.ones(1)})
