@@ -68,8 +68,7 @@ class Replay:
 
     def _bind(self) -> Binding:
         """Allocate an arena, and bind the calls to it."""
-        # Frees the ranges of the old arena that nothing holds, and the gradients that a run replaces: the new one may be the same
-        # memory.
+        # Frees what nothing holds of the old arena, and gradients that a run replaces: the new one may be the same memory.
         self._bound = None
         read = set(self.trace.slots.values())
         self._drop([[leaf, None, None] for leaf, _ in self.trace.left if leaf not in read])
