@@ -25,7 +25,9 @@ from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Edge, make_value
 from gradcore.errors import DeviceError, SpecError
+from gradcore.events import TAGS
 from gradcore.forking import long
+from gradcore.memory.placement import install_outlives
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
 from gradcore.ops.movement import cast, clone
@@ -89,7 +91,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
 class Sweep:
     """One backward pass: the nodes that have received a cotangent, and where cotangents go."""
 
-    __slots__ = ("pending", "heap", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use",
+    __slots__ = ("pending", "heap", "edges", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use",
                  "__weakref__")
 
     def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any], accumulating: bool = False) -> None:
@@ -97,6 +99,8 @@ class Sweep:
         self.pending: dict[int, tuple[Node, list[Any]]] = {}
         #: Their numbers, negated: the newest node runs first.
         self.heap: list[int] = []
+        #: Those of the node that runs, or ran last.
+        self.edges: Sequence[Edge | None] = ()
         self.captures = captures
         #: Do the captured leaves accumulate their gradients, instead of the slots?
         self.accumulating = accumulating
@@ -112,7 +116,7 @@ class Sweep:
 
     def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None, read: Container[int] | None = None) -> None:
         """Run a node's rules, or some of them, which read these residuals; deliver what they return; release the residuals."""
-        edges = node.edges
+        edges = self.edges = node.edges
         try:
             values = residuals(node, self.remade, read) if node.plan.slots else ()
             for targets, several, rule in node.plan.rules if rules is None else rules:
@@ -158,6 +162,7 @@ class Sweep:
     def _run_watched(self, node: Node, gs: list[Any], values: Any, rules: list[Any]) -> None:
         """As :meth:`run`, for hooks and anomaly detection, which see all gradients of the node before any is delivered."""
         results: list[Any] = [None] * len(node.edges)
+        self.edges = node.edges
         for targets, several, rule in rules:
             result = rule(gs, values)
             for i, part in zip(targets, result if several else (result,), strict=True):
@@ -272,6 +277,16 @@ def _unseen(value: Any, lent: bool = False) -> bool:
     """Does nothing but ``value``, and a replay that has ``lent`` it, refer to its storage?"""
     # One reference is the tensor's, one the argument of getrefcount.
     return sys.getrefcount(value.storage) <= 2 + lent
+
+
+def _outlives(tag: int) -> bool:
+    """Will a tensor that is being allocated with this tag become a gradient, as far as shapes tell?"""
+    sweep, spec = local.state.sweep, TAGS[tag].spec
+    return sweep is not None and spec is not None and any(
+        edge is not None and type(edge[0]) is Leaf and edge[0].spec.shape == spec.shape for edge in sweep.edges)
+
+
+install_outlives(_outlives)
 
 
 def accumulate(leaf: Leaf, g: Any) -> None:

@@ -7,6 +7,7 @@ agree on what fits where. The merging of neighbours follows Knuth, TAOCP 1, sect
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 
 class FreeList:
@@ -37,9 +38,13 @@ class FreeList:
         self._by_end[start + size] = start
         insort(self._by_size, (size, start))
 
-    def take(self, size: int) -> int | None:
-        """The start of ``size`` bytes from the smallest range that holds them, lowest address first; None if none does."""
+    def take(self, size: int, suits: Callable[[int, int], bool] | None = None) -> int | None:
+        """The start of ``size`` bytes from the smallest range that holds them and ``suits(start, length)``, the lowest address
+        first; None if none does."""
         i = bisect_left(self._by_size, (size, -1))
+        if suits is not None:
+            while i < len(self._by_size) and not suits(*self._by_size[i][::-1]):
+                i += 1
         if i == len(self._by_size):
             return None
         length, start = self._by_size.pop(i)

@@ -18,7 +18,8 @@ from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UN
 from gradcore.forking import brief
 from gradcore.memory.nesting import Nest, put_in, so_far, take_out
 from gradcore.memory.peaks import Measured, Peaks
-from gradcore.memory.pool import SMALL, Pool
+from gradcore.memory.placement import SMALL
+from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.reading import network_names, owner_in
 from gradcore.spec import ROUND

@@ -9,13 +9,14 @@ again; the last resort is segments of other kinds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
-from itertools import chain, count
+from collections.abc import Callable, Container
+from itertools import chain
 from operator import itemgetter
 
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import TAGS
 from gradcore.memory.freelist import FreeList
+from gradcore.memory.placement import MIDDLE, MIDDLE_SEGMENT, SMALL, SMALL_SEGMENT, segment_size, sparing
 from gradcore.memory.resource import (
     KINDS,
     LARGE_BLOCKS,
@@ -30,28 +31,10 @@ from gradcore.memory.resource import (
 from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
-MiB = 1 << 20
-#: Bytes. Requests up to SMALL share segments of SMALL_SEGMENT; those below MIDDLE, segments of MIDDLE_SEGMENT; larger ones get
-#: a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small tensors so never pin a large segment.
-#: Optimizer state larger than SMALL has segments for itself, of which at most an eighth is left over.
-SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
-
 # Segments are this far apart in the free lists' address space, so that ranges of two segments never merge. Larger ones are
 # refused: the meta device is asked for sizes that no machine has.
 _SPACING = 1 << 59
 _MASK = _SPACING - 1
-
-
-def segment_size(size: int, kind: int = LARGE_BLOCKS) -> int:
-    """Bytes of the segment that a block of ``size`` bytes is cut from."""
-    if size <= SMALL:
-        return SMALL_SEGMENT
-    if kind == STATE_BLOCKS:
-        # Layers repeat, so more of this size will come: as few as leave little over.
-        return next(n for n in (round_up(k * size, SMALL_SEGMENT) for k in count(1)) if 8 * (n % size) <= n)
-    if size < MIDDLE:
-        return MIDDLE_SEGMENT
-    return round_up(size, SMALL_SEGMENT)
 
 
 class _Returned(list[Block]):
@@ -116,7 +99,7 @@ class Pool:
         start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
         if start is None:
             self._merge(stream)
-            start = stream.free[kind].take(size)
+            start = self._take(stream.free[kind], size, sparing(size, tag) if kind == LARGE_BLOCKS else None)
         if start is None:
             start = self._take_over(size, kind, stream)
         if start is None:
@@ -138,6 +121,10 @@ class Pool:
         self.serial += 1
         block.begin(self.serial, 0, tag, 0)
         return block
+
+    def _take(self, free: FreeList, size: int, may: Callable[[int, int], bool] | None) -> int | None:
+        """``size`` bytes from a range that ``may`` be cut, given its segment's bytes and its own."""
+        return free.take(size, may and (lambda start, length: may(self.segments[start // _SPACING].nbytes, length)))
 
     def settle(self, block: Block) -> None:
         """Make a block's own stream wait for the other streams that used it."""

@@ -17,7 +17,7 @@ import gradcore
 from gradcore.devices import gpu_launch, gpu_workspaces
 from gradcore.errors import CaptureError
 from gradcore.events import TAGS
-from gradcore.memory.pool import SMALL_SEGMENT
+from gradcore.memory.placement import SMALL_SEGMENT
 from tests.conftest import raises
 from tests.host.graph_bed import Bed, emulator_of
 

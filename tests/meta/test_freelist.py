@@ -38,6 +38,16 @@ def test_the_smallest_range_that_fits_is_split() -> None:
     assert free.ranges() == [(60, 40), (225, 5)]
 
 
+def test_a_range_that_does_not_suit_is_left_whole() -> None:
+    free = FreeList()
+    free.add(0, 4)
+    free.add(10, 8)
+    free.add(30, 100)
+    assert free.take(4, lambda start, length: start >= 10) == 10
+    assert free.take(4, lambda start, length: length == 7) is None and free.total == 108
+    assert free.ranges() == [(0, 4), (14, 4), (30, 100)]
+
+
 def test_of_equal_ranges_the_lowest_is_taken() -> None:
     free = FreeList()
     for start in (40, 0, 20):

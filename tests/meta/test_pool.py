@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gradcore.errors import OutOfMemory
-from gradcore.memory.pool import Pool, segment_size
+from gradcore.memory.placement import segment_size
+from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
