@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from gradcore._holders import holders_of
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.exports import settle
 from gradcore.memory.stack import explain_live
@@ -78,10 +80,10 @@ def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
 
 
 def memory_summary(device: AnyDevice = None) -> str:
-    """The figures as text, with the largest owners of live bytes."""
+    """The figures as text, with the largest owners of live bytes, and the names in the program that hold them."""
     settle()
-    stats = memory_stats(device)
-    lines = [f"Memory of {get_device(device)}:"]
+    stats, on = memory_stats(device), get_device(device)
+    lines = [f"Memory of {on}:"]
     lines += [f"  {name:16}{value:>16,}" + ("" if name in ("segments", "allocations") else f"  {format_bytes(value)}")
               for name, value in stats.items()]
-    return "\n".join([*lines, *explain_live(get_device(device).ledger)])
+    return "\n".join([*lines, *explain_live(on.ledger, partial(holders_of, on))])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore._holders import holders_of
 from gradcore.devices.device import Device, arrivals, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
@@ -196,7 +197,8 @@ class step:
                                   pinned=self._pinned)
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                             node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
-                            gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned)
+                            gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
+                            who=functools.partial(holders_of, self._device))
 
     @property
     def recording(self) -> Recording:

@@ -6,7 +6,7 @@ Poison, for tests, is outermost: there it sees every allocation, and costs nothi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
@@ -41,20 +41,32 @@ def build(source: Source, driver: Driver, *, limit: int | None = None,
     return Stack(top, ledger, pool, limited, driver)
 
 
-def explain_live(ledger: Ledger) -> list[str]:
-    """Lines that name the largest holders of a device's memory, ten at most."""
+def explain_live(ledger: Ledger, who: Callable[[Iterable[int]], Mapping[int, str]] | None = None) -> list[str]:
+    """Lines that name the largest holders of a device's memory, ten at most.
+
+    ``who`` tells by serial what in the program holds the buffers; that of each line's first one is said.
+    """
     held: Counter[str] = Counter()
+    first: dict[str, int] = {}
     live = ledger.live.values()
-    names = network_names(TAGS[block.tag].network for block in live)
+    networks = network_names(TAGS[block.tag].network for block in live)
     for block in live:
         tag = TAGS[block.tag]
         shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
-        layer = layer_in(tag, names) or "(root)"
-        held[f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"] += block.size
+        layer = layer_in(tag, networks) or "(root)"
+        line = f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"
+        held[line] += block.size
+        first[line] = min(block.serial, first.get(line, block.serial))
     largest = held.most_common(10)
     if not largest:
         return ["Nothing is live."]
-    return [f"The {len(largest)} largest holders:", *(f"  {nbytes:>15,} bytes  {who}" for who, nbytes in largest)]
+    names = {} if who is None else who([first[line] for line, _ in largest])
+    lines = [f"The {len(largest)} largest holders:"]
+    for line, nbytes in largest:
+        lines.append(f"  {nbytes:>15,} bytes  {line}")
+        if first[line] in names:
+            lines.append(f"{'':25}held by {names[first[line]]}")
+    return lines
 
 
 def explain(ledger: Ledger, error: OutOfMemory) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
@@ -12,6 +12,10 @@ from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, T
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
+#: Tells by serial what in the program holds buffers.
+Who = Callable[[Iterable[int]], Mapping[int, str]]
+#: The most lines whose holders are named.
+NAMED = 4
 #: The most kinds of alternating steps that are recognized.
 TURNS = 4
 #: The most gains that the median is of: rounds of 1 to :data:`TURNS` kinds of steps fill it.
@@ -23,6 +27,7 @@ class Grown:
     """Live buffers that one line allocated, in this step or before. ``allocated`` is in bytes.
 
     ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
+    ``holder`` is what holds the oldest of them: names in the program as they were when the report was made; "" if unknown.
     """
 
     op: str
@@ -32,6 +37,7 @@ class Grown:
     allocated: int
     held_by: str
     keeper: str
+    holder: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,13 +106,15 @@ def growth_of(ends: Iterable[int]) -> Growth | None:
     return trend.growth
 
 
-def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None) -> Growth:
+def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None,
+              who: Who | None = None) -> Growth:
     """The growth with its causes, from the log of the last step, which begins at position ``start``.
 
+    ``who`` tells by serial what in the program holds buffers, and is asked for those of the lines that gained most.
     ``gained`` has what lines have gained, by serial of their buffers: :func:`~gradcore.report.ends.gained`. Without it, lines
     with more than one live buffer are taken for those.
     """
-    grown = _grown(records, start, gained)
+    grown = _grown(records, start, gained, who)
     # A state that goes from step to step without its graph is no cause.
     linked = any(g.held_by == "graph" for g in grown)
     return replace(growth, grown=grown, carried=_carried(records, start) if linked else ())
@@ -122,15 +130,20 @@ def held_by(holder: folds.Holder) -> str:
     return "graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else "you"
 
 
-def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | None) -> tuple[Grown, ...]:
-    runs = {r.node: r for r in records if isinstance(r, Launch) and r.node}
+def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | None,
+           who: Who | None) -> tuple[Grown, ...]:
+    runs: dict[int, Launch] = {}
+    for r in records:
+        if isinstance(r, Launch) and r.node:
+            # The first is the op's own: later ones are its gradient's, in a backward that retains the graph.
+            runs.setdefault(r.node, r)
     new = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     alive: dict[tuple[str, str, Site, str], list[folds.Holder]] = {}
     for holder in folds.live_at(records, len(records) - 1):
         tag = holder.tag
         alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder)), []).append(holder)
     found = []
-    for (op, layer, _, who), holders in alive.items():
+    for (op, layer, _, held), holders in alive.items():
         if gained is None:
             # Other roles count where the step has added to what a line had allocated before.
             added = len({h.serial in new for h in holders}) == 2
@@ -139,9 +152,12 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
             gain = max(gained.get(h.serial, 0) for h in holders)
         if gain:
             keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
-            found.append((gain, Grown(op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders),
-                                      who, f"{keeper.op}, {line_of(keeper)}" if keeper else "")))
-    return tuple(g for _, g in sorted(found, key=lambda pair: (-pair[0], -pair[1].allocated)))
+            found.append((gain, min(h.serial for h in holders), Grown(
+                op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders), held,
+                f"{keeper.op}, {line_of(keeper)}" if keeper else "")))
+    found.sort(key=lambda row: (-row[0], -row[2].allocated))
+    names = {} if who is None else who([oldest for _, oldest, g in found[:NAMED] if g.held_by != "outside"])
+    return tuple(replace(g, holder=names.get(oldest, "")) for _, oldest, g in found)
 
 
 def _carried(records: Sequence[Record], start: int) -> tuple[Carried, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from gradcore import folds
 from gradcore.events import Alloc, Launch, Mark, Record, View
 from gradcore.report.exported import Exported, exported
-from gradcore.report.growth import MADE, Growth, explained, held_by, line_of
+from gradcore.report.growth import MADE, Growth, Who, explained, held_by, line_of
 from gradcore.report.plain import read
 from gradcore.units import format_bytes
 
@@ -82,6 +82,8 @@ class KeptTensor:
     dropped_at: int | None
     freed_at: int | None
     reason: str | None
+    #: The buffer's number in the log: several nodes may keep one. 0 if an earlier version of gradcore wrote the report.
+    serial: int = 0
 
 
 @dataclass(frozen=True)
@@ -217,12 +219,10 @@ class StepReport:
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report as one HTML page; a recording's page also has the timeline. Raises OSError."""
         from gradcore.report.html import of_report, save
-
         save(path, of_report(self))
 
     def _repr_html_(self) -> str:
         from gradcore.report.html import frame, of_report
-
         return frame(of_report(self))
 
     def __repr__(self) -> str:
@@ -236,10 +236,11 @@ class StepReport:
 
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
-                 gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None) -> StepReport:
-    """The report of a step's log; the step lasts from the mark ``begin step`` to ``end step``.
+                 gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None,
+                 who: Who | None = None) -> StepReport:
+    """The report of a step's log, which lasts from the mark ``begin step`` to ``end step``.
 
-    ``gained`` is that of :func:`~gradcore.report.ends.gained`.
+    ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`.
     """
     start = folds.position_of(records, "begin", "step") or 0
     highest, holders = folds.at_peak(records)
@@ -266,9 +267,8 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, pinned=pinned, left=_left(at_end, records[start:]),
-        growth=explained(growth, records, start, gained) if growth is not None else None, outside_bytes=folds.outside(holders),
-        exported=exported(at_end))
+        driver=driver, pinned=pinned, left=_left(at_end, records[start:]), exported=exported(at_end),
+        growth=None if growth is None else explained(growth, records, start, gained, who), outside_bytes=folds.outside(holders))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
@@ -339,7 +339,7 @@ def _top(holder: folds.Holder) -> TopTensor:
 def _kept(residual: folds.Residual) -> KeptTensor:
     tag = residual.tag
     return KeptTensor(residual.node, residual.name, tag.op, tag.layer, tag.role, line_of(tag), residual.allocated,
-                      residual.kept_at, residual.dropped_at, residual.freed_at, residual.reason)
+                      residual.kept_at, residual.dropped_at, residual.freed_at, residual.reason, residual.serial)
 
 
 def load_report(data: dict[str, Any]) -> StepReport:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gradcore.report.growth import Growth
-from gradcore.report.step import PeakPoint, StepReport
+from gradcore.report.step import KeptTensor, PeakPoint, StepReport
 from gradcore.units import format_bytes
 
 _BAR = 24
@@ -16,6 +16,8 @@ _PARTS = " ▏▎▍▌▋▊▉"
 _WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "you": "referenced by your code"}
 #: The most lines of a stack.
 _CALLERS = 6
+#: The most rows of what was kept for backward.
+_KEPT = 16
 #: The most phases at the beginning, and at the end, of their list.
 _PHASES = 8
 
@@ -130,9 +132,7 @@ def render(report: StepReport) -> str:
     # A step of many calls and backwards, as of gradients by sample, has hundreds.
     between = len(phases) - 2 * _PHASES
     lines += phases if between < 2 else [*phases[:_PHASES], f"  and {between} more", *phases[-_PHASES:]]
-    lines += ["", "A snapshot does not tell what was kept for backward." if report.of == "snapshot" else
-              f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
-              f"{report.residual_bytes_returned:,}.", *_kept(report)]
+    lines += ["", *_kept(report)]
     return "\n".join([*lines, *_left(report), *_exported(report), *_growth(report.growth), *_tail(report)])
 
 
@@ -199,6 +199,8 @@ def _growth(growth: Growth | None) -> Iterable[str]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         many = f"{x.count} result{'s' * (x.count != 1)}"
         yield f"  {x.allocated:>15,} bytes in {many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
+        if x.holder:
+            yield f"{'':25}held by {x.holder}"
     for c in growth.carried[:4]:
         yield f"  {c.reader}, {short_path(c.reader_line)}, reads a result of the previous step: {c.op},"
         yield f"  {short_path(c.line)}. Did you mean loss.item() or detach()?"
@@ -221,11 +223,39 @@ def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
 
 
 def _kept(report: StepReport) -> Iterable[str]:
+    if report.of == "snapshot":
+        yield "A snapshot does not tell what was kept for backward."
+    elif report.residual_bytes > report.residual_bytes_returned == 0 and all(p.phase != "backward" for p in report.phases):
+        yield (f"Kept for backward: {report.residual_bytes:,} bytes, though this step ran no backward: under no_grad() nothing "
+               "is kept.")
+    else:
+        yield (f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
+               f"{report.residual_bytes_returned:,}.")
     rows = [k for k in report.kept if k.role in ("output", "temporary")]
-    for k in rows[:16]:
+    yield from _kept_before([k for k in rows if not k.node])
+    rows = [k for k in rows if k.node]
+    shown = sorted(sorted(rows, key=lambda k: -k.allocated)[:_KEPT], key=lambda k: k.kept_at)
+    first: dict[int, KeptTensor] = {}
+    for k in shown:
         gone = f"released at {k.dropped_at}" if k.dropped_at is not None else "still kept"
         freed = f", freed at {k.freed_at}" if k.freed_at is not None else ""
-        yield (f"  node {k.node}: {k.name!r}, {k.allocated:,} bytes of {k.op} in {k.layer or '(root)'}, kept at "
-               f"record {k.kept_at}, {gone}{freed}")
-    if len(rows) > 16:
-        yield f"  and {len(rows) - 16} more"
+        other = first.setdefault(k.serial, k) if k.serial else k
+        what = (f"{k.allocated:,} bytes of {k.op} in {k.layer or '(root)'}" if other is k else
+                f"the same bytes as {other.name!r} of node {other.node}")
+        yield f"  node {k.node}: {k.name!r}, {what}, kept at record {k.kept_at}, {gone}{freed}"
+    if len(rows) > _KEPT:
+        yield f"  and {len(rows) - _KEPT} more"
+
+
+def _kept_before(rows: Sequence[KeptTensor]) -> Iterable[str]:
+    """A line for each line of source whose results graphs of before the step keep, the most bytes first."""
+    sums: dict[tuple[str, str, str], dict[int, int]] = {}
+    for k in rows:
+        # Several nodes may keep one buffer; a report of before serials cannot tell.
+        sums.setdefault((k.op, k.layer, k.line), {})[k.serial or -k.kept_at] = k.allocated
+    found = sorted(((sum(buffers.values()), len(buffers), key) for key, buffers in sums.items()), reverse=True)
+    for nbytes, count, (op, layer, line) in found[:4]:
+        yield (f"  since before this step: {nbytes:,} bytes in {count} result{'s' * (count != 1)} of {op} in "
+               f"{layer or '(root)'}, {short_path(line)}")
+    if len(found) > 4:
+        yield f"  and {sum(n for n, *_ in found[4:]):,} bytes of {len(found) - 4} more lines since before this step"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter_ns
@@ -209,15 +209,25 @@ class DeviceMemory:
         return Recording(self.report, self.stretch.records)
 
 
-def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str]) -> list[str]:
-    """A line for each of the eight largest owners, with bytes and line of source, and one for the rest, in all ``above``."""
+def held(holders: Sequence[folds.Holder], above: int, root: str | os.PathLike[str],
+         who: Callable[[Iterable[int]], Mapping[int, str]] | None = None) -> list[str]:
+    """A line for each of the eight largest owners, with bytes and line of source, and one for the rest, in all ``above``.
+
+    ``who`` tells by serial what in the program holds buffers; that of each owner's first one is said.
+    """
     def key(h: folds.Holder) -> str:
         kept = ", kept by the graph" if h.kept_by else ""
         shown = f", shared by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
         return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}{shown}"
 
     sums = list(folds.total(holders, key).items())
-    lines = [f"  {nbytes:>15,} bytes  {name}" for name, nbytes in sums[:8]]
+    first = {key(h): h.serial for h in reversed(holders)}
+    names = {} if who is None else who([first[name] for name, _ in sums[:8]])
+    lines = []
+    for name, nbytes in sums[:8]:
+        lines.append(f"  {nbytes:>15,} bytes  {name}")
+        if first[name] in names:
+            lines.append(f"{'':25}held by {names[first[name]]}")
     if len(sums) > 8:
         lines.append(f"  {sum(n for _, n in sums[8:]):>15,} bytes  in {len(sums) - 8} more")
     freed = above - sum(n for _, n in sums)

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_pa
     # As in a separate process: growth is computed from earlier steps.
     _step._ends.clear()
     out = io.StringIO()
-    names: dict[str, object] = {}
+    # Its names are those of a script's own module.
+    monkeypatch.setitem(sys.modules, "__main__", script := types.ModuleType("__main__"))
+    names = vars(script)
     with contextlib.redirect_stdout(out):
         exec(compile(code, page, "exec"), names)
     names.clear()

@@ -185,3 +185,17 @@ def test_growth_over_steps_of_which_some_have_no_log() -> None:
         with gradcore.step(device="cpu", level="counts" if k == 2 else "events") as step:
             kept.append(x.exp())
     assert named(step) == [("exp", 5)]
+
+
+def test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient() -> None:
+    w, kept = gradcore.ones(1000, requires_grad=True), []
+    for _ in range(5):
+        with gradcore.step(device="cpu") as step:
+            loss = w.exp().sum()
+            loss.backward(retain_graph=True)
+            kept.append(loss)
+    growth = step.report.growth
+    assert growth is not None
+    (exp,) = (g for g in growth.grown if g.op == "exp")
+    assert exp.keeper.startswith("exp, ") and exp.holder == (
+        "the graph of kept[0] in test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient()")

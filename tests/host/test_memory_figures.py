@@ -44,7 +44,8 @@ Memory of {device}:
   segments                       1
   allocations                    2
 The 1 largest holders:
-            1,024 bytes  input of upload in layer (root), {line}"""
+            1,024 bytes  input of upload in layer (root), {line}
+                         held by kept in test_every_figure_and_the_summary()"""
     assert (gradcore.memory_requested(device), gradcore.memory_allocated(device), gradcore.memory_reserved(device)) == (
         1000, 1024, SEGMENT)
     assert (gradcore.max_memory_requested(device), gradcore.max_memory_allocated(device),

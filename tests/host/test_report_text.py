@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import gradcore
 from gradcore.report.exported import Exported
 from gradcore.report.growth import Carried, Grown, Growth
 from gradcore.report.step import (
@@ -232,3 +233,33 @@ def test_a_line_of_a_notebook_is_in_its_cell(monkeypatch: pytest.MonkeyPatch) ->
     for found in (None, SimpleNamespace()):
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda found=found: found))
         assert short_path(f"{file}:3 in train") == f"{file}:3 in train"
+
+
+def test_what_was_kept_is_listed_once_and_what_an_earlier_step_keeps_hides_none_of_it() -> None:
+    model = gradcore.nn.Sequential(gradcore.nn.Linear(8, 16), gradcore.nn.ReLU(), gradcore.nn.Linear(16, 4))
+    old = [model(gradcore.ones(100, 8)) for _ in range(3)]
+    with gradcore.step(device="cpu") as step:
+        new = model(gradcore.ones(100, 8))
+    text = str(step.report)
+    first, *lines = text[text.index("Kept for backward"):].partition("\n\n")[0].splitlines()
+    # 3 of 3,584 (inputs of 3,200) and of 6,656 (outputs of 6,400) from before, and one of each since.
+    assert first == "Kept for backward: 40,960 bytes, though this step ran no backward: under no_grad() nothing is kept."
+    assert [line.rpartition(", ")[0] for line in lines[:2]] == [
+        "  since before this step: 19,968 bytes in 3 results of relu in 1",
+        "  since before this step: 10,752 bytes in 3 results of full in (root)"]
+    node = step.report.kept[-1].node
+    assert [line.partition(", kept at record")[0] for line in lines[2:]] == [
+        f"  node {node - 2}: 'x', 3,584 bytes of full in (root)", f"  node {node - 1}: 'out', 6,656 bytes of relu in 1",
+        f"  node {node}: 'x', the same bytes as 'out' of node {node - 1}"]
+    del old, new
+
+
+def test_of_many_kept_the_largest_are_listed() -> None:
+    x = gradcore.ones(2, requires_grad=True)
+    small = [x.exp() for _ in range(20)]
+    with gradcore.step(device="cpu") as step:
+        small = [x.exp() for _ in range(20)]
+        large = gradcore.ones(1000, requires_grad=True).exp()
+    text = str(step.report)
+    assert "'out', 4,096 bytes of exp in (root)" in text and text.count("'out', 512 bytes") == 15 and "\n  and 5 more\n" in text
+    del small, large

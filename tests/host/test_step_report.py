@@ -55,9 +55,9 @@ def test_every_figure_of_a_step() -> None:
              TopTensor(512, 100, "residual", "exp", "l2", "forward", (), "float64", LOSS, None, 3, ("3:out",))),
         phases=(PhaseEnd("forward", 6100, 6656, 3.0), PhaseEnd("backward", 7000, 7168, 5.0),
                 PhaseEnd("optimizer", 7000, 7168, 7.0), PhaseEnd("step", 7000, 7168, 8.0)),
-        kept=(KeptTensor(1, "out", "mul", "l1", "output", FORWARD, 3072, 8, None, None, None),
-              KeptTensor(1, "x", "upload", "", "input", BATCH, 2048, 9, None, None, None),
-              KeptTensor(3, "out", "exp", "l2", "output", LOSS, 512, 13, 17, 18, "consumed")),
+        kept=(KeptTensor(1, "out", "mul", "l1", "output", FORWARD, 3072, 8, None, None, None, 3),
+              KeptTensor(1, "x", "upload", "", "input", BATCH, 2048, 9, None, None, None, 2),
+              KeptTensor(3, "out", "exp", "l2", "output", LOSS, 512, 13, 17, 18, "consumed", 4)),
         # The kept input is no residual. The node of the launch in backward is not the step's.
         residual_bytes=3584, residual_bytes_returned=512, pool=POOL, nodes=3, graph_seconds=1.5, records=20,
         left=(Left("mul", "l1", FORWARD, 3072, "graph"),),

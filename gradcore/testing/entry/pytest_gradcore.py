@@ -7,6 +7,7 @@ before a marker, a fixture or an option of this plugin is used. gradcore/testing
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +162,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
+    from gradcore._holders import holders_of
+    from gradcore.devices.device import get_device
     from gradcore.report.growth import line_of
     from gradcore.report.text import below
     from gradcore.testing.account import held
@@ -179,7 +182,7 @@ def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
         yield "\n".join([
             f"device memory on {device}: {stretch.left:,} bytes more are live after the test than before it, "
             f"{stretch.left - limit:,} more than {given!r}", "made by the test and still live:",
-            *held(stretch.made_at_end(), stretch.left, root),
+            *held(stretch.made_at_end(), stretch.left, root, partial(holders_of, get_device(device))),
             "The garbage collector has not been run: a reference cycle, which only it can free, would be live, too."])
 
 
