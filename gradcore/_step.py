@@ -52,6 +52,9 @@ class step:
     ran.
     """
 
+    #: Does the report of steps that grow name what in the program holds the bytes? It takes a tenth of a second.
+    names_holders = True
+
     def __init__(self, batch_size: int | None = None, device: str | Device | None = None, level: str | None = None) -> None:
         if isinstance(batch_size, np.integer):
             batch_size = int(batch_size)
@@ -198,7 +201,7 @@ class step:
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                             node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
                             gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
-                            who=functools.partial(holders_of, self._device))
+                            who=functools.partial(holders_of, self._device) if self.names_holders else None)
 
     @property
     def recording(self) -> Recording:

@@ -14,7 +14,7 @@ _TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
 
 def read_log(log: Iterable[Raw]) -> list[Record]:
     """A log as named records. If it has several networks, the path of each layer begins with its network's name."""
-    log = _as_known_later(list(log))
+    log = _gradients_from_the_start(_as_known_later(list(log)))
     tags = {raw[_TAG_AT[raw[0]]] for raw in log if raw[0] in _TAG_AT}
     names = network_names(TAGS[tag].network for tag in tags)
     shown = {tag: TAGS[tag]._replace(layer=layer_in(TAGS[tag], names), network=None) for tag in tags}
@@ -44,6 +44,23 @@ def _as_known_later(log: list[Raw]) -> list[Raw]:
         if len(found) == 1:
             (network, layer), = found
             log[i] = (*log[i][:7], TAGS.index(tag._replace(layer=layer, network=network)), *log[i][8:])
+    return log
+
+
+def _gradients_from_the_start(log: list[Raw]) -> list[Raw]:
+    """The log with each gradient that backward delivers as one from its allocation on.
+
+    It becomes the parameter's only when its op has run. So the last one of a backward, which often is at the peak, would be a
+    temporary there, and count among the bytes of the samples.
+    """
+    made: dict[int, int] = {}
+    for i, raw in enumerate(log):
+        if raw[0] == ALLOC:
+            if TAGS[raw[7]].role == "temporary":
+                made[raw[1]] = i
+        elif raw[0] == RETAG and raw[1] in made and TAGS[raw[2]].role == "gradient":
+            at = made.pop(raw[1])
+            log[at] = (*log[at][:7], raw[2], *log[at][8:])
     return log
 
 

@@ -31,6 +31,8 @@ def train_step(workload: Any, optimizer: Any, batch: Batch, device: Any,
     arrays = list(trees.leaves(batch))
     batch_size = len(arrays[0]) if batch_size is None else batch_size
     with gradcore.step(batch_size=batch_size, device=device, level=level) as step, device:
+        # Commands ask for the report of every step.
+        step.names_holders = False
         given = [gradcore.tensor(a, device=device) if isinstance(a, np.ndarray) else a for a in arrays]
         loss = workload.run(trees.filled(batch, given), optimizer)
         value = loss.item() if isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and device.type != "meta" else math.nan

@@ -199,3 +199,13 @@ def test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient() ->
     (exp,) = (g for g in growth.grown if g.op == "exp")
     assert exp.keeper.startswith("exp, ") and exp.holder == (
         "the graph of kept[0] in test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient()")
+
+
+def test_a_step_can_be_told_to_name_no_holders() -> None:
+    kept = []
+    for named in (True, True, True, True, False):
+        step = gradcore.step(device="cpu")
+        step.names_holders = named
+        with step:
+            kept.append(gradcore.ones(1000))
+    assert step.report.growth is not None and step.report.growth.grown[0].holder == ""

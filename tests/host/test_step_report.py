@@ -165,3 +165,18 @@ def test_what_is_no_report_of_this_version() -> None:
     for data, given in (({"version": 99}, "99"), ([], "'list'"), ({}, "None")):
         with raises(ValueError, f"expected a step report of version 1, but got {given}"):
             load_report(data)  # type: ignore[arg-type]
+
+
+def test_the_gradient_that_reaches_the_peak_is_a_gradient_and_no_part_of_the_samples() -> None:
+    """The first one is delivered as it is; that of a second backward is added to it, and goes."""
+    net = gradcore.nn.Embedding(10_000, 64)
+    for role, count in (("gradient", 1), ("temporary", 2)):
+        with gradcore.step(batch_size=16, device="cpu") as step:
+            net(gradcore.zeros(16, dtype=gradcore.int64)).sum().backward()
+        report = step.report
+        assert report.peak.op == "embedding_grad" and report.by_role["parameter"] == 2_560_000
+        assert report.by_role["gradient"] == 2_560_000
+        (table,) = (t for t in report.top if t.op == "embedding_grad" and t.phase == "backward" and t.role == role)
+        assert table.allocated == 2_560_000 and report.bytes_per_sample is not None
+        assert (report.bytes_per_sample < 10_000) == (role == "gradient")
+        assert report.by_op["embedding_grad"] // 2_560_000 == count
