@@ -20,6 +20,8 @@ from gradcore.engine.node import Node
 from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.sites import is_inside
 from gradcore.engine.value import Value
+from gradcore.memory.ledger import Ledger
+from gradcore.memory.stack import install_namer
 
 #: The most references that lead from a name to a tensor, and the most objects that are followed at a time: each costs a look at
 #: every reference in the program.
@@ -28,8 +30,8 @@ _DEPTH, _WIDTH = 10, 48
 _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 
 
-def holders_of(device: Device, serials: Iterable[int]) -> dict[int, str]:
-    """By serial of a live buffer: what holds it, such as ``history[0] in __main__``, or ``the graph of loss in train()``.
+def holders_of(ledger: Ledger, serials: Iterable[int]) -> dict[int, str]:
+    """By serial of a device's live buffer: what holds it, such as ``history[0] in __main__`` or ``the graph of loss in train()``.
 
     At most two names are given of each. What no name was found for is left out.
     """
@@ -40,11 +42,11 @@ def holders_of(device: Device, serials: Iterable[int]) -> dict[int, str]:
     for value in values:
         storage: Any = getattr(value, "storage", None)
         block = getattr(storage, "block", None)
-        if block is not None and storage.device is device and block.serial in found:
+        if block is not None and storage.device.ledger is ledger and block.serial in found:
             found[block.serial].append(value)
     apart = {serial for serial, over in found.items() if not over}
     if apart:
-        _by_graphs(device, values, apart, found)
+        _by_graphs(ledger, values, apart, found)
     targets = [x for over in found.values() for x in over[:2]]
     chosen = {serial: [id(x) for x in over[:2]] for serial, over in found.items()}
     # They would be found as holders.
@@ -64,7 +66,7 @@ def _apart(names: list[str]) -> list[str]:
     return whole
 
 
-def _by_graphs(device: Device, values: list[Any], apart: set[int], found: dict[int, list[Any]]) -> None:
+def _by_graphs(ledger: Ledger, values: list[Any], apart: set[int], found: dict[int, list[Any]]) -> None:
     """Add to ``found`` the tensors whose graphs keep the buffers ``apart``: the fewest nodes above these first."""
     tops = [v for v in values if type((getattr(v, "edge", None) or (None,))[0]) is Node]
     nodes = reachable(tops)
@@ -76,7 +78,7 @@ def _by_graphs(device: Device, values: list[Any], apart: set[int], found: dict[i
                 above.setdefault(edge[0].id, []).append(number)
         for residual in node.saved or ():
             for kept in residual.kept if type(residual) is Packed else [residual]:
-                if type(kept) is Saved and kept.storage.device is device and kept.storage.serial in apart:
+                if type(kept) is Saved and kept.storage.device.ledger is ledger and kept.storage.serial in apart:
                     keepers.setdefault(kept.storage.serial, []).append(number)
     for serial, start in keepers.items():
         order = {number: i for i, number in enumerate(start)}
@@ -272,3 +274,6 @@ def _locals_of(frame: FrameType) -> Iterator[tuple[str, Any]]:
         shown.clear()
     # Others are not of the program's own, such as what pytest remembers for an assertion's text.
     yield from ((name, value) for name, value in pairs if name.isidentifier())
+
+
+install_namer(holders_of)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from gradcore._holders import holders_of
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.exports import settle
 from gradcore.memory.stack import explain_live
@@ -86,4 +84,4 @@ def memory_summary(device: AnyDevice = None) -> str:
     lines = [f"Memory of {on}:"]
     lines += [f"  {name:16}{value:>16,}" + ("" if name in ("segments", "allocations") else f"  {format_bytes(value)}")
               for name, value in stats.items()]
-    return "\n".join([*lines, *explain_live(on.ledger, partial(holders_of, on))])
+    return "\n".join([*lines, *explain_live(on.ledger)])

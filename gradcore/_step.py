@@ -201,7 +201,7 @@ class step:
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                             node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
                             gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
-                            who=functools.partial(holders_of, self._device) if self.names_holders else None)
+                            who=functools.partial(holders_of, self._device.ledger) if self.names_holders else None)
 
     @property
     def recording(self) -> Recording:

@@ -14,6 +14,7 @@ from gradcore.cli.common import add_measured, data_of, pick_device
 from gradcore.cli.steps import Measured, measured
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
+from gradcore.memory.stack import unnamed
 from gradcore.report.step import StepReport
 from gradcore.report.text import reached_by
 from gradcore.units import format_bytes, parse_bytes
@@ -98,7 +99,8 @@ def run(options: argparse.Namespace) -> int:
             taken[batch_size] = found
         return found.report
 
-    found = find(attempt, budget, options.mode)
+    with unnamed():
+        found = find(attempt, budget, options.mode)
     chosen = taken[found.batch_size].optimizer
     found = replace(found, settled=taken[found.batch_size].settled)
     tried, lacking = f"not run on {device}", False

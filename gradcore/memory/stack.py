@@ -6,7 +6,8 @@ Poison, for tests, is outermost: there it sees every allocation, and costs nothi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
@@ -41,11 +42,29 @@ def build(source: Source, driver: Driver, *, limit: int | None = None,
     return Stack(top, ledger, pool, limited, driver)
 
 
-def explain_live(ledger: Ledger, who: Callable[[Iterable[int]], Mapping[int, str]] | None = None) -> list[str]:
-    """Lines that name the largest holders of a device's memory, ten at most.
+_namer: Callable[[Ledger, Iterable[int]], Mapping[int, str]] | None = None
 
-    ``who`` tells by serial what in the program holds the buffers; that of each line's first one is said.
-    """
+
+def install_namer(namer: Callable[[Ledger, Iterable[int]], Mapping[int, str]]) -> None:
+    """Set what tells, by serial of a ledger's buffers, what in the program holds them."""
+    global _namer
+    _namer = namer
+
+
+@contextmanager
+def unnamed() -> Iterator[None]:
+    """A context in which that is not asked, since many an error is expected that nobody reads."""
+    global _namer
+    before, _namer = _namer, None
+    try:
+        yield
+    finally:
+        _namer = before
+
+
+def explain_live(ledger: Ledger) -> list[str]:
+    """Lines that name the largest holders of a device's memory, ten at most, and what in the program holds the first buffer of
+    each."""
     held: Counter[str] = Counter()
     first: dict[str, int] = {}
     live = ledger.live.values()
@@ -60,7 +79,7 @@ def explain_live(ledger: Ledger, who: Callable[[Iterable[int]], Mapping[int, str
     largest = held.most_common(10)
     if not largest:
         return ["Nothing is live."]
-    names = {} if who is None else who([first[line] for line, _ in largest])
+    names = {} if _namer is None else _namer(ledger, [first[line] for line, _ in largest])
     lines = [f"The {len(largest)} largest holders:"]
     for line, nbytes in largest:
         lines.append(f"  {nbytes:>15,} bytes  {line}")

@@ -17,13 +17,14 @@ from gradcore._holders import holders_of
 from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
 from gradcore.events import TAGS
+from gradcore.memory.stack import unnamed
 
 CPU = get_device("cpu")
 FOUND: dict[str, Any] = {}
 
 
 def holder(serial: int) -> str:
-    return holders_of(CPU, [serial]).get(serial, "")
+    return holders_of(CPU.ledger, [serial]).get(serial, "")
 
 
 def of_operand(x: Any) -> str:
@@ -86,7 +87,7 @@ def test_parts_of_a_network_have_the_names_of_its_layers() -> None:
     net(gradcore.ones(2, 3)).sum().backward()
     serials = [x.storage.serial for x in (net[1][0].weight, net[1][0].running_mean, net[0].weight.grad)]
     del net
-    names = holders_of(CPU, serials)
+    names = holders_of(CPU.ledger, serials)
     assert [names[s] for s in serials] == [
         f"FOUND['net'].{part} in {__name__}" for part in ("1.0.weight", "1.0.running_mean", "0.weight.grad")]
 
@@ -182,7 +183,7 @@ def test_the_device_itself_holds_the_state_of_its_generator() -> None:
     device = make_meta()
     FOUND["x"] = gradcore.randn(3, device=device)
     (serial,) = (b.serial for b in device.ledger.live.values() if TAGS[b.tag].op == "generator")
-    assert holders_of(device, [serial]) == {serial: "device.generator._held in gradcore"}
+    assert holders_of(device.ledger, [serial]) == {serial: "device.generator._held in gradcore"}
 
 
 def test_growth_and_the_summary_name_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,3 +215,20 @@ def test_the_search_holds_nothing_and_changes_nothing() -> None:
     after = sys.getrefcount(x[0])
     assert after == before
     assert holder(-1) == ""
+
+
+def test_an_error_names_holders_unless_nobody_reads_it() -> None:
+    gradcore.empty_cache()
+    FOUND["batches"] = [gradcore.ones(1 << 20)]
+    gradcore.set_memory_limit(gradcore.memory_reserved())
+    try:
+        with pytest.raises(gradcore.OutOfMemory) as error:
+            gradcore.ones(1 << 24)
+        name = f"\n{'':25}held by FOUND['batches'][0] in {__name__}"
+        assert name in str(error.value)
+        with unnamed(), pytest.raises(gradcore.OutOfMemory) as quiet:
+            gradcore.ones(1 << 24)
+        assert name not in str(quiet.value) and "4,194,304 bytes  output of full" in str(quiet.value)
+    finally:
+        gradcore.set_memory_limit(None)
+    del error, quiet

@@ -182,7 +182,7 @@ def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
         yield "\n".join([
             f"device memory on {device}: {stretch.left:,} bytes more are live after the test than before it, "
             f"{stretch.left - limit:,} more than {given!r}", "made by the test and still live:",
-            *held(stretch.made_at_end(), stretch.left, root, partial(holders_of, get_device(device))),
+            *held(stretch.made_at_end(), stretch.left, root, partial(holders_of, get_device(device).ledger)),
             "The garbage collector has not been run: a reference cycle, which only it can free, would be live, too."])
 
 
