@@ -31,7 +31,7 @@ _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 
 
 def holders_of(ledger: Ledger, serials: Iterable[int]) -> dict[int, str]:
-    """By serial of a device's live buffer: what holds it, such as ``history[0] in __main__`` or ``the graph of loss in train()``.
+    """By serial of a live buffer: what holds it, such as ``history[0] in __main__`` or ``the graph of loss in train()``.
 
     At most two names are given of each. What no name was found for is left out.
     """

@@ -164,7 +164,7 @@ def _tail(report: StepReport) -> Iterable[str]:
 def _left(report: StepReport) -> Iterable[str]:
     if report.left:
         yield ""
-        yield "Results made in this step and live at its end:"
+        yield "Results made in this step and live at its end (memory_summary() names what holds them):"
         for x in report.left[:8]:
             who = _WHO[x.held_by]
             yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"

@@ -99,7 +99,7 @@ Kept for backward: 3,072 bytes; freed by the end of backward: 1,024.
   node 1: 'b', 1,024 bytes of mul in head, kept at record 5, released at 7
   node 1: 'c', 1,024 bytes of mul in head, kept at record 5, released at 8, freed at 9
 
-Results made in this step and live at its end:
+Results made in this step and live at its end (memory_summary() names what holds them):
             1,024 bytes of mul in (root), model.py:3 in f: kept by the graph
               512 bytes of exp in head, model.py:3 in f: referenced by your code
 
