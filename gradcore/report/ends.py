@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gradcore.events import ALLOC, FREE, RETAG, TAGS, Network, Raw, Site
+from gradcore.report.growth import kind_of
 
 
 class End(NamedTuple):
@@ -20,7 +21,8 @@ class End(NamedTuple):
     owned: Mapping[int, int] | None
 
 
-_Line = tuple[str, str, Network | None, Site]
+#: With the role, if it is not one of results: a parameter's gradient is another thing than what its line leaves otherwise.
+_Line = tuple[str, str, Network | None, Site, str]
 
 
 def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
@@ -54,7 +56,7 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
 
 def _line(tag: int) -> _Line:
     owner = TAGS[tag]
-    return owner.op, owner.layer, owner.network, owner.site
+    return owner.op, owner.layer, owner.network, owner.site, kind_of(owner.role)
 
 
 def _by_line(owned: Mapping[int, int]) -> dict[_Line, int]:

@@ -130,6 +130,11 @@ def held_by(holder: folds.Holder) -> str:
     return "graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else "you"
 
 
+def kind_of(role: str) -> str:
+    """What tells the buffers of a line apart: "" for results, else the role."""
+    return "" if role in MADE else role
+
+
 def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | None,
            who: Who | None) -> tuple[Grown, ...]:
     runs: dict[int, Launch] = {}
@@ -138,12 +143,12 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
             # The first is the op's own: later ones are its gradient's, in a backward that retains the graph.
             runs.setdefault(r.node, r)
     new = {r.serial for r in records[start:] if isinstance(r, Alloc)}
-    alive: dict[tuple[str, str, Site, str], list[folds.Holder]] = {}
+    alive: dict[tuple[str, str, Site, str, str], list[folds.Holder]] = {}
     for holder in folds.live_at(records, len(records) - 1):
         tag = holder.tag
-        alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder)), []).append(holder)
+        alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder), kind_of(holder.role)), []).append(holder)
     found = []
-    for (op, layer, _, held), holders in alive.items():
+    for (op, layer, _, held, _), holders in alive.items():
         if gained is None:
             # Other roles count where the step has added to what a line had allocated before.
             added = len({h.serial in new for h in holders}) == 2

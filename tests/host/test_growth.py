@@ -209,3 +209,18 @@ def test_a_step_can_be_told_to_name_no_holders() -> None:
         with step:
             kept.append(gradcore.ones(1000))
     assert step.report.growth is not None and step.report.growth.grown[0].holder == ""
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_of_a_line_do_not_count_with_what_it_leaves(to_none: bool) -> None:
+    """What a hook keeps grows; the gradients that the same line makes are replaced at every step, or added to."""
+    net = gradcore.nn.Sequential(gradcore.nn.Linear(8, 64), gradcore.nn.ReLU(), gradcore.nn.Linear(64, 10))
+    seen: list[Any] = []
+    net[1].register_full_backward_hook(lambda module, given, arrived: seen.append(arrived[0]))
+    for _ in range(6):
+        with gradcore.step(device="cpu") as step:
+            net.zero_grad(set_to_none=to_none)
+            net(gradcore.ones(128, 8)).sum().backward()
+    growth = step.report.growth
+    assert growth is not None and growth.requested == 128 * 64 * 4
+    assert [(g.op, g.layer, g.count, g.allocated) for g in growth.grown] == [("linear_grad", "2", 6, 6 * 128 * 64 * 4)]
