@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,9 @@ from gradcore.memory.stack import install_namer
 
 #: The most references that lead from a name to a tensor, and the most objects that are followed at a time: each costs a look at
 #: every reference in the program.
-_DEPTH, _WIDTH = 10, 48
+_DEPTH, _WIDTH = 14, 48
+#: A way through the nodes of a graph, as to what an ``autograd.Function`` left on its ctx.
+_GRAPH = re.compile(r"(.*?)\.edge\[0\].*?( in .*)")
 #: Collections of a module, whose names are left out: ``net.0.weight``.
 _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 
@@ -52,7 +55,8 @@ def holders_of(ledger: Ledger, serials: Iterable[int]) -> dict[int, str]:
     # They would be found as holders.
     del values, found
     names = _named(targets)
-    shown = {serial: _apart(sorted({names[x] for x in over if x in names}, key=len)) for serial, over in chosen.items()}
+    shown = {serial: _apart(sorted({_GRAPH.sub(r"the graph of \1\2", names[x]) for x in over if x in names}, key=len))
+             for serial, over in chosen.items()}
     return {serial: ("the graph of " if serial in apart else "") + " and ".join(n) for serial, n in shown.items() if n}
 
 

@@ -223,15 +223,16 @@ def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
 
 
 def _kept(report: StepReport) -> Iterable[str]:
+    rows = [k for k in report.kept if k.role in ("output", "temporary")]
+    kept = sum({k.serial or -k.kept_at: k.allocated for k in rows if k.node}.values())
     if report.of == "snapshot":
         yield "A snapshot does not tell what was kept for backward."
-    elif report.residual_bytes > report.residual_bytes_returned == 0 and all(p.phase != "backward" for p in report.phases):
-        yield (f"Kept for backward: {report.residual_bytes:,} bytes, though this step ran no backward: under no_grad() nothing "
-               "is kept.")
+    elif kept and not report.residual_bytes_returned and all(p.phase != "backward" for p in report.phases):
+        yield (f"Kept for backward: {kept:,} bytes by a step without a backward, {report.residual_bytes:,} at its end: under "
+               "no_grad() nothing is kept.")
     else:
         yield (f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
                f"{report.residual_bytes_returned:,}.")
-    rows = [k for k in report.kept if k.role in ("output", "temporary")]
     yield from _kept_before([k for k in rows if not k.node])
     rows = [k for k in rows if k.node]
     shown = sorted(sorted(rows, key=lambda k: -k.allocated)[:_KEPT], key=lambda k: k.kept_at)

@@ -232,3 +232,20 @@ def test_an_error_names_holders_unless_nobody_reads_it() -> None:
     finally:
         gradcore.set_memory_limit(None)
     del error, quiet
+
+
+class Square(gradcore.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.x = x.clone()
+        FOUND["serial"] = ctx.x.storage.serial
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * 2 * ctx.x
+
+
+def test_what_a_function_left_on_its_ctx_is_held_by_the_graph() -> None:
+    FOUND["net"] = Owner(Square.apply(gradcore.ones(100, requires_grad=True)))
+    assert holder(FOUND["serial"]) == f"the graph of FOUND['net'].value in {__name__}"

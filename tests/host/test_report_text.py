@@ -243,7 +243,8 @@ def test_what_was_kept_is_listed_once_and_what_an_earlier_step_keeps_hides_none_
     text = str(step.report)
     first, *lines = text[text.index("Kept for backward"):].partition("\n\n")[0].splitlines()
     # 3 of 3,584 (inputs of 3,200) and of 6,656 (outputs of 6,400) from before, and one of each since.
-    assert first == "Kept for backward: 40,960 bytes, though this step ran no backward: under no_grad() nothing is kept."
+    assert first == (
+        "Kept for backward: 10,240 bytes by a step without a backward, 40,960 at its end: under no_grad() nothing is kept.")
     assert [line.rpartition(", ")[0] for line in lines[:2]] == [
         "  since before this step: 19,968 bytes in 3 results of relu in 1",
         "  since before this step: 10,752 bytes in 3 results of full in (root)"]
