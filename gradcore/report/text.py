@@ -139,8 +139,11 @@ def render(report: StepReport) -> str:
 def _tail(report: StepReport) -> Iterable[str]:
     pool = report.pool
     yield ""
-    yield (f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver; {pool.segments} segments, "
-           f"{format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}")
+    beyond = report.peak.reserved - report.peak.allocated
+    # A snapshot of another program may not have all segments.
+    more = f"; reserved beyond the peak: {format_bytes(beyond)}" if beyond >= 0 else ""
+    yield f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver{more}"
+    yield f"  at the end {pool.segments} segments, {format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}"
     if report.records and report.of != "snapshot":
         yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
                f"{report.records} records")

@@ -171,17 +171,17 @@ class _Part:
         self.args = tuple(self._held(a) for a in args)
         self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
         states, self.places = _draws([*args, *kwargs.values()]) if preserve else ([], [])
-        self.draws = [self._held(state) for state in states]
+        self.draws = [self._held(state, "the random state of checkpoint") for state in states]
         self.place = _Place()
         self.check = check
         self.context = context
         self.promises: list[Any] = []
         self.specs: list[Any] = []
 
-    def _held(self, argument: Any) -> Any:
+    def _held(self, argument: Any, name: str = "an argument of checkpoint") -> Any:
         if not isinstance(argument, Value):
             return argument
-        return keep(argument, argument.edge, None, self.number, "an argument of checkpoint"), argument.edge is not None
+        return keep(argument, argument.edge, None, self.number, name), argument.edge is not None
 
     @property
     def held(self) -> tuple[Any, ...]:

@@ -115,7 +115,8 @@ Live bytes have grown for 3 steps, typically by 1,234 requested bytes per step:
   add, model.py:3 in f, reads a result of the previous step: sum,
   model.py:3 in f. Did you mean loss.item() or detach()?
 
-Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
+Pool: 10 allocations, 7 served without the driver; reserved beyond the peak: 4.00 KiB
+  at the end 2 segments, 4.00 KiB cached, fragmentation 75.0%
 Graph: 3 nodes, 25.0% of the step's 4000.00 ms; 12 records
 Pinned host memory: 1,000 bytes live, at most 2,000 in this step; 3,000 held by its pool
 Driver (NVML, this process):
@@ -161,7 +162,8 @@ Device memory of one step on cuda:1: peak 4.00 KiB
 
 Live bytes have grown for 3 steps, typically by 1,234 requested bytes per step.
 
-Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
+Pool: 10 allocations, 7 served without the driver; reserved beyond the peak: 4.00 KiB
+  at the end 2 segments, 4.00 KiB cached, fragmentation 75.0%
 Driver (none):
   N/A bytes used = context N/A + segments 8,192 + libraries 0 + remainder N/A"""
 
