@@ -62,9 +62,9 @@ def unnamed() -> Iterator[None]:
         _namer = before
 
 
-def explain_live(ledger: Ledger) -> list[str]:
-    """Lines that name the largest holders of a device's memory, ten at most, and what in the program holds the first buffer of
-    each."""
+def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
+    """Lines that name the largest holders of a device's memory, ten at most; if ``named``, with what in the program holds the
+    first buffer of each."""
     held: Counter[str] = Counter()
     first: dict[str, int] = {}
     live = ledger.live.values()
@@ -79,7 +79,7 @@ def explain_live(ledger: Ledger) -> list[str]:
     largest = held.most_common(10)
     if not largest:
         return ["Nothing is live."]
-    names = {} if _namer is None else _namer(ledger, [first[line] for line, _ in largest])
+    names = {} if _namer is None or not named else _namer(ledger, [first[line] for line, _ in largest])
     lines = [f"The {len(largest)} largest holders:"]
     for line, nbytes in largest:
         lines.append(f"  {nbytes:>15,} bytes  {line}")
@@ -91,6 +91,11 @@ def explain_live(ledger: Ledger) -> list[str]:
 def explain(ledger: Ledger, error: OutOfMemory) -> str:
     """The text of an out-of-memory error: what was asked for, what there is, and who holds it."""
     limit = "none" if error.limit is None else f"{error.limit:,}"
+    try:
+        live = explain_live(ledger)
+    except Exception:
+        # The search meets any object of the program, and there may be little memory on the host. The error is what matters.
+        live = explain_live(ledger, named=False)
     return "\n".join([
         f"out of memory: cannot allocate {error.asked:,} bytes for {error.by}; {error.live:,} are live, {error.cached:,} "
-        f"cached (largest free block {error.largest_free:,}), limit {limit}. {error}", *explain_live(ledger)])
+        f"cached (largest free block {error.largest_free:,}), limit {limit}. {error}", *live])

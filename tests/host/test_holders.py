@@ -17,6 +17,7 @@ from gradcore._holders import holders_of
 from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
 from gradcore.events import TAGS
+from gradcore.memory import stack
 from gradcore.memory.stack import unnamed
 
 CPU = get_device("cpu")
@@ -217,7 +218,7 @@ def test_the_search_holds_nothing_and_changes_nothing() -> None:
     assert holder(-1) == ""
 
 
-def test_an_error_names_holders_unless_nobody_reads_it() -> None:
+def test_an_error_names_holders_unless_nobody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gradcore.empty_cache()
     FOUND["batches"] = [gradcore.ones(1 << 20)]
     gradcore.set_memory_limit(gradcore.memory_reserved())
@@ -229,9 +230,14 @@ def test_an_error_names_holders_unless_nobody_reads_it() -> None:
         with unnamed(), pytest.raises(gradcore.OutOfMemory) as quiet:
             gradcore.ones(1 << 24)
         assert name not in str(quiet.value) and "4,194,304 bytes  output of full" in str(quiet.value)
+        # A search that fails leaves the error as it is.
+        monkeypatch.setattr(stack, "_namer", lambda ledger, serials: 1 / 0)
+        with pytest.raises(gradcore.OutOfMemory) as plain:
+            gradcore.ones(1 << 24)
+        assert str(plain.value).splitlines()[1:] == str(quiet.value).splitlines()[1:]
     finally:
         gradcore.set_memory_limit(None)
-    del error, quiet
+    del error, quiet, plain
 
 
 class Square(gradcore.autograd.Function):
