@@ -12,7 +12,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import CellType, FrameType, GeneratorType, ModuleType
+from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from gradcore.devices.device import Device
@@ -219,8 +219,13 @@ def _parts(holder: Any, ids: set[int]) -> Iterator[tuple[int, str]]:
         pairs = list(_locals_of(holder))
     elif kind is GeneratorType:
         pairs = list(_locals_of(holder.gi_frame)) if holder.gi_frame is not None else []
+    elif issubclass(kind, type):
+        # The dict behind the view that a class shows.
+        pairs = [(".__dict__", v) for v in gc.get_referents(holder) if type(v) is dict]
     else:
         pairs = list(_attributes(holder))
+        if kind is FunctionType:
+            pairs += (".__defaults__", holder.__defaults__), (".__kwdefaults__", holder.__kwdefaults__)
     known = {id(v) for _, v in pairs}
     yield from ((id(v), how) for how, v in pairs if id(v) in ids)
     # An object of C, or one that hides what it has.

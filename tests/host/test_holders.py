@@ -62,6 +62,22 @@ class Hidden(Owner):
         raise RuntimeError(name)
 
 
+def by_default(x: Any) -> Any:
+    def call(a: Any = x) -> None:
+        pass
+
+    del x
+    return call
+
+
+def by_keyword(x: Any) -> Any:
+    def call(*, a: Any = x) -> None:
+        pass
+
+    del x
+    return call
+
+
 def slotted(x: Any) -> Any:
     made = Slotted()
     made.value = x
@@ -73,7 +89,8 @@ def slotted(x: Any) -> Any:
     (lambda x: {"a": [x]}, "['a'][0]"), (lambda x: {3: x}, "[3]"), (lambda x: {(1, 2): x}, "[...]"),
     (lambda x: {x: 1}, ".keys()[0]"),
     (lambda x: Owner([x]), ".value[0]"), (lambda x: Hidden(x), ".value"), (slotted, ".value"), (lambda x: {x}, ""),
-    (lambda x: x[:10], "")],
+    (lambda x: x[:10], ""), (by_default, ".__defaults__[0]"),
+    (by_keyword, ".__kwdefaults__['a']")],
     ids=lambda x: x if isinstance(x, str) else None)
 def test_a_global_leads_to_it(wrap: Callable[[Any], Any], path: str) -> None:
     x = fresh()
@@ -81,6 +98,15 @@ def test_a_global_leads_to_it(wrap: Callable[[Any], Any], path: str) -> None:
     FOUND["here"] = wrap(x)
     del x
     assert holder(serial) == f"FOUND['here']{path} in {__name__}"
+
+
+def test_an_attribute_of_a_class() -> None:
+    made = FOUND["class"] = type("Made", (), {"store": [fresh()]})
+    serial = made.store[0].storage.serial  # type: ignore[attr-defined]
+    del made
+    assert holder(serial) == f"FOUND['class'].store[0] in {__name__}"
+    # A class is part of a cycle.
+    FOUND["class"].store.clear()
 
 
 def test_parts_of_a_network_have_the_names_of_its_layers() -> None:
