@@ -97,7 +97,8 @@ def _run(named: Named) -> dict[str, Any]:
 
 def _recording(step: int, recording: Recording) -> dict[str, Any]:
     report = recording.report.to_dict()
-    for row in (report["peak"], *report["top"], *report["kept"], *report["left"]):
+    grown = report["growth"]["grown"] if report["growth"] else ()
+    for row in (report["peak"], *report["top"], *report["kept"], *report["left"], *grown):
         row["line"] = short_path(row["line"])
     report["by_line"] = by_short_line(recording.report)
     if not recording.records:

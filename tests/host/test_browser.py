@@ -313,3 +313,23 @@ def test_the_picture_in_the_readme(browser: Any, tmp_path: Path) -> None:
     opened.page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1100, "height": bottom}, full_page=True)
     assert picture.stat().st_size > 50_000 and opened.complaints == []
     opened.context.close()
+
+
+def test_growth_says_what_it_is_and_who_holds_it(browser: Any, tmp_path: Path) -> None:
+    kept = []
+    for _ in range(5):
+        with gradcore.step(device="cpu") as step:
+            kept.append(gradcore.ones(1000))
+    path = tmp_path / "grows.html"
+    step.recording.save_html(path)
+    opened = Opened(browser, path)
+    growth = step.report.growth
+    assert growth is not None
+    (line,) = (g.line for g in growth.grown)
+    assert opened.page.inner_text("#warning") == (
+        "Live bytes have grown for 4 steps, typically by 4,000 requested bytes per step. Most of it: 20,480 bytes in 5 of "
+        f"full, {short_path(line)}, held by kept[0] in test_growth_says_what_it_is_and_who_holds_it().")
+    assert opened.complaints == []
+    opened.context.close()
+    # The browser's calls leave frames in a cycle.
+    kept.clear()

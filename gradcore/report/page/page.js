@@ -49,11 +49,17 @@ function show(run, recording) {
   }
 }
 
+// What has gained most over the steps, and what holds it.
+function gained({ op, line, count: results, allocated, holder }) {
+  return `Most of it: ${count(allocated)} bytes in ${count(results)} of ${op}, ${line}${holder && `, held by ${holder}`}. `;
+}
+
 function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
   const grown = growth
-    ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes per step. `
+    ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes per step. ` +
+      growth.grown.slice(0, 1).map(gained).join("")
     : "";
   const left = graph ? `Still live, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
   const alone = report.exported.filter((shown) => shown.alone);
