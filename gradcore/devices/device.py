@@ -277,6 +277,10 @@ class Device:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # There is one of each in a process, so a copy of a module that knows its device knows the same one.
+        return get_device, (self.name,)
+
 
 # -- the devices of this process ---------------------------------------------------------------------------------------
 

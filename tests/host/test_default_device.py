@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from typing import Any
 
@@ -109,3 +111,15 @@ def test_device_is_a_class_whose_instances_are_devices(torch: Any) -> None:
         for missing in (lambda t=t: t.zeros(1, device=t.device("cuda", 7)), lambda t=t: t.zeros(1, device=t.device(7))):
             with pytest.raises((RuntimeError, AssertionError)):
                 missing()
+
+
+def test_a_copy_of_a_device_is_the_device() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.device = gradcore.device("cpu")
+
+    for name in ("cpu", "meta"):
+        d = gradcore.device(name)
+        assert copy.deepcopy(d) is d and copy.copy(d) is d and pickle.loads(pickle.dumps(d)) is d
+    assert copy.deepcopy(Placed()).device is gradcore.device("cpu")
