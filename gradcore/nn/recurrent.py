@@ -19,6 +19,16 @@ from gradcore.ops.linalg import linear
 Tensor = Any
 
 
+def _need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...]) -> None:
+    """Raise an error for initial states that are not ``tensors`` tensors of ``shape``."""
+    if not isinstance(hx, (tuple, list)) or len(hx) != tensors:
+        given = f"a {type(hx).__name__}" + (f" of {len(hx)}" if isinstance(hx, (tuple, list)) else "")
+        raise TypeError(f"{type(module).__name__}: the initial state must be a pair of tensors (h, c), but got {given}")
+    for name, h in zip(("h", "c"), hx, strict=False):
+        if h.spec.shape != shape:
+            raise SpecError(f"{type(module).__name__}: Expected hidden size {shape}, got {list(h.spec.shape)} for {name}")
+
+
 def _fill(module: Module, hidden_size: int) -> None:
     """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
     bound = 1 / math.sqrt(hidden_size) if hidden_size > 0 else 0
@@ -75,14 +85,9 @@ class RNNBase(Module):
 
     def _start(self, hx: State | None, x: Tensor, batch: int) -> list[State]:
         """The initial state of every layer and direction."""
-        count = len(self._all_weights)
-        shape = (count, batch, self.hidden_size)
         if hx is None:
             nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
-            return [(nothing,) * self._tensors] * count
-        for h in hx:
-            if h.spec.shape != shape:
-                raise SpecError(f"Expected hidden size {shape}, got {list(h.spec.shape)}")
+            return [(nothing,) * self._tensors] * len(self._all_weights)
         columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
         return list(zip(*columns, strict=True))
 
@@ -100,6 +105,9 @@ class RNNBase(Module):
         x = unsqueeze(input, 1) if lone else transpose(input, 0, 1) if self.batch_first else input
         if not x.spec.shape[0]:
             raise SpecError("Expected sequence length to be larger than 0 in RNN")
+        if hx is not None:
+            batch = () if lone else (x.spec.shape[1],)
+            _need_states(self, hx, self._tensors, (len(self._all_weights), *batch, self.hidden_size))
         x, last = self._through(x, None, hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx))
         if lone:
             return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
@@ -107,6 +115,8 @@ class RNNBase(Module):
 
     def _run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
         self._need_width(input.data)
+        if hx is not None:
+            _need_states(self, hx, self._tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size))
         if hx is not None and input.sorted_indices is not None:
             hx = tuple(index_select(h, 1, input.sorted_indices) for h in hx)
         out, last = self._through(input.data, input.runs(), hx)
@@ -118,14 +128,15 @@ class RNNBase(Module):
         """Run all layers along [L, N, in], or along packed sequences [total steps, in] with their ``runs``."""
         states = self._start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
         ends: list[State] = []
-        directions = 1 + self.bidirectional
+        directions, given = 1 + self.bidirectional, 4 if self.bias else 2
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
                 x = F.dropout(x, self.dropout)
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
-                weights = [self.__dict__["_parameters"].get(name) for name in self._all_weights[k]]
+                # By attribute: weight normalisation and parametrizations compute some in the place of parameters.
+                weights = [getattr(self, name) if i < given else None for i, name in enumerate(self._all_weights[k])]
                 if runs is None:
                     out, end = run(self.mode, x, states[k], weights, bool(direction))
                 else:
@@ -230,6 +241,7 @@ class RNNCellBase(Module):
         if hx is None:
             state = (zeros(x.spec.shape[0], self.hidden_size, dtype=x.spec.dtype, device=x.storage.device),) * self._tensors
         else:
+            _need_states(self, hx, self._tensors, (*input.spec.shape[:-1], self.hidden_size))
             state = tuple(unsqueeze(h, 0) for h in hx) if lone else hx
         state = self._step(state, linear(x, self.weight_ih, self.bias_ih), self.weight_hh, self.bias_hh)
         return tuple(squeeze(h, 0) for h in state) if lone else state

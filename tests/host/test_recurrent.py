@@ -148,3 +148,55 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: nn.GRUCell(4, 5)(x), ValueError, "GRUCell: Expected input to be 1D or 2D, got 3D instead")):
         with raises(kind, text):
             call()
+
+
+def weight_normed(library: Any, net: Any) -> Any:
+    return library.nn.utils.weight_norm(net, "weight_hh_l0")
+
+
+def doubled(library: Any, net: Any) -> Any:
+    class Double(library.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x * 2
+
+    for name in ("weight_ih_l0", "bias_hh_l1"):
+        library.nn.utils.parametrize.register_parametrization(net, name, Double())
+    return net
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+@pytest.mark.parametrize("change", [weight_normed, doubled])
+@pytest.mark.parametrize("packed", [False, True])
+def test_weights_that_are_computed_are_torchs(change: Any, packed: bool, torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        net = library.nn.LSTM(3, 4, 2)
+        rng = np.random.default_rng(0)
+        with library.no_grad():
+            for p in net.parameters():
+                p.copy_(library.tensor(rng.normal(size=tuple(p.shape)).astype(np.float32) / 3))
+        change(library, net)
+        x = library.tensor(rng.normal(size=(5, 2, 3)).astype(np.float32))
+        y, (h, c) = net(library.nn.utils.rnn.pack_padded_sequence(x, [5, 3]) if packed else x)
+        y = y.data if packed else y
+        (y.sum() + c.sum()).backward()
+        found.append([y.detach(), h.detach(), c.detach(), *(p.grad for _, p in sorted(net.named_parameters()))])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_initial_states_that_do_not_fit_are_named_as_they_were_given() -> None:
+    lstm, x, h = nn.LSTM(3, 4, 2), gradcore.ones(5, 2, 3), gradcore.ones(2, 2, 4)
+    for call, kind, text in (
+            (lambda: lstm(x, (h, h[:1])), RuntimeError, "LSTM: Expected hidden size (2, 2, 4), got [1, 2, 4] for c"),
+            (lambda: lstm(x[:, 0], (h, h)), RuntimeError, "LSTM: Expected hidden size (2, 4), got [2, 2, 4] for h"),
+            (lambda: lstm(x, h), TypeError, "LSTM: the initial state must be a pair of tensors (h, c), but got a Tensor"),
+            (lambda: lstm(x, (h,)), TypeError, "LSTM: the initial state must be a pair of tensors (h, c), but got a tuple of 1"),
+            # A batch of one would be broadcast.
+            (lambda: nn.GRUCell(3, 4)(x[0], h[0, :1]), RuntimeError,
+             "GRUCell: Expected hidden size (2, 4), got [1, 4] for h"),
+            (lambda: nn.LSTMCell(3, 4)(x[0], (h[0], h[0, 0])), RuntimeError,
+             "LSTMCell: Expected hidden size (2, 4), got [4] for c")):
+        with raises(kind, text):
+            call()
