@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,10 +21,13 @@ def functional_call(module: Any, parameter_and_buffer_dicts: Mapping[str, Any] |
     The module is restored afterwards. Gradients flow through the tensors, so that, for example, an update of the weights can be
     differentiated. A tensor with several names is replaced under all of them, unless ``tie_weights`` is False. ``args`` is a
     tuple, or one argument. Raises AttributeError for a path whose module does not exist, and with ``strict`` RuntimeError for
-    missing or unexpected names, which are ignored otherwise.
+    missing or unexpected names, which are ignored otherwise. Raises ValueError for different tensors in place of one.
     """
     given: dict[str, Any] = {}
     several = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else parameter_and_buffer_dicts
+    if not isinstance(several, Sequence) or not all(isinstance(part, Mapping) for part in several):
+        raise ValueError("functional_call: expected a dict of tensors by name, or a list or tuple of such dicts, but got "
+                         f"{type(several).__name__}")
     for part in several:
         if twice := sorted(given.keys() & part.keys()):
             raise ValueError(f"{', '.join(map(repr, twice))} appear in several of the dictionaries; this is not allowed")
@@ -46,12 +50,18 @@ def _check(module: Any, given: Mapping[str, Any]) -> None:
 @contextmanager
 def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[None]:
     places: dict[tuple[int, str], tuple[Any, str, str, Any]] = {}
+    names: dict[int, tuple[str, Any]] = {}
     for name, tensor in given.items():
         path, _, last = name.rpartition(".")
         owner = module.get_submodule(path)
         for kind in _KINDS:
             if last in owner.__dict__[kind]:
                 places[id(owner), last] = (owner, kind, last, tensor)
+                own = owner.__dict__[kind][last]
+                first, other = names.setdefault(id(own), (name, tensor))
+                if tied and own is not None and other is not tensor:
+                    raise ValueError(f"functional_call: {first!r} and {name!r} are one tensor of the module, but are given "
+                                     "different ones: give one of the names, or pass tie_weights=False")
     if tied:
         by_id = {id(getattr(owner, last)): tensor for owner, _, last, tensor in places.values()}
         for owner in module.modules():
@@ -59,24 +69,24 @@ def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[Non
                 for last, old in owner.__dict__[kind].items():
                     if old is not None and id(old) in by_id:
                         places.setdefault((id(owner), last), (owner, kind, last, by_id[id(old)]))
-    before = [(owner, kind, last, getattr(owner, last)) for owner, kind, last, _ in places.values()]
+    before = [getattr(owner, last) for owner, _, last, _ in places.values()]
     # The layers' own parameters are named before others take their places.
     paths.tree_of(module)
-    for (_, kind, last, tensor), (*_, own) in zip(places.values(), before, strict=True):
+    for (_, kind, last, tensor), own in zip(places.values(), before, strict=True):
         if kind == "_parameters" and own is not None and isinstance(tensor, Value):
             paths.stand_in(tensor, own, last)
+    # Not by attribute assignment, which accepts only a Parameter in the place of one; and each way in one call, in the middle
+    # of which no interrupt comes.
+    where = [(owner.__dict__[kind], owner.__dict__, last) for owner, kind, last, _ in places.values()]
+    tables = [table for both in where for table in both[:2]]
+    keys = [last for *_, last in where for _ in range(2)]
+    there = map(dict.__setitem__, tables, keys, [tensor for *_, tensor in places.values() for _ in range(2)])
+    back = map(dict.__setitem__, tables, keys, [own for own in before for _ in range(2)])
     try:
-        for place in places.values():
-            _put(*place)
+        deque(there, 0)
         yield
     finally:
-        for place in before:
-            _put(*place)
-
-
-def _put(owner: Any, kind: str, name: str, tensor: Any) -> None:
-    # Not by attribute assignment, which accepts only a Parameter in the place of one.
-    owner.__dict__[kind][name] = owner.__dict__[name] = tensor
+        deque(back, 0)
 
 
 def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

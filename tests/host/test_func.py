@@ -12,6 +12,7 @@ from gradcore import nn
 from gradcore.events import TAGS, Tag
 from gradcore.func import functional_call
 from tests.conftest import raises
+from tests.meta.test_interrupts import at_every_moment
 
 
 @pytest.mark.oracle
@@ -122,3 +123,22 @@ def test_layers_keep_their_parameters_names_while_others_stand_in() -> None:
     for name, p in own.items():
         state = optimizer.state[p]["momentum_buffer"]
         assert {(tag_of(t).layer, tag_of(t).network) for t in (p, p.grad, state)} == {(name[0], tag_of(net[0].weight).network)}
+
+
+def test_different_tensors_for_one_are_refused() -> None:
+    net, x = Tied(), gradcore.tensor([0, 2])
+    mine, other = gradcore.ones(3, 2), gradcore.zeros(3, 2)
+    with raises(ValueError, "functional_call: 'into.weight' and 'out.weight' are one tensor of the module"):
+        functional_call(net, {"into.weight": mine, "out.weight": other}, x)
+    functional_call(net, {"into.weight": mine, "out.weight": mine}, x)
+    functional_call(net, {"into.weight": mine, "out.weight": other}, x, tie_weights=False)
+    with raises(ValueError, "expected a dict of tensors by name, or a list or tuple of such dicts, but got int"):
+        functional_call(net, 3, x)  # type: ignore[arg-type]
+
+
+def test_an_interrupt_leaves_the_module_its_own() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+    own = dict(net.named_parameters())
+    given, x = {name: p.detach() * 2 for name, p in own.items()}, gradcore.ones(3, 2)
+    for moment in at_every_moment(lambda: functional_call(net, given, x), "/gradcore/func/"):
+        assert all(net.get_parameter(name) is p is getattr(net[int(name[0])], name[2:]) for name, p in own.items()), moment
