@@ -22,8 +22,8 @@ def with_gradients(library: Any, scale: float = 1.0) -> list[Any]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("norm", [2.0, 1.0, 3.0, float("inf")])
-@pytest.mark.parametrize("scale", [1.0, 1e-3])
+@pytest.mark.parametrize("norm", [2.0, 1.0, 3.0, 0.5, 0.0, -1.0, float("inf")])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 0.0])
 def test_clipping_is_pytorchs(torch: Any, norm: float, scale: float) -> None:
     found = []
     for library in (gradcore, torch):

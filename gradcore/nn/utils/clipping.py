@@ -53,9 +53,12 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
         parts = [_power_sum(t.to(dtype=wide) if t.spec.dtype.itemsize < 4 else t, p) for t in tensors]
     parts = [part.to(device=device, dtype=wide) for part in parts]
     total, *others = parts
-    if others:
+    if not p:
+        # As in PyTorch, the norm of the tensors' norms: how many are not all 0.
+        total = functional.sum(functional.stack(parts).ne(0).to(dtype=wide))
+    elif others:
         total = _extreme(functional.stack(parts), p) if math.isinf(p) else functional.sum(functional.stack(parts))
-    if not math.isinf(p):
+    if p and not math.isinf(p):
         total = elementwise.sqrt(total) if p == 2 else elementwise.pow(total, 1 / p)
     total = total.to(dtype=dtype)
     if error_if_nonfinite and not math.isfinite(total.item()):
@@ -66,10 +69,12 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
 
 
 def _power_sum(x: Tensor, p: float) -> Tensor:
-    """The sum of |x|^p, or for an infinite p the largest |x|, or the smallest."""
+    """The sum of |x|^p, for an infinite p the largest |x|, or the smallest, and for 0 one that is 0 if all elements are."""
     if not x.spec.numel:
         return functional.zeros((), dtype=x.spec.dtype, device=x.storage.device)
     size = elementwise.abs(x)
+    if not p:
+        return functional.amax(size)
     return _extreme(size, p) if math.isinf(p) else functional.sum(elementwise.pow(size, p))
 
 
