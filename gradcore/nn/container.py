@@ -74,6 +74,9 @@ class _Numbered(Module):
         return module
 
     def insert(self, index: int, module: Module) -> Any:
+        # Refused before the others lose their places.
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(_no_module(module))
         modules = list(self._modules.values())
         modules.insert(index, module)
         self._renumber(modules)
@@ -113,6 +116,12 @@ class Sequential(_Numbered):
         for name, module in items:
             self.add_module(name, module)
         return self
+
+    def insert(self, index: int, module: Module) -> Any:
+        """Insert a module before another, or at the end. Raises IndexError for a position that there is not."""
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"Index out of range: {index}, expected one from {-len(self)} to {len(self)}")
+        return super().insert(index, module)
 
     def forward(self, input: Any) -> Any:
         for module in self.__dict__["_modules"].values():

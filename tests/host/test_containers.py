@@ -76,3 +76,23 @@ def test_what_lists_and_dicts_of_parameters_refuse() -> None:
     for name, text in (("a.b", 'contain ".", got: a.b'), ("", "be empty string")):
         with raises(KeyError, text):
             gradcore.nn.ParameterDict({name: gradcore.ones(1)})
+
+
+def test_what_cannot_be_inserted_leaves_the_others_in_place() -> None:
+    net = gradcore.nn.Sequential(gradcore.nn.ReLU(), gradcore.nn.Tanh())
+    with raises(IndexError, "Index out of range: 3, expected one from -2 to 2"):
+        net.insert(3, gradcore.nn.ReLU())
+    with raises(TypeError, "int"):
+        net.insert(0, 3)  # type: ignore[arg-type]
+    assert [type(m).__name__ for m in net] == ["ReLU", "Tanh"]
+    modules = gradcore.nn.ModuleList(net)
+    with raises(TypeError, "int"):
+        modules.insert(1, 3)  # type: ignore[arg-type]
+    assert [type(m).__name__ for m in modules] == ["ReLU", "Tanh"]
+
+
+def test_sizes_to_unflatten_are_ints() -> None:
+    with raises(TypeError, "unflattened_size must be tuple of ints, but found element of type float at pos 1"):
+        gradcore.nn.Unflatten(1, (2, 2.5))  # type: ignore[arg-type]
+    with raises(TypeError, "unflattened_size must be a tuple of ints, but found type int"):
+        gradcore.nn.Unflatten(1, 3)  # type: ignore[arg-type]
