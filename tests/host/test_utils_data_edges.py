@@ -181,3 +181,14 @@ def test_options_are_what_they_were_made_with() -> None:
         data.DataLoader(Doubled(), persistent_workers=True)
     with raises(ValueError, "prefetch_factor option could only be specified with workers"):
         data.DataLoader(Doubled(), prefetch_factor=2)
+
+
+def test_samplers_refuse_what_they_could_not_do() -> None:
+    with raises(ValueError, "drop_last should be a boolean value, but got drop_last=3"):
+        data.BatchSampler(range(4), 2, 3)  # type: ignore[arg-type]
+    with raises(TypeError, "replacement should be a boolean value, but got replacement=5"):
+        data.RandomSampler(Doubled(), 5)  # type: ignore[arg-type]
+    with raises(ValueError, "replacement should be a boolean value, but got replacement=5"):
+        data.WeightedRandomSampler([1.0, 2.0], 2, 5)  # type: ignore[arg-type]
+    with raises(ValueError, "num_samples=2 samples cannot be drawn without replacement, since 1 of 2 weights are above 0"):
+        data.WeightedRandomSampler([1.0, 0.0], 2, replacement=False)

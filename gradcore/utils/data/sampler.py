@@ -49,6 +49,8 @@ class RandomSampler(_Drawn):
     def __init__(self, data_source: Any, replacement: bool = False, num_samples: int | None = None,
                  generator: Generator | None = None) -> None:
         super().__init__(generator)
+        if not isinstance(replacement, bool):
+            raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
         if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
             raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
         self.data_source = data_source
@@ -100,6 +102,11 @@ class WeightedRandomSampler(_Drawn):
         self.weights = np.asarray(weights, np.float64)
         if self.weights.ndim != 1 or not (self.weights >= 0).all() or not self.weights.sum() > 0:
             raise ValueError(f"weights should be a 1d sequence of numbers above 0, but got shape {list(self.weights.shape)}")
+        if not isinstance(replacement, bool):
+            raise ValueError(f"replacement should be a boolean value, but got replacement={replacement}")
+        if not replacement and num_samples > np.count_nonzero(self.weights):
+            raise ValueError(f"num_samples={num_samples} samples cannot be drawn without replacement, since "
+                             f"{np.count_nonzero(self.weights)} of {len(self.weights)} weights are above 0")
         self.num_samples = num_samples
         self.replacement = replacement
 
@@ -125,6 +132,8 @@ class BatchSampler(Sampler[list[int]]):
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
             raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
+        if not isinstance(drop_last, bool):
+            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
