@@ -253,3 +253,18 @@ def test_volumes_that_do_not_fit_are_refused() -> None:
             (lambda: f.adaptive_max_pool1d(x, 2), RuntimeError, "Expected 2D or 3D tensor")):
         with raises(kind, text):
             call()
+
+
+def test_an_unsafe_parametrization_may_change_the_shape() -> None:
+    class Columns(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x[:, :2]
+
+    net = nn.Linear(3, 4)
+    with raises(ValueError, "it was [4, 3] and would be [4, 2]"):
+        parametrize.register_parametrization(net, "weight", Columns())
+    parametrize.register_parametrization(net, "weight", Columns(), unsafe=True)
+    assert net(gradcore.ones(5, 2)).shape == (5, 4)
+    parametrize.register_parametrization(net, "weight", nn.Identity())
+    parametrize.remove_parametrizations(net, "weight")
+    assert net.weight.shape == (4, 2)

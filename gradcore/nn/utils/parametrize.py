@@ -89,19 +89,20 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     return found is not None and (tensor_name is None or tensor_name in found)
 
 
-def register_parametrization(module: Any, tensor_name: str, parametrization: Any) -> Any:
+def register_parametrization(module: Any, tensor_name: str, parametrization: Any, *, unsafe: bool = False) -> Any:
     """Make ``module.tensor_name`` be ``parametrization(original)``, computed whenever it is read, and part of the graph.
 
     The parameter becomes ``module.parametrizations.tensor_name.original``, the same object, so an optimizer that holds it goes
     on with it. A ``right_inverse`` of the parametrization gives its new value, or a tuple of several originals instead of it. A
     further parametrization takes the result of the previous one, and leaves the original as it is. Raises ValueError if there
-    is no such parameter, and for a result of another shape.
+    is no such parameter, and unless ``unsafe`` for a result of another shape.
     """
     if is_parametrized(module, tensor_name):
         parts = module.parametrizations[tensor_name]
-        with no_grad():
-            value = parts()
-            _check(value.spec.shape, parametrization(value).spec.shape)
+        if not unsafe:
+            with no_grad():
+                value = parts()
+                _check(value.spec.shape, parametrization(value).spec.shape)
         parts.append(parametrization)
         return module
     value = module._parameters.get(tensor_name)
@@ -111,7 +112,8 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
         inverse = parametrization.right_inverse(value) if hasattr(parametrization, "right_inverse") else value
     several = inverse if isinstance(inverse, (tuple, list)) else None
     with no_grad():
-        _check(value.spec.shape, parametrization(*(several or [inverse])).spec.shape)
+        if not unsafe:
+            _check(value.spec.shape, parametrization(*(several or [inverse])).spec.shape)
         if several is None and inverse is not value:
             if inverse.spec.shape == value.spec.shape:
                 value.copy_(inverse)
