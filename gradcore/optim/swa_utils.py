@@ -144,16 +144,19 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
     if not momenta:
         return
     training = model.training
-    model.train()
-    for module in momenta:
-        module.reset_running_stats()
-        module.momentum = None
-    for batch in loader:
-        given = batch[0] if isinstance(batch, (list, tuple)) else batch
-        model(given if device is None else given.to(device))
-    for module, momentum in momenta.items():
-        module.momentum = momentum
-    model.train(training)
+    try:
+        model.train()
+        for module in momenta:
+            module.reset_running_stats()
+            module.momentum = None
+        for batch in loader:
+            given = batch[0] if isinstance(batch, (list, tuple)) else batch
+            model(given if device is None else given.to(device))
+    finally:
+        # Also after an error or an interrupt, since a momentum of None would change how the model is trained.
+        for module, momentum in momenta.items():
+            module.momentum = momentum
+        model.train(training)
 
 
 class SWALR(LRScheduler):

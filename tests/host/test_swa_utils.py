@@ -146,3 +146,10 @@ def test_errors_say_what_was_given() -> None:
             (lambda: swa_utils.SWALR(sgd, [0.1, 0.2]), "expected 1 values for swa_lr, got 2")):
         with raises(ValueError, text):
             make()
+
+
+def test_an_error_leaves_the_momenta_and_the_mode() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=0.3)).eval()
+    with raises(RuntimeError, "5"):
+        swa_utils.update_bn([gradcore.ones(4, 2), gradcore.ones(4, 5)], model)
+    assert model[1].momentum == 0.3 and not any(m.training for m in model.modules())
