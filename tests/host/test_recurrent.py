@@ -192,7 +192,8 @@ def test_initial_states_that_do_not_fit_are_named_as_they_were_given() -> None:
             (lambda: lstm(x, (h, h[:1])), RuntimeError, "LSTM: Expected hidden size (2, 2, 4), got [1, 2, 4] for c"),
             (lambda: lstm(x[:, 0], (h, h)), RuntimeError, "LSTM: Expected hidden size (2, 4), got [2, 2, 4] for h"),
             (lambda: lstm(x, h), TypeError, "LSTM: the initial state must be a pair of tensors (h, c), but got a Tensor"),
-            (lambda: lstm(x, (h,)), TypeError, "LSTM: the initial state must be a pair of tensors (h, c), but got a tuple of 1"),
+            (lambda: lstm(x, (h,)), TypeError,
+             "LSTM: the initial state must be a pair of tensors (h, c), but got a tuple of 1"),
             # A batch of one would be broadcast.
             (lambda: nn.GRUCell(3, 4)(x[0], h[0, :1]), RuntimeError,
              "GRUCell: Expected hidden size (2, 4), got [1, 4] for h"),
