@@ -267,7 +267,8 @@ class _Builder:
         if spec.dtype != dtype:
             spec = TensorSpec.of((storage.nbytes // dtype.itemsize,), dtype)
         array = storage.device.read(storage, spec)
-        self._hold(Operand(buffer, spec), self.graph.initializer(self.names[buffer], np.ascontiguousarray(array)))
+        # Not by ascontiguousarray, which gives a 0-d array a dimension.
+        self._hold(Operand(buffer, spec), self.graph.initializer(self.names[buffer], np.asarray(array, order="C")))
 
     def _value(self, x: Operand) -> Value:
         base = self._base(x.buffer, x.spec.dtype)

@@ -326,8 +326,9 @@ def _softshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
 
 @converts("threshold")
 def _threshold(g: Graph, out: TensorSpec, x: Value, threshold: Any, value: Any) -> Value:
-    above = g.pointwise("Greater", x, threshold, dtype=x.dtype, result=np.bool_)
-    return where(g, above, x, g.number(value, x.dtype))
+    # NaN is not replaced.
+    below = g.pointwise("LessOrEqual", x, threshold, dtype=x.dtype, result=np.bool_)
+    return where(g, below, g.number(value, x.dtype), x)
 
 
 @converts("elu")

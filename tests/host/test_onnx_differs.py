@@ -73,3 +73,20 @@ def test_windows_that_would_begin_in_the_padding(size: int, kernel: int, stride:
     x = gradcore.randn(2, 3, size, size)
     agrees(lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
     agrees(lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
+
+
+def test_scalars_that_a_model_holds_or_makes() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(gradcore.tensor(2.5))
+            self.register_buffer("shift", gradcore.tensor(-1.0))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale.exp() + self.shift, self.scale * 2, gradcore.maximum(x, gradcore.tensor(0.0))
+
+    agrees(Scaled(), gradcore.randn(3, 2))
+
+
+def test_a_threshold_lets_nan_pass() -> None:
+    agrees(lambda x: F.threshold(x, 0.1, 5.0), gradcore.tensor([float("nan"), 0.1, 0.2, -float("inf"), float("inf")]))
