@@ -52,10 +52,15 @@ class Shown:
             "version": 3, "shape": spec.shape, "typestr": spec.dtype.str, "data": (tensor.data_ptr(), False),
             "strides": tuple(s * step for s in spec.strides)}
         export = _asked(form)
+        key, at = id(self), id(storage)
         with _lock:
-            lease = _leases.setdefault(id(storage), _Lease(storage))
-            lease.shown[id(self)] = export
+            lease = _leases.get(at)
+            if lease is None:
+                lease = _Lease(storage)
+            # Without calls in between, so that no interrupt leaves a lease that nothing ends.
+            lease.shown[key] = export
             self._lease = lease
+            _leases[at] = lease
             _note(storage, export)
 
     def __del__(self) -> None:

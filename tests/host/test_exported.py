@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import json
 import os
@@ -28,6 +29,7 @@ from gradcore.report.recording import Recording
 from gradcore.testing.account import Account, DeviceMemory, held
 from tests.conftest import torch_or_skip
 from tests.host.browser import Opened
+from tests.meta.test_interrupts import at_every_moment
 
 HERE = Path(__file__)
 
@@ -269,3 +271,11 @@ def test_arrays_go_on_other_threads_and_at_the_end_of_the_process() -> None:
 def test_an_array_whose_making_was_interrupted_goes_without_a_word() -> None:
     interrupted = Shown.__new__(Shown)
     interrupted.__del__()
+
+
+def test_an_array_that_is_interrupted_while_it_is_made_keeps_no_bytes() -> None:
+    live, made = gradcore.memory_allocated(), []
+    for moment in at_every_moment(lambda: made.append(gradcore.ones(3).numpy()), "/gradcore/engine/exports.py"):
+        made.clear()
+        gc.collect()
+        assert gradcore.memory_allocated() == live, moment
