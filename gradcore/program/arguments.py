@@ -12,11 +12,9 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
-from gradcore.program.attributes import VALUES, attributes_of
-from gradcore.program.guards import MOST_INSIDE, buffer_of, has_buffer
 from gradcore.program.libraries import is_bound, is_opaque
 from gradcore.program.records import Record, Records
-from gradcore.program.unseen import LONG
+from gradcore.program.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer
 from gradcore.spec import TensorSpec
 from gradcore.trees import mapped
 

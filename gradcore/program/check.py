@@ -13,10 +13,10 @@ from gradcore.events import TAGS, Tag
 from gradcore.program.arguments import gradients_of, places, template_of
 from gradcore.program.differences import differences
 from gradcore.program.differentiable import Differentiable
-from gradcore.program.guards import same_array
 from gradcore.program.newness import New
 from gradcore.program.records import Records
 from gradcore.program.replay import Replay
+from gradcore.program.values import same_array
 from gradcore.spec import TensorSpec
 
 #: Largest difference that counts as rounding, relative to the largest absolute value of a tensor, by bytes of an element.

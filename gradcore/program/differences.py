@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.program.arguments import Output
-from gradcore.program.guards import equal, is_plain, same_array
 from gradcore.program.records import Record
+from gradcore.program.values import equal, is_plain, same_array
 
 
 def differences(name: str, ours: Any, eager: Any, outputs: list[Any]) -> Iterator[tuple[str, str, str]]:

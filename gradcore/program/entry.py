@@ -12,8 +12,7 @@ from weakref import ref
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.program.differentiable import Differentiable
-from gradcore.program.guard_terms import all_hold
-from gradcore.program.guards import Guard, same_object
+from gradcore.program.guards import Guard, all_hold, same_object
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.places import Place
 from gradcore.program.program import Operand

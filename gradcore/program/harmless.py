@@ -9,8 +9,8 @@ from typing import Any
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
 from gradcore.nn.module import Module
-from gradcore.program.guards import copied, equal, is_plain
 from gradcore.program.requiring import SETS_REQUIRES_GRAD
+from gradcore.program.values import copied, equal, is_plain
 
 SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined]

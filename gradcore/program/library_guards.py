@@ -15,7 +15,8 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Item, Namer, is_plain, same_memory
+from gradcore.program.guards import Item, Namer, same_memory
+from gradcore.program.values import is_plain
 
 
 class _Whole:

@@ -20,9 +20,10 @@ from typing import Any
 
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
-from gradcore.program.guards import Guard, Item, equal, identical, is_plain
+from gradcore.program.guards import Guard, Item, identical
 from gradcore.program.libraries import is_library
 from gradcore.program.passed import line_of, users_line
+from gradcore.program.values import equal, is_plain
 
 #: What NumPy and ``secrets`` call for a new seed.
 _TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__

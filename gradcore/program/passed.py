@@ -10,9 +10,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.engine.sites import is_inside
-from gradcore.program.guards import MOST_INSIDE
 from gradcore.program.libraries import is_library
 from gradcore.program.names import LOADS_CONSTANT
+from gradcore.program.values import MOST_INSIDE
 
 #: Methods of a module that go through it from its first part on in each call.
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",

@@ -20,25 +20,17 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.attributes import attributes_of
 from gradcore.program.guards import (
     GENERATORS,
-    MOST_INSIDE,
     Attributes,
     Cell,
-    Draws,
     Guard,
     Item,
-    Items,
-    Opaque,
-    Options,
-    buffer_of,
-    copied,
-    equal,
-    has_buffer,
+    Never,
+    Once,
+    draws_from,
     identical,
-    is_plain,
-    same_array,
+    items_of,
     same_buffer,
     same_bytes,
     same_entries,
@@ -52,7 +44,7 @@ from gradcore.program.libraries import is_bound, is_of_library, is_opaque, is_wh
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer
 from gradcore.program.names import Names, globals_of, imports_of
 from gradcore.program.passed import id_in
-from gradcore.program.unseen import LONG, Unseen
+from gradcore.program.values import LONG, MOST_INSIDE, attributes_of, buffer_of, copied, equal, has_buffer, is_plain, same_array
 
 #: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
@@ -130,24 +122,24 @@ class Reach:
         elif isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
             yield Guard(name, look, value.copy(), same_array), key
         elif isinstance(value, GENERATORS):
-            yield Draws(name, lambda: state_of(look()), state_of(value), equal), key
+            yield Once(name, lambda: state_of(look()), state_of(value), equal, draws_from(name)), key
         elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
             # An iterator does not show its state; code that refers to one is taken to draw from it.
-            yield Draws(name, object, None, identical), key
+            yield Never(draws_from(name)), key
         elif has_buffer(value):
             yield Guard(name, look, buffer_of(value), same_buffer), key
         elif isinstance(value, ref) and isinstance(value(), Value):
             # A guard would keep the tensor alive.
-            yield Draws(name, object, None, identical), key
+            yield Never(draws_from(name)), key
         elif isinstance(value, (MethodType, slice, range, np.dtype)):
             yield Guard(name, look, value, same_method), key
             if isinstance(value, MethodType) and isinstance(value.__self__, (*_DATA, *GENERATORS)):
                 yield from self._of_bound(name, look, value, key)
         elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
-            yield Items(name, look), (*key, "ids")
+            yield items_of(name, look), (*key, "ids")
             if len(value) > MOST_INSIDE:
-                yield Unseen(name, object, None, identical), (*key, "unseen")
+                yield _unseen(name), (*key, "unseen")
             elif self._enters(value):
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
@@ -157,10 +149,10 @@ class Reach:
             # Tensors as keys are compared by identity.
             yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
                          same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
-            yield Items(name, look), (*key, "ids")
+            yield items_of(name, look), (*key, "ids")
             if len(value) > MOST_INSIDE:
                 yield Guard(name, look, dict(value), same_entries), key
-                yield Unseen(name, object, None, identical), (*key, "unseen")
+                yield _unseen(name), (*key, "unseen")
             elif self._enters(value):
                 for k, item in value.items():
                     if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
@@ -171,9 +163,10 @@ class Reach:
         else:
             yield self._identity(name, look, value), key
             if isinstance(value, LONG):
-                yield Unseen(name, object, None, identical), (*key, "unseen")
+                yield _unseen(name), (*key, "unseen")
             if is_opaque(value):
-                yield Opaque(f"{name}, a {type(value).__name__}", object, None, identical), (*key, "opaque")
+                why = f"the function refers to {name}, a {type(value).__name__}, whose state no guard can see"
+                yield Never(why), (*key, "opaque")
             yield from self.of_object(value)
             if is_bound(value):
                 yield from self._of_bound(name, look, value, key)
@@ -181,7 +174,7 @@ class Reach:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
             if is_optimizer(value) and "param_groups" in self._names.read:
                 yield OptimizerGuard(value, True), (*key, "options")
-                yield Options(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
+                yield Once(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
 
     def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:
         """Guards for the object that a method is bound to: ``get = table.get``."""
@@ -245,16 +238,15 @@ class Reach:
 
     def _absent(self, owner: Any, asked: frozenset[str]) -> Found:
         """Guards that an object still lacks those attributes that it lacks, of which code asks whether there are any."""
-        own, kind = getattr(owner, "__dict__", {}), type(owner)
-        if isinstance(owner, type):
-            for name in sorted(n for n in asked if not hasattr(owner, n)):
-                yield (Guard(f"whether {owner.__name__} has {name}", lambda n=name: hasattr(owner, n),  # type: ignore[misc]
-                             False, identical), ("absent", id(owner), name))
-            return
-        for name in sorted(n for n in asked if n not in own and not hasattr(kind, n)):
-            yield (Guard(f"whether a {kind.__name__} has {name}",
-                         lambda n=name: n in own or hasattr(kind, n),  # type: ignore[misc]
-                         False, identical), ("absent", id(owner), name))
+        kind, own = (owner, {}) if isinstance(owner, type) else (type(owner), getattr(owner, "__dict__", {}))
+
+        def has(name: str) -> bool:
+            return name in own or hasattr(kind, name)
+
+        whose = "a " * (kind is not owner) + kind.__name__
+        for name in sorted(n for n in asked if not has(n)):
+            yield (Guard(f"whether {whose} has {name}", functools.partial(has, name), False, identical),
+                   ("absent", id(owner), name))
 
     def _of_class(self, owner: Any, names: Names) -> Found:
         """Guards for what an object, or a class, has from its class: data, slots included, and methods."""
@@ -343,6 +335,11 @@ def given(x: Any) -> Callable[[], Any]:
         return ref(x)
     except TypeError:
         return lambda: x
+
+
+def _unseen(name: str) -> Never:
+    return Never(f"it makes a tensor of Python numbers, and {name} has too many items to be compared: make the tensor outside",
+                 numbers=True)
 
 
 def _options(optimizer: Optimizer) -> list[Any]:

@@ -16,11 +16,12 @@ from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
-from gradcore.program.guards import Guard, equal, identical, same_bytes
+from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
 from gradcore.program.places import Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
 from gradcore.program.records import Records
+from gradcore.program.values import equal
 from gradcore.program.watch import Watcher
 
 

@@ -29,7 +29,7 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.asking import ASKS
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
-from gradcore.program.guards import GENERATORS, CodeGuard, Draws, Guard, Items, Options, is_plain
+from gradcore.program.guards import GENERATORS, CodeGuard, Guard, Never, Once
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, is_harmless
 from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
@@ -41,7 +41,7 @@ from gradcore.program.places import place_of
 from gradcore.program.reach import Found, Reach, given
 from gradcore.program.requiring import SETS_REQUIRES_GRAD, Requiring
 from gradcore.program.stored import Stored
-from gradcore.program.unseen import Unseen
+from gradcore.program.values import is_plain
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
@@ -263,7 +263,7 @@ class Watcher:
         def add(key: tuple[Any, ...], guard: Any) -> None:
             if place := place_of(key, self._carried):
                 self.reached.add(place)
-            elif not isinstance(guard, (Draws, Items, Options)):
+            elif not isinstance(guard, Once):
                 found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
@@ -323,7 +323,7 @@ class Watcher:
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
         return found or [*(guard.refusal() for guard in self.began.values()
-                           if not guard.holds() and (numbers or not isinstance(guard, Unseen))),
+                           if not guard.holds() and (numbers or not (isinstance(guard, Never) and guard.numbers))),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
 
 

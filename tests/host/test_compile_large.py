@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.engine.owners import MOST
 from gradcore.errors import TraceError
-from gradcore.program.guards import MOST
 from tests.conftest import raises
 
 COUNT = 2000

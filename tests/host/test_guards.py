@@ -14,20 +14,10 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
-from gradcore.program.guard_terms import all_hold
-from gradcore.program.guards import (
-    MOST,
-    Guard,
-    copied,
-    equal,
-    is_plain,
-    same_array,
-    same_bytes,
-    same_entries,
-    same_items,
-    same_method,
-)
+from gradcore.engine.owners import MOST
+from gradcore.program.guards import Guard, all_hold, same_bytes, same_entries, same_items, same_method
 from gradcore.program.library_guards import OptimizerGuard
+from gradcore.program.values import copied, equal, is_plain, same_array
 
 NAN = float("nan")
 SAME: list[tuple[Any, Any]] = [

@@ -1,0 +1,135 @@
+"""Values: what is compared by its value rather than by identity, and how; which attributes an object has beside its value."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from operator import is_
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import MOST
+
+#: Python's own types of values, of which an instance has no attributes.
+VALUES = frozenset((int, float, complex, bool, str, bytes, type(None), list, tuple, set, frozenset, dict))
+#: Types that are compared by value.
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
+#: What is compared only if it is not too long: a tensor that is made of Python numbers may have them out of a longer one.
+LONG = (list, tuple, deque, set, frozenset, dict, MappingProxyType, np.ndarray, bytearray, memoryview, array)
+#: The most items of a container that get a guard each, if they are not plain data.
+MOST_INSIDE = 1000
+#: The most characters of plain data in a reason.
+_LONGEST = 200
+
+
+def attributes_of(x: Any) -> Mapping[str, Any] | None:
+    """The attributes of an object, those in slots of its class included; None if it can have none.
+
+    A number, a list or an array of a class of the user's may have some beside its value.
+    """
+    own, slots = getattr(x, "__dict__", None), getattr(type(x), "__slots__", ())
+    if not slots:
+        return own
+    names = (slots,) if isinstance(slots, str) else slots
+    return (own or {}) | {n: getattr(x, n) for n in names if not n.startswith("__") and hasattr(x, n)}
+
+
+def is_plain(x: Any, depth: int = 4) -> bool:
+    """Is this a number, a string, None, or a container of these that is not too large? One with attributes is an object."""
+    if type(x) not in VALUES and not isinstance(x, Enum) and attributes_of(x):
+        return False
+    if isinstance(x, _PLAIN):
+        # A structured scalar can be written to.
+        return not isinstance(x, np.void)
+    if depth and isinstance(x, (list, tuple, set, frozenset, deque)) and len(x) <= MOST:
+        return all(is_plain(v, depth - 1) for v in x)
+    return bool(depth) and isinstance(x, dict) and len(x) <= MOST and all(
+        isinstance(k, _PLAIN) and is_plain(v, depth - 1) for k, v in x.items())
+
+
+def copied(x: Any) -> Any:
+    """A copy of plain data, of the same types, or itself if nothing in it can change; methods of subclasses are not called,
+    which may fail without their items."""
+    kind: Any = type(x)
+    if isinstance(x, dict):
+        base = OrderedDict if isinstance(x, OrderedDict) else dict
+        made = kind.__new__(kind)
+        for k, v in base.items(x):
+            base.__setitem__(made, k, copied(v))
+        return made
+    if isinstance(x, (tuple, frozenset)):
+        items = list(map(copied, x))
+        # One of a subclass may have attributes, and hold on to what they refer to.
+        return x if kind in (tuple, frozenset) and all(map(is_, items, x)) else (
+            tuple if isinstance(x, tuple) else frozenset).__new__(kind, items)
+    if isinstance(x, (list, deque, set)):
+        made = kind.__new__(kind)
+        for v in x:
+            set.add(made, v) if isinstance(x, set) else (list if isinstance(x, list) else deque).append(made, copied(v))
+        return made
+    return x
+
+
+def equal(now: Any, seen: Any) -> bool:
+    """Is plain data what it was? Mutable containers were copied when they were seen."""
+    if now is seen:
+        return True
+    # 1, 1.0 and True are equal, but ops treat them differently.
+    if type(now) is not type(seen):
+        return False
+    if isinstance(now, dict):
+        return len(now) == len(seen) and _all_equal(now, seen) and _all_equal(now.values(), seen.values())
+    if isinstance(now, (list, tuple, deque)):
+        return len(now) == len(seen) and _all_equal(now, seen)
+    if isinstance(now, (set, frozenset)):
+        # Their items have no order to be compared in, but 1 and 1.0 are written differently, as are 0.0 and -0.0.
+        return len(now) == len(seen) and ({*map(id, now)} == {*map(id, seen)} or {*map(repr, now)} == {*map(repr, seen)})
+    if not (now == seen or (now != now and seen != seen)):
+        return False
+    # 0.0 and -0.0 are equal too.
+    return not isinstance(now, (float, complex, np.floating)) or bool(now) or str(now) == str(seen)
+
+
+def _all_equal(now: Iterable[Any], seen: Iterable[Any]) -> bool:
+    # Only containers were copied, so their items mostly are the same objects, and comparing ids costs a twentieth.
+    return all(map(is_, now, seen)) or all(map(equal, now, seen))
+
+
+def difference(name: str, now: Any, seen: Any) -> str:
+    """A sentence with the present and the former value of plain data; of long containers, of the first item that differs."""
+    while len(repr(now)) > _LONGEST and type(now) is type(seen) and isinstance(now, (list, tuple, deque, dict)):
+        keys = list(now) if isinstance(now, dict) else range(len(now))
+        others = list(seen) if isinstance(seen, dict) else range(len(seen))
+        key = next((k for k in keys if not equal(now[k], seen[k])), None) if keys == others else None
+        if key is None:
+            break
+        name, now, seen = f"{name}[{key!r}]", now[key], seen[key]
+    return f"{name} is {_brief(now)} and was {_brief(seen)}"
+
+
+def _brief(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def same_array(now: Any, seen: Any) -> bool:
+    return (isinstance(now, np.ndarray) and now.dtype == seen.dtype and now.shape == seen.shape
+            and now.tobytes() == seen.tobytes())
+
+
+def buffer_of(x: Any) -> tuple[str, bytes]:
+    """The format and the bytes of a bytearray or an array."""
+    view = memoryview(x)
+    return view.format, view.tobytes()
+
+
+def has_buffer(x: Any) -> bool:
+    """Does an object other than a NumPy array show its bytes, as a bytearray or a number of ctypes does, and are they few?"""
+    try:
+        return not isinstance(x, np.ndarray) and memoryview(x).nbytes <= 8 * MOST
+    except (TypeError, ValueError, BufferError):
+        return False
