@@ -7,15 +7,19 @@ a result: each call reads what is there when it begins, and puts its own there w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterator
+from types import CodeType
 from typing import Any
 
 from gradcore.engine.value import Value
 from gradcore.nn.parameter import Parameter
-from gradcore.program.places import Place
+from gradcore.program.assignments import Assignment
+from gradcore.program.called import Of
+from gradcore.program.places import Place, places_of
 
 #: How many traces with a place may fail.
 _MOST_FAILURES = 3
+_CONSTRUCTORS = frozenset(("__init__", "__post_init__"))
 
 
 class Carried:
@@ -57,6 +61,41 @@ class Carried:
         dropped = [place for place in tried if not good and self._failed[place.key] >= _MOST_FAILURES]
         self.places = [place for place in self.places if place not in dropped]
         self._tried = [place for place in self._tried if place not in (tried if good else dropped)]
+
+
+class Stored:
+    """What the functions of a traced run assigned to outside of them.
+
+    ``changing`` has the instructions that did, each with the objects to whose attributes it assigned.
+    ``new`` contains what the run has made, ``carried`` the keys of what is carried.
+    """
+
+    def __init__(self, changing: list[tuple[Of, Assignment, list[Any]]], new: Container[Any],
+                 carried: frozenset[tuple[Any, ...]]) -> None:
+        # References to the owners would look as if the user held what the function returns.
+        self._changing = [(of, a, places_of(of, a, owners, new)) for of, a, owners in changing
+                          if not _constructs(of.code, a, owners, new)]
+        self._carried = carried
+
+    def others(self) -> Iterator[tuple[str, list[Place | None]]]:
+        """What was assigned to and is not carried: for each instruction a reason against a replay, and the places."""
+        for of, a, places in self._changing:
+            if any(place is None or place.key not in self._carried for place in places):
+                yield f"{of.code.co_filename}:{a.line} assigns to {a.name}", places
+
+    def carriable(self) -> list[Place]:
+        """The places that could be carried, which hold tensors now; none if the functions assigned to anything else."""
+        others = {getattr(place, "key", None): place for _, places in self.others() for place in places
+                  if place is None or place.key not in self._carried}
+        states = [place for place in others.values()
+                  if place is not None and place.get() is not None and is_state(place.get())]
+        return states if len(states) == len(others) else []
+
+
+def _constructs(code: CodeType, a: Assignment, owners: list[Any], new: Container[Any]) -> bool:
+    """Does a constructor assign to an attribute of the object that it makes, or of another new one?"""
+    return code.co_name in _CONSTRUCTORS and a.instruction == "STORE_ATTR" and (
+        a.root == code.co_varnames[0] or all(x is not None and x in new for x in owners))
 
 
 class Exchange:
@@ -101,14 +140,6 @@ def parted(places: list[Place], found: Any) -> Any:
     for place, value in zip(places, values, strict=True):
         place.put(value)
     return result
-
-
-def new_places(found: Iterable[list[Place | None]], carried: Container[tuple[Any, ...]]) -> list[Place]:
-    """Those of the places ``found`` that are not ``carried``, and that hold tensors now; none if one of them cannot be."""
-    others = {getattr(place, "key", None): place for places in found for place in places
-              if place is None or place.key not in carried}
-    states = [place for place in others.values() if place is not None and place.get() is not None and is_state(place.get())]
-    return states if len(states) == len(others) else []
 
 
 def is_state(x: Any) -> bool:

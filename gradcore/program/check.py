@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,12 @@ import numpy as np
 from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
 from gradcore.events import TAGS, Tag
-from gradcore.program.arguments import gradients_of, places, template_of
-from gradcore.program.differences import differences
+from gradcore.program.arguments import Output, gradients_of, places, template_of
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.newness import New
-from gradcore.program.records import Records
+from gradcore.program.records import Record, Records
 from gradcore.program.replay import Replay
-from gradcore.program.values import same_array
+from gradcore.program.values import equal, is_plain, same_array
 from gradcore.spec import TensorSpec
 
 #: Largest difference that counts as rounding, relative to the largest absolute value of a tensor, by bytes of an element.
@@ -61,7 +60,7 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
         result = eager()
         gradients_now = gradients_of(x.leaf for x in places(shape) if x.leaf is not None)
         now = template_of(result, tensors, outputs, gradients_now, Records(new))
-    for name, was, found in differences("the result", shape, now, outputs):
+    for name, was, found in _differences("the result", shape, now, outputs):
         _differ(name, was, found)
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
         _compare(f"result {k}", ours, _values(tensor))
@@ -74,6 +73,53 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
         elif slot is not None or leaf.grad is not None:
             _differ(name, *["None" if g is None else "a tensor" for g in (slot, leaf.grad)])
     return result
+
+
+def _differences(name: str, ours: Any, eager: Any, outputs: list[Any]) -> Iterator[tuple[str, str, str]]:
+    """The differences of two templates of results: the place in the result, and what the replay and the eager run have there.
+
+    ``outputs`` are the tensors of the eager run.
+    """
+    if type(ours) is not type(eager):
+        yield name, _described(ours), _described(eager)
+    elif isinstance(ours, Output):
+        if not _same_tensor(ours, eager, outputs):
+            yield name, "one tensor", "another"
+    elif isinstance(ours, (list, tuple)):
+        if len(ours) != len(eager):
+            yield name, _described(ours), _described(eager)
+        for k, (was, now) in enumerate(zip(ours, eager, strict=False)):
+            yield from _differences(f"{name}[{k}]", was, now, outputs)
+    elif isinstance(ours, dict):
+        if not equal(tuple(eager), tuple(ours)):
+            yield name, f"the keys {[*ours]}", f"the keys {[*eager]}"
+        else:
+            for key in ours:
+                yield from _differences(f"{name}[{key!r}]", ours[key], eager[key], outputs)
+    elif isinstance(ours, Record):
+        if ours.kind is not eager.kind or [*ours.items] != [*eager.items]:
+            yield name, _described(ours), _described(eager)
+        else:
+            for key in ours.items:
+                yield from _differences(f"{name}.{key}", ours.items[key], eager.items[key], outputs)
+    elif not (same_array(eager, ours) if isinstance(ours, np.ndarray) else equal(eager, ours) if is_plain(ours) else True):
+        yield name, _described(ours), _described(eager)
+
+
+def _same_tensor(ours: Output, eager: Output, outputs: list[Any]) -> bool:
+    if ours.value is not None:
+        return ours.value is (outputs[eager.index] if eager.index >= 0 else eager.value)
+    return (ours.index, ours.argument, ours.leaf, None) == (eager.index, eager.argument, eager.leaf, eager.value)
+
+
+def _described(x: Any) -> str:
+    if isinstance(x, Output):
+        return "a tensor"
+    if isinstance(x, Record):
+        return f"a {x.kind.__name__} with {', '.join(x.items)}"
+    if isinstance(x, (list, tuple, dict)):
+        return f"a {type(x).__name__} of {len(x)}"
+    return repr(x)
 
 
 def _leaves(trace: Any) -> list[Any]:

@@ -15,26 +15,11 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Item, Namer, same_memory
+from gradcore.program.guards import Guard, Item, Namer, identical, same_memory
 from gradcore.program.values import is_plain
 
 
-class _Whole:
-    """Base class of guards that are asked as a whole, and that no tensor's memory depends on."""
-
-    __slots__ = ()
-
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
-
-    def values(self) -> list[Any]:
-        return []
-
-    def replaced(self) -> list[Any]:
-        return []
-
-
-class GradientGuard(_Whole):
+class GradientGuard:
     """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
     It matters whether it is held, since a held gradient is not added to in place.
@@ -46,6 +31,14 @@ class GradientGuard(_Whole):
         self.leaf = leaf
         self.spec = spec
         self.held = held
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
+
+    def values(self) -> list[Any]:
+        return []
+
+    replaced = values
 
     def holds(self) -> bool:
         grad = self.leaf.grad
@@ -166,22 +159,11 @@ class OptimizerGuard:
         return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
-class CountsGuard(_Whole):
+def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
-
-    __slots__ = ("kind", "places", "count")
-
-    def __init__(self, optimizer: Optimizer, params: list[Any]) -> None:
-        self.kind = type(optimizer)
-        self.places = [optimizer.state[p] for p in params]
-        self.count = itemgetter(*optimizer._numbers)
-
-    def holds(self) -> bool:
-        return len(set(map(self.count, self.places))) == 1
-
-    def why_not(self) -> str:
-        return (f"the optimizer {self.kind.__name__} has updated its parameters different numbers of times: "
-                f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))}")
+    count, places = itemgetter(*optimizer._numbers), [optimizer.state[p] for p in params]
+    return Guard(f"whether the optimizer {type(optimizer).__name__} has updated its parameters the same number of times",
+                 lambda: len(set(map(count, places))) == 1, True, identical)
 
 
 class ModuleGuard:

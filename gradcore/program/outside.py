@@ -1,4 +1,5 @@
-"""What a function asks of the world outside: the clock, files, the system, and variables of the environment and of contexts."""
+"""What a function asks of the world outside: the clock, files, the system, variables of the environment and of contexts, and
+what a tensor or a generator has beside its value."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ import uuid
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
+from gradcore._random import Generator, initial_seed
+from gradcore._tensor import Tensor
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
 from gradcore.program.guards import Guard, Item, identical
@@ -37,6 +40,15 @@ _HANDLES: CodeType = logging.Logger.handle.__code__
 _ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
 #: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
 _COMPUTES: CodeType = parametrize._value.__code__
+#: By code of the library's: what it answers that neither the key of a call nor a guard tells.
+_ASKS: dict[CodeType, str] = {
+    Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
+    Tensor._version.fget.__code__: "a tensor's _version",  # type: ignore[attr-defined]
+    Tensor.retains_grad.fget.__code__: "retains_grad",  # type: ignore[attr-defined]
+    Tensor.data_ptr.__code__: "the address of a tensor",
+    Generator.initial_seed.__code__: "a generator's seed",
+    initial_seed.__code__: "a generator's seed",
+}
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
 _PURE = frozenset(("fspath", "cpu_count"))
@@ -88,6 +100,8 @@ class Outside:
                 self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
         elif event == "call" and code is _TAKES_ENTROPY:
             self._refuse(frame, "takes a seed from the system, which differs each time")
+        elif event == "call" and code in _ASKS and frame.f_back is not None and frame.f_back is _asker(frame.f_back):
+            self._drawn.append(f"{line_of(frame.f_back)} asks for {_ASKS[code]}, which may differ in a later call")
         elif event == "call" and code is _ASKS_FOR_THREAD and frame.f_back is not None and not is_library(
                 frame.f_back.f_code.co_filename):
             self._refuse(frame, "asks for the thread, which may be another one")

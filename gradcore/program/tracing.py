@@ -17,7 +17,7 @@ from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
-from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on, is_gradient_held
+from gradcore.program.library_guards import GradientGuard, ModuleGuard, OptimizerGuard, counts_guard, hooks_on, is_gradient_held
 from gradcore.program.places import Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
 from gradcore.program.records import Records
@@ -178,7 +178,7 @@ class Tracing:
                 buffers = carried_of(module, self._carried)
                 guard.leave_out(buffers)
                 self.reached |= {("attribute", id(module), name) for name in buffers}
-        found += [CountsGuard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
+        found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
                         (p, p.storage, p.spec, p.edge), same_bytes)

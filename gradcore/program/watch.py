@@ -26,9 +26,9 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.asking import ASKS
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
+from gradcore.program.carried import Stored
 from gradcore.program.guards import GENERATORS, CodeGuard, Guard, Never, Once
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, is_harmless
 from gradcore.program.libraries import is_library
@@ -40,7 +40,6 @@ from gradcore.program.passed import is_generated, line_of, passed, takes_first, 
 from gradcore.program.places import place_of
 from gradcore.program.reach import Found, Reach, given
 from gradcore.program.requiring import SETS_REQUIRES_GRAD, Requiring
-from gradcore.program.stored import Stored
 from gradcore.program.values import is_plain
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -148,8 +147,6 @@ class Watcher:
             self._saw_gradient_read(first, None)
         if code is _GETS_GRADIENT and first is not None:
             self._saw_gradient_read(first, frame.f_back)
-        if code in ASKS and frame.f_back is not None and _is_users(frame.f_back.f_code):
-            self.drawn.append(f"{line_of(frame.f_back)} asks for {ASKS[code]}, which may differ in a later call")
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
