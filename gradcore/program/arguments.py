@@ -177,19 +177,19 @@ def _own(x: Any) -> Any:
     return x.copy() if isinstance(x, (set, np.ndarray)) else x
 
 
+def parts(shape: Any) -> Iterator[Any]:
+    """What a template holds, in order, but for the containers and instances that have parts themselves."""
+    if isinstance(shape, (list, tuple, dict, Record)):
+        found = shape.items if isinstance(shape, Record) else shape
+        for v in found.values() if isinstance(found, dict) else found:
+            yield from parts(v)
+    else:
+        yield shape
+
+
 def places(shape: Any) -> Iterator[Output]:
     """The :class:`Output` objects in a template, in order."""
-    if type(shape) is Output:
-        yield shape
-    elif isinstance(shape, (list, tuple, dict, Record)):
-        for v in inside_of(shape):
-            yield from places(v)
-
-
-def inside_of(shape: Any) -> Iterable[Any]:
-    """The parts of a template that has some."""
-    found = shape.items if isinstance(shape, Record) else shape
-    return found.values() if isinstance(found, dict) else found
+    return (x for x in parts(shape) if type(x) is Output)
 
 
 def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:

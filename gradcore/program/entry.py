@@ -12,7 +12,7 @@ from weakref import ref
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.program.differentiable import Differentiable
-from gradcore.program.guards import Guard, all_hold, same_object
+from gradcore.program.guards import Guard, Terms, same_object
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.places import Place
 from gradcore.program.program import Operand
@@ -54,7 +54,7 @@ class Entry:
         #: The ids of the tensors that the function refers to. None is an argument in a traced run that can be replayed, so code
         #: such as ``x is w`` may do something else where one is.
         self._referred = frozenset(id(t) for guard in guards for t in guard.values())
-        self.holds = all_hold(guards, replay.trace.presence)
+        self.holds = Terms(guards, replay.trace.presence).all_hold()
 
     def fits(self, tensors: list[Any]) -> bool:
         """Does a call with these arguments, whose key is the entry's, do what was traced?"""
@@ -100,13 +100,8 @@ class Entry:
 
     def why_not(self, tensors: list[Any]) -> str:
         """The first reason why a call with these arguments does not fit, as a sentence."""
-        for guard in self.guards:
-            if not all_hold([guard], {})():
-                return str(guard.why_not())
-        for leaf, wanted in self.replay.trace.presence.items():
-            if (leaf.grad is not None) is not wanted:
-                return (f"the gradient of {leaf.path or 'a leaf'}, {leaf.spec}, is "
-                        + ("None and was a tensor" if wanted else "a tensor and was None"))
+        if why := Terms(self.guards, self.replay.trace.presence).why_not():
+            return why
         if self._apart and not self._apart.isdisjoint([id(t.storage) for t in tensors]):
             return "an argument lies in the memory of another tensor that the function refers to"
         if not self._referred.isdisjoint(map(id, tensors)):

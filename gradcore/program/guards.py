@@ -1,7 +1,7 @@
 """Guards: each remembers one thing that a traced function read, and tells whether it is still the same.
 
 Plain data is compared by value; tensors, parameters, modules and functions by identity. What a guard asks it states as terms of
-Python, which :func:`all_hold` compiles together, since guards run at every call and a loop would cost more.
+Python, which :class:`Terms` compiles together.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from gradcore.program.values import buffer_of, difference, equal, is_plain
 
 #: Gives an object a name that terms can refer to it by.
 Namer = Callable[[Any], str]
+#: What a guard asks, and a sentence that says what has changed if the answer is no, or a function that gives the sentence.
+Term = tuple[str, str | Callable[[], str]]
 
 
-def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any) -> Iterator[str]:
-    yield f"{name(tensor)}.storage is {name(storage)}"
+def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any, why: str | Callable[[], str]) -> Iterator[Term]:
+    yield f"{name(tensor)}.storage is {name(storage)}", why
     # Other elements of the same memory, as after p.data = p.data[:4].
-    yield f"{name(tensor)}.spec is {name(spec)}"
+    yield f"{name(tensor)}.spec is {name(spec)}", why
 
 
 class Item:
@@ -91,22 +93,23 @@ class Guard:
         except Exception:
             return False
 
-    def terms(self, name: Namer) -> Iterator[str]:
+    def terms(self, name: Namer) -> Iterator[Term]:
+        why = self.why_not
         now = self.look.term(name) if isinstance(self.look, (Item, Cell, Attributes)) else f"{name(self.look)}()"
         if self.same is same_object:
-            yield f"{name(self.seen)}() is {now} is not None"
+            yield f"{name(self.seen)}() is {now} is not None", why
         elif self.same is identical:
-            yield f"{now} is {name(self.seen)}"
+            yield f"{now} is {name(self.seen)}", why
         elif self.same is equal:
             # Immutable data mostly is the same object.
-            yield f"((now := {now}) is {name(self.seen)} or {name(equal)}(now, {name(self.seen)}))"
+            yield f"((now := {now}) is {name(self.seen)} or {name(equal)}(now, {name(self.seen)}))", why
         elif self.same is same_bytes:
             tensor, storage, spec, edge = self.seen
-            yield f"{now} is {name(tensor)}"
-            yield from same_memory(name, tensor, storage, spec)
-            yield f"{name(tensor)}.edge is {name(edge)}"
+            yield f"{now} is {name(tensor)}", why
+            yield from same_memory(name, tensor, storage, spec, why)
+            yield f"{name(tensor)}.edge is {name(edge)}", why
         else:
-            yield f"{name(self.same)}({now}, {name(self.seen)})"
+            yield f"{name(self.same)}({now}, {name(self.seen)})", why
 
     def values(self) -> list[Any]:
         """The tensor that is guarded, if it is one."""
@@ -140,8 +143,8 @@ class CodeGuard(Guard):
         super().__init__(f"the code of {function.__name__}", lambda: function.__code__, function.__code__, identical)
         self.function = function
 
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self.function)}.__code__ is {name(self.seen)}"
+    def terms(self, name: Namer) -> Iterator[Term]:
+        yield f"{name(self.function)}.__code__ is {name(self.seen)}", self.why_not
 
 
 class Once(Guard):
@@ -241,23 +244,42 @@ def same_entries(now: Any, seen: Any) -> bool:
     return len(now) == len(seen) and equal(tuple(now), tuple(seen)) and all(map(is_, now.values(), seen.values()))
 
 
-def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], bool]:
-    """A function that says whether all guards hold and every leaf in ``presence`` has a gradient, or none, as it says there.
+class Terms:
+    """What guards ask, and for every leaf in ``presence`` that it has a gradient, or none, as it says there."""
 
-    A term that several guards state is asked once.
-    """
-    names: dict[str, Any] = {}
+    def __init__(self, guards: Iterable[Any], presence: Mapping[Leaf, bool]) -> None:
+        self._names: dict[str, Any] = {}
+        #: A term that several guards state is asked once.
+        self._terms: dict[str, str | Callable[[], str]] = {}
+        for guard in guards:
+            for term, why in guard.terms(self._name):
+                self._terms.setdefault(term, why)
+        for leaf, wanted in presence.items():
+            self._terms[f"({self._name(leaf)}.grad is not None) is {wanted}"] = (
+                f"the gradient of {leaf.path or 'a leaf'}, {leaf.spec}, is "
+                + ("None and was a tensor" if wanted else "a tensor and was None"))
 
-    def name(x: Any) -> str:
+    def _name(self, x: Any) -> str:
         found = f"x{id(x)}"
-        names[found] = x
+        self._names[found] = x
         return found
 
-    terms = dict.fromkeys(term for guard in guards for term in guard.terms(name))
-    terms |= dict.fromkeys(f"({name(leaf)}.grad is not None) is {wanted}" for leaf, wanted in presence.items())
-    # A value that cannot be read any more has changed.
-    source = f"def check():\n try: return {' and '.join(terms) or 'True'}\n except Exception: return False"
-    exec(compile(source, WRITTEN, "exec"), names)
-    # Out of its own globals, so that there is no reference cycle and reference counts free it.
-    check: Callable[[], bool] = names.pop("check")
-    return check
+    def all_hold(self) -> Callable[[], bool]:
+        """A function that says whether all terms hold: one expression, since it runs at every call."""
+        # A value that cannot be read any more has changed.
+        source = f"def check():\n try: return {' and '.join(self._terms) or 'True'}\n except Exception: return False"
+        exec(compile(source, WRITTEN, "exec"), self._names)
+        # Out of its own globals, so that there is no reference cycle and reference counts free it.
+        check: Callable[[], bool] = self._names.pop("check")
+        return check
+
+    def why_not(self) -> str:
+        """The sentence of the first term that does not hold; "" if all do."""
+        for term, why in self._terms.items():
+            try:
+                holds = eval(term, self._names)
+            except Exception:
+                holds = False
+            if not holds:
+                return why if isinstance(why, str) else why()
+        return ""

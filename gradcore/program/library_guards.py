@@ -15,7 +15,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Guard, Item, Namer, identical, same_memory
+from gradcore.program.guards import Guard, Item, Namer, Term, identical, same_memory
 from gradcore.program.values import is_plain
 
 
@@ -32,8 +32,8 @@ class GradientGuard:
         self.spec = spec
         self.held = held
 
-    def terms(self, name: Namer) -> Iterator[str]:
-        yield f"{name(self)}.holds()"
+    def terms(self, name: Namer) -> Iterator[Term]:
+        yield f"{name(self)}.holds()", self.why_not
 
     def values(self) -> list[Any]:
         return []
@@ -110,36 +110,38 @@ class OptimizerGuard:
             found.append((options, seen, optimizer._decisive(group), len(group), list(group["params"])))
         return found
 
-    def terms(self, name: Namer) -> Iterator[str]:
+    def terms(self, name: Namer) -> Iterator[Term]:
         # Variables of the expression's: several terms ask for them.
         optimizer = f"o{id(self.owner)}"
-        yield f"({optimizer} := {name(self.owner)}()) is not None"
-        yield f"{optimizer}.state is {name(self.state)}"
-        yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))"
-        for (place, key, tensor), *memory in zip(self.tensors, self.storages, self.specs, strict=True):
+        state, options = (f"the {what} of the optimizer {self.kind.__name__} changed"
+                          for what in ("state", "options or parameters"))
+        yield f"({optimizer} := {name(self.owner)}()) is not None", state
+        yield f"{optimizer}.state is {name(self.state)}", state
+        yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))", state
+        for (place, key, tensor), storage, spec in zip(self.tensors, self.storages, self.specs, strict=True):
             # A dict of another kind may make what is missing.
             read = (Item(place, key).term(name) if type(place) is dict
                     else f"{name(dict.get)}({name(place)}, {name(key)})")
-            yield f"{read} is {name(tensor)}"
-            yield from same_memory(name, tensor, *memory)
+            yield f"{read} is {name(tensor)}", state
+            yield from same_memory(name, tensor, storage, spec, state)
         yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks
-               else f"not {optimizer}._before and not {optimizer}._after")
-        yield f"len({optimizer}.param_groups) == {len(self.groups)}"
-        for k, (options, values, decisive, count, params) in enumerate(self.groups):
+               else f"not {optimizer}._before and not {optimizer}._after"), options
+        yield f"len({optimizer}.param_groups) == {len(self.groups)}", options
+        for k, (chosen, values, decisive, count, params) in enumerate(self.groups):
             group = f"g{k}_{id(self.owner)}"
-            yield f"len({group} := {optimizer}.param_groups[{k}]) == {count}"
-            yield f"{name(options)}({group}) == {name(values)}"
+            yield f"len({group} := {optimizer}.param_groups[{k}]) == {count}", options
+            yield f"{name(chosen)}({group}) == {name(values)}", options
             if decisive is not None:
-                yield f"{optimizer}._decisive({group}) == {name(decisive)}"
+                yield f"{optimizer}._decisive({group}) == {name(decisive)}", options
             for key, value in self.free[k].items():
                 # A tensor is read where it lies; a number may become any other number.
                 if value is None:
-                    yield f"not isinstance({group}[{key!r}], {name(Value)})"
+                    yield f"not isinstance({group}[{key!r}], {name(Value)})", options
                 else:
-                    yield f"{group}[{key!r}] is {name(value[0])}"
-                    yield from same_memory(name, *value)
-            yield f"len({group}['params']) == {len(params)}"
-            yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
+                    yield f"{group}[{key!r}] is {name(value[0])}", options
+                    yield from same_memory(name, *value, options)
+            yield f"len({group}['params']) == {len(params)}", options
+            yield f"all(map({name(is_)}, {group}['params'], {name(params)}))", options
 
     def values(self) -> list[Any]:
         return [*(x for _, _, x in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
@@ -150,13 +152,6 @@ class OptimizerGuard:
         kept = {id(x) for state in (() if optimizer is None else optimizer.state.values()) for x in state.values()}
         return [storage for (_, _, x), storage in zip(self.tensors, self.storages, strict=True)
                 if id(x) not in kept or x.storage is not storage]
-
-    def why_not(self) -> str:
-        optimizer = self.owner()
-        state = None if optimizer is None else optimizer.state
-        same = (state is self.state and all(map(is_, map(state.get, self.kept), self.places)) and not self.replaced()
-                and all(x.spec is spec for (_, _, x), spec in zip(self.tensors, self.specs, strict=True)))
-        return f"the {'options or parameters' if same else 'state'} of the optimizer {self.kind.__name__} changed"
 
 
 def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
@@ -205,53 +200,38 @@ class ModuleGuard:
         """The storages of parameters and buffers that have other ones now."""
         return [storage for _, tensor, storage, *_ in self.tensors if tensor.storage is not storage]
 
-    def terms(self, name: Namer) -> Iterator[str]:
-        own, owner = name(self.own), f"m{id(self.owner)}"
-        yield f"type({owner} := {name(self.owner)}()) is {name(self.kind)}"
-        yield f"{owner}.__dict__ is {own}"
-        own_attributes = ("training", self.training), ("forward", self.forward), ("_hooks", self.table)
-        for key, value, *_ in (*own_attributes, *self.lazy, *self.tensors, *self.others):
+    def terms(self, name: Namer) -> Iterator[Term]:
+        own, owner, kind = name(self.own), f"m{id(self.owner)}", self.kind.__name__
+        yield f"type({owner} := {name(self.owner)}()) is {name(self.kind)}", self._is_other
+        yield f"{owner}.__dict__ is {own}", f"the dict of {kind} is a different object"
+        yield f"{own}['training'] is {name(self.training)}", (
+            lambda: f"training of {kind} is {self.own['training']} and was {self.training}")
+        hooks = f"the hooks of {kind} have changed"
+        own_attributes = ("forward", self.forward, f"forward of {kind} was replaced"), ("_hooks", self.table, hooks)
+        members = ((key, value, f"{key} of {kind} is a different object")
+                   for key, value, *_ in (*self.lazy, *self.tensors, *self.others))
+        for key, value, why in (*own_attributes, *members):
             # An attribute that is missing raises, and the guard then does not hold.
-            yield f"{key!r} not in {own}" if value is None and key not in self.own else f"{own}[{key!r}] is {name(value)}"
-        for _, parameter, kind in self.lazy:
-            yield f"type({name(parameter)}) is {name(kind)}"
+            missing = value is None and key not in self.own
+            yield f"{key!r} not in {own}" if missing else f"{own}[{key!r}] is {name(value)}", why
+        for key, parameter, lazy in self.lazy:
+            yield f"type({name(parameter)}) is {name(lazy)}", f"{key} of {kind} has been initialized"
         for part, names in self.names:
-            yield f"tuple({own}[{part!r}]) == {names!r}" if names else f"not {own}[{part!r}]"
-        for leaf, hooks, seen in self.leaves:
-            yield f"{name(leaf)}.hooks is {name(hooks)}"
-            if hooks is not None:
-                yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}"
-        for _, tensor, storage, spec, edge in self.tensors:
-            yield from same_memory(name, tensor, storage, spec)
-            yield f"{name(tensor)}.edge is {name(edge)}"
+            yield (f"tuple({own}[{part!r}]) == {names!r}" if names else f"not {own}[{part!r}]",
+                   f"{kind} has different parameters, buffers or modules, or has them in another order")
+        for key, tensor, storage, spec, edge in self.tensors:
+            yield from same_memory(name, tensor, storage, spec, f"the memory of {key} of {kind} was replaced")
+            yield f"{name(tensor)}.edge is {name(edge)}", f"requires_grad of {key} of {kind} has changed"
+        for leaf, of, seen in self.leaves:
+            yield f"{name(leaf)}.hooks is {name(of)}", hooks
+            if of is not None:
+                yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}", hooks
         if self.table is not None:
-            yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}"
+            yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}", hooks
 
-    def why_not(self) -> str:
-        own, kind = self.own, self.kind.__name__
-        if own["training"] is not self.training:
-            return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value in (*[t[:2] for t in self.lazy], *[t[:2] for t in self.tensors], *self.others):
-            if own.get(name) is not value:
-                return f"{name} of {kind} is a different object"
-        for name, value, lazy in self.lazy:
-            if type(value) is not lazy:
-                return f"{name} of {kind} has been initialized"
-        for name, tensor, storage, spec, edge in self.tensors:
-            if tensor.storage is not storage or tensor.spec is not spec:
-                return f"the memory of {name} of {kind} was replaced"
-            if tensor.edge is not edge:
-                return f"requires_grad of {name} of {kind} has changed"
-        module = self.owner()
-        if type(module) is not self.kind:
-            return f"a {kind} " + ("no longer exists" if module is None else f"has become a {type(module).__name__}")
-        if module.__dict__ is not own:
-            return f"the dict of {kind} is a different object"
-        if any(tuple(own[part]) != names for part, names in self.names):
-            return f"{kind} has different parameters, buffers or modules, or has them in another order"
-        if own.get("forward") is not self.forward:
-            return f"forward of {kind} was replaced"
-        return f"the hooks of {kind} have changed"
+    def _is_other(self) -> str:
+        module, kind = self.owner(), self.kind.__name__
+        return f"a {kind} " + ("no longer exists" if module is None else f"has become a {type(module).__name__}")
 
 
 def hooks_on(leaf: Leaf) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ takes an operand's place, the operand is freed just before the result is allocat
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -70,22 +71,27 @@ class Narration:
         except those that the first of two parts leaves waiting, whose serials are returned.
         """
         lasting: Waiting = {} if start else self._waiting
-        born, dying = _by_moment(self._program, self._overwritten)
+        #: By instruction: the buffers that it makes, and those that it is the last to read and no result of it is placed in.
+        born, dying = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        taken = {*chain(*self._overwritten.values())}
         for b in self._program.made():
+            born[b.first].append(b.index)
+            if b.index not in taken:
+                dying[b.last].append(b.index)
             if b.first < start <= b.last and b.index not in self._carried:
                 self._begin(b.index)
         k = -1
         for kind, *rest in self._trace.script:
             if kind == LAUNCH:
                 if start <= k < stop:
-                    for buffer in dying.get(k, ()):
+                    for buffer in dying[k]:
                         self._end(buffer)
                 k += 1
                 if lasting and k == stop:
                     break
                 if start <= k < stop:
                     drop(k)
-                    self._launch(k, born.get(k, ()))
+                    self._launch(k, born[k])
             elif kind == MARK:
                 # The second part runs inside its caller's backward, which has marks of its own.
                 if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end") and not (start and rest[1] == "backward"):
@@ -148,18 +154,6 @@ class Narration:
         self._log.append((kind, self._serials[buffer], node, what))
 
 
-def _by_moment(program: Program, overwritten: dict[int, list[int]]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """By instruction: the buffers that it makes, and those that it is the last to read and no result of it is placed in."""
-    taken = {*chain(*overwritten.values())}
-    born: dict[int, list[int]] = {}
-    dying: dict[int, list[int]] = {}
-    for b in program.made():
-        born.setdefault(b.first, []).append(b.index)
-        if b.index not in taken:
-            dying.setdefault(b.last, []).append(b.index)
-    return born, dying
-
-
 def most_live(program: Program, overwritten: dict[int, list[int]], start: int, stop: int,
               dropped: Mapping[int, int]) -> tuple[int, int]:
     """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
@@ -167,21 +161,22 @@ def most_live(program: Program, overwritten: dict[int, list[int]], start: int, s
     What a buffer overwrites is no longer live at the instruction that makes it: see :meth:`Plan.overwritten`. Buffers of before
     the run that it drops count until the instruction that ``dropped`` names.
     """
-    most_requested = most_allocated = 0
-    born, dying = _by_moment(program, overwritten)
+    taken = {*chain(*overwritten.values())}
+    requested, allocated = [0] * (stop + 1), [0] * (stop + 1)
+
+    def change(at: int, nbytes: int, sign: int) -> None:
+        at = min(max(at, 0), stop)
+        requested[at] += sign * nbytes
+        allocated[at] += sign * round_up(nbytes)
+
     # In a part of a longer program some buffers were made before it.
-    older = [*(b for b in program.made() if b.first < 0 <= b.last), *(program.buffers[b] for b in dropped)]
+    for b in (b for b in program.made() if b.last >= 0):
+        if b.first < 0 or b.index not in overwritten:
+            change(b.first, b.nbytes, 1)
+        if b.index not in taken:
+            change(b.last + 1, b.nbytes, -1)
     for buffer, at in dropped.items():
-        dying.setdefault(at - 1, []).append(buffer)
-    requested, allocated = sum(b.nbytes for b in older), sum(round_up(b.nbytes) for b in older)
-    for k in range(stop):
-        for buffer in born.get(k, ()):
-            if buffer not in overwritten:
-                requested += program.buffers[buffer].nbytes
-                allocated += round_up(program.buffers[buffer].nbytes)
-        if k >= start:
-            most_requested, most_allocated = max(most_requested, requested), max(most_allocated, allocated)
-        for buffer in dying.get(k, ()):
-            requested -= program.buffers[buffer].nbytes
-            allocated -= round_up(program.buffers[buffer].nbytes)
-    return most_requested, most_allocated
+        change(0, program.buffers[buffer].nbytes, 1)
+        change(at, program.buffers[buffer].nbytes, -1)
+    most = [max([*accumulate(changes)][start:stop], default=0) for changes in (requested, allocated)]
+    return most[0], most[1]

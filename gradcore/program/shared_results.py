@@ -7,7 +7,6 @@ run had, among the other results, the arguments, and captured tensors, so that a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -16,10 +15,9 @@ import numpy as np
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
-from gradcore.program.arguments import inside_of
+from gradcore.program.arguments import parts
 from gradcore.program.escapes import referrers
 from gradcore.program.guards import Guard
-from gradcore.program.records import Record
 
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
 _ENGINE = (Value, Node, Leaf, FrameType)
@@ -118,14 +116,11 @@ def made_anew(shape: Any, arguments: list[Any], guards: list[Any]) -> list[str]:
     """Reasons against a replay, which would return the same object each time: those in a template that the run may have made,
     and that their caller may change, since a copy would not do for all of them."""
     known = {id(x) for x in arguments} | {id(guard.look()) for guard in guards if isinstance(guard, Guard)}
-    return [f"it returns a {type(x).__name__}, which each call makes anew" for x in _others_in(shape) if id(x) not in known][:1]
+    return [f"it returns a {type(x).__name__}, which each call makes anew" for x in parts(shape)
+            if id(x) not in known and _is_changeable(x)][:1]
 
 
-def _others_in(shape: Any) -> Iterator[Any]:
-    """What a template holds beside tensors, containers that each call copies, and what cannot be changed."""
-    if isinstance(shape, (list, tuple, dict, Record)):
-        for x in inside_of(shape):
-            yield from _others_in(x)
-    elif (type(shape).__hash__ in (None, object.__hash__) and not type(shape).__module__.startswith("gradcore.")
-          and not isinstance(shape, (set, slice, np.ndarray, type, ModuleType, BuiltinFunctionType))):
-        yield shape
+def _is_changeable(x: Any) -> bool:
+    """Is it neither a place for a tensor, nor what each call copies, nor what cannot be changed?"""
+    return (type(x).__hash__ in (None, object.__hash__) and not type(x).__module__.startswith("gradcore.")
+            and not isinstance(x, (set, slice, np.ndarray, type, ModuleType, BuiltinFunctionType)))

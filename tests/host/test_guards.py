@@ -15,7 +15,7 @@ import pytest
 import gradcore
 from gradcore import nn, optim
 from gradcore.engine.owners import MOST
-from gradcore.program.guards import Guard, all_hold, same_bytes, same_entries, same_items, same_method
+from gradcore.program.guards import Guard, Terms, same_bytes, same_entries, same_items, same_method
 from gradcore.program.library_guards import OptimizerGuard
 from gradcore.program.values import copied, equal, is_plain, same_array
 
@@ -119,7 +119,7 @@ def test_an_optimizer_may_have_any_names_in_its_state_and_any_dicts() -> None:
         for name in names:
             w.state[w.two][name] = gradcore.zeros(1)
         w.state[w.two] = kind(w.state[w.two])
-        holds = all_hold([OptimizerGuard(w.optimizer, False)], {})
+        holds = Terms([OptimizerGuard(w.optimizer, False)], {}).all_hold()
         assert holds()
         for name in names:
             tensor = w.state[w.two].pop(name)
@@ -196,7 +196,7 @@ CHANGES: dict[str, Callable[[Weights], Any]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_optimizer_is_noticed(change: str) -> None:
     w = Weights()
-    holds = all_hold([OptimizerGuard(w.optimizer, False)], {})
+    holds = Terms([OptimizerGuard(w.optimizer, False)], {}).all_hold()
     assert holds()
     w.optimizer.step()
     assert holds()
@@ -207,7 +207,7 @@ def test_a_changed_optimizer_is_noticed(change: str) -> None:
 @pytest.mark.parametrize("rates", [False, True])
 def test_a_learning_rate_matters_only_to_code_that_reads_it(rates: bool) -> None:
     w = Weights()
-    holds = all_hold([OptimizerGuard(w.optimizer, rates)], {})
+    holds = Terms([OptimizerGuard(w.optimizer, rates)], {}).all_hold()
     w.groups[1]["lr"] = 0.5
     assert holds() is not rates
 
@@ -215,7 +215,7 @@ def test_a_learning_rate_matters_only_to_code_that_reads_it(rates: bool) -> None
 @pytest.mark.parametrize("rates", [False, True])
 def test_a_first_beta_changed_in_place_matters_only_to_code_that_reads_it(rates: bool) -> None:
     w = Weights()
-    holds = all_hold([OptimizerGuard(w.optimizer, rates)], {})
+    holds = Terms([OptimizerGuard(w.optimizer, rates)], {}).all_hold()
     w.groups[1]["betas"][0] = 0.25
     assert holds() is not rates
 
