@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from gradcore.engine.backward import run_backward
+from gradcore.engine.below import reachable
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.hooks import hooks_of
@@ -118,19 +119,9 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
 
 def hooked(outputs: list[Any], first: int) -> bool:
     """Does the graph of these results, as far as its nodes have numbers from ``first`` on, have hooks of the user's?"""
-    waiting = [t.edge[0] for t in outputs if t.edge is not None]
-    met = set()
-    while waiting:
-        node = waiting.pop()
-        if node in met or type(node) is Leaf or node.id < first:
-            continue
-        met.add(node)
-        if node.hooks is not None and (node.hooks.tensor or node.hooks.before or node.hooks.after):
-            return True
-        if node.call.op.name == CALLS_HOOKS:
-            return True
-        waiting += [edge[0] for edge in node.edges if edge is not None]
-    return False
+    return any(node.id >= first and (node.call.op.name == CALLS_HOOKS or (
+        node.hooks is not None and bool(node.hooks.tensor or node.hooks.before or node.hooks.after)))
+        for node in reachable(outputs).values())
 
 
 class Differentiable:
@@ -160,7 +151,7 @@ class Differentiable:
             replay = self._free.pop()
         except IndexError:
             replay = replay_of(self.trace, self.plan, self._capture)
-        results = replay.forward(inputs)
+        results = replay.run(inputs)
         second = self._second
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
         call = _Call(self, replay)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from functools import partial
 from importlib.util import resolve_name
+from operator import contains
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
@@ -77,15 +78,14 @@ class Reach:
                 yield from self.of_value(f"the global {name}", Item(variables, name), variables[name],
                                          ("global", id(variables), name))
             elif "globals" in code.co_names:
-                yield (Guard(f"whether there is a global {name}", lambda n=name: n in variables,  # type: ignore[misc]
-                             False, identical), ("absent", id(variables), name))
+                yield (Guard(f"whether there is a global {name}", partial(contains, variables, name), False, identical),
+                       ("absent", id(variables), name))
         for name in imports_of(code):
             if name.startswith("."):
                 package = variables.get("__package__") or str(variables.get("__name__")).rpartition(".")[0]
                 name = resolve_name(name, package) if package else ""
             if name in sys.modules and not is_of_library(name):
-                yield from self.of_value(f"the module {name}", lambda n=name: sys.modules[n],  # type: ignore[misc]
-                                         sys.modules[name], ("import", name))
+                yield from self.of_value(f"the module {name}", Item(sys.modules, name), sys.modules[name], ("import", name))
 
     def of_function(self, function: FunctionType, defaults: bool = True) -> Found:
         """Guards for a function's closure variables and, if they were read, its defaults."""
@@ -93,13 +93,12 @@ class Reach:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             variable = f"the variable {name} of {code.co_name}'s closure"
             if id_in(cell) is None:
-                yield Guard(f"what {variable} holds", functools.partial(id_in, cell), None, identical), ("empty", id(cell))
+                yield Guard(f"what {variable} holds", partial(id_in, cell), None, identical), ("empty", id(cell))
                 continue
             yield from self.of_value(variable, Cell(cell), cell.cell_contents, ("cell", id(cell)))
         for attribute in ("__defaults__", "__kwdefaults__"):
             if defaults and getattr(function, attribute):
-                yield from self.of_value(f"the defaults of {code.co_name}",
-                                         lambda a=attribute: getattr(function, a),  # type: ignore[misc]
+                yield from self.of_value(f"the defaults of {code.co_name}", partial(getattr, function, attribute),
                                          getattr(function, attribute), (attribute, id(function)))
 
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
@@ -194,7 +193,7 @@ class Reach:
         if names.asked and not (isinstance(owner, (type, ModuleType)) and is_of_library(
                 owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
             yield from self._absent(owner, names.asked - _INTERNAL)
-        if isinstance(owner, functools.partial):
+        if isinstance(owner, partial):
             for part in ("func", "args", "keywords"):
                 yield from self._attribute(owner, part, getattr(owner, part))
         elif isinstance(owner, Module):
@@ -210,7 +209,7 @@ class Reach:
                 # Code may read a child's options and not call it.
                 yield from self.of_object(child)
             for hook in hooks_in(owner):
-                if isinstance(hook, functools.partial):
+                if isinstance(hook, partial):
                     yield from self.of_object(hook)
             # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, names._replace(read=names.read | {"forward"}))
@@ -245,7 +244,7 @@ class Reach:
 
         whose = "a " * (kind is not owner) + kind.__name__
         for name in sorted(n for n in asked if not has(n)):
-            yield (Guard(f"whether {whose} has {name}", functools.partial(has, name), False, identical),
+            yield (Guard(f"whether {whose} has {name}", partial(has, name), False, identical),
                    ("absent", id(owner), name))
 
     def _of_class(self, owner: Any, names: Names) -> Found:
@@ -271,8 +270,8 @@ class Reach:
                 yield from self.of_object(getattr(method, "__func__", method))
             elif isinstance(member, property):
                 # Its code is watched by itself.
-                yield (Guard(f"{name} of {kind.__name__}", lambda a=name: getattr(kind, a, None),  # type: ignore[misc]
-                             member, identical), ("property", kind, name))
+                yield (Guard(f"{name} of {kind.__name__}", partial(getattr, kind, name, None), member, identical),
+                       ("property", kind, name))
             elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
                 value = getattr(owner, name, _absent)
                 if value is not _absent:

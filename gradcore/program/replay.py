@@ -57,7 +57,8 @@ class Replay:
         self._made: dict[int, Storage] = {}
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
-        later = self.program.instructions[self.program.split:] if self.program.split is not None else ()
+        self._in_two = self.program.split is not None
+        later = self.program.instructions[self.program.split:] if self._in_two else ()
         self._read_later = {x.buffer for i in later for x in i.operands if isinstance(x, Operand)}
         self._read_later |= {x.buffer for x in self.program.gradients if x is not None}
 
@@ -84,7 +85,10 @@ class Replay:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on tensors of the traced specs, and return the outputs, in the order of the traced run, without a graph."""
+        """Run on tensors of the traced specs, and return the outputs, in the order of the traced run, without a graph.
+
+        Of a program in two parts the first; what the second reads of the arena and of the inputs is held until it has run.
+        """
         with self._lock:
             try:
                 return self._run(inputs)
@@ -95,6 +99,9 @@ class Replay:
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
         self._bring(bound, inputs)
+        if self._in_two:
+            self._inputs = [t if x.buffer in self._read_later else t.storage.serial
+                            for x, t in zip(self.program.inputs, inputs, strict=True)]
         self._drop(bound.replaced)
         updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
         for places, before, (kind, state, group, params) in zip(
@@ -114,7 +121,8 @@ class Replay:
             raise
         finally:
             self._note_writes(inputs)
-            self.release()
+            if not self._in_two:
+                self.release()
         for state, numbers, params in updates:
             if numbers:
                 for p in params:
@@ -249,23 +257,6 @@ class Replay:
         for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
                         *[leaf.grad.storage for leaf in self.trace.slots.values()]):
             storage.block.use_on(stream)
-
-    def forward(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run the first of two parts. What the second reads of the arena and of the inputs is held until it has run."""
-        bound = self._bound or self._bind()
-        self._bring(bound, inputs)
-        self._inputs = [t if x.buffer in self._read_later else t.storage.serial
-                        for x, t in zip(self.program.inputs, inputs, strict=True)]
-        # The first part computes no gradients, but may drop some.
-        for leaf, _, _ in bound.replaced:
-            leaf.grad = None
-        try:
-            self._play(bound, 0, inputs)
-        finally:
-            self._note_writes(inputs)
-        for leaf, _, _ in bound.gradients:
-            leaf.grad = None
-        return self._results(bound, inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         """Run the second part, on any stream; a tensor for each of the program's ``gradients``, None where there is none."""

@@ -30,7 +30,7 @@ from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.carried import Stored
 from gradcore.program.guards import GENERATORS, CodeGuard, Guard, Never, Once
-from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, is_harmless
+from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.names import Names, names_of
@@ -39,7 +39,6 @@ from gradcore.program.outside import Outside
 from gradcore.program.passed import is_generated, line_of, passed, takes_first, users_line
 from gradcore.program.places import place_of
 from gradcore.program.reach import Found, Reach, given
-from gradcore.program.requiring import SETS_REQUIRES_GRAD, Requiring
 from gradcore.program.values import is_plain
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -100,8 +99,7 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
-            self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
-                                               ("draws", name)))
+            self._note_value(Reach(Names()), name, generator, ("draws", name))
         if isinstance(self._function, FunctionType):
             # Code does not name the contents of a default.
             self._note(Reach(names_of(self._function.__code__)).of_function(self._function))
@@ -197,8 +195,7 @@ class Watcher:
                 else:
                     self._enters(x, code, False)
             if isinstance(x, GENERATORS):
-                self._note(Reach(Names()).of_value(f"the argument {name}",
-                                                   lambda x=x: x, x, ("draws", id(x))))  # type: ignore[misc]
+                self._note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
 
     def _knows(self, owner: Any, code: CodeType) -> bool:
         return id(owner) in self.passed or (id(owner) in self.methods and code in self.methods[id(owner)][1])
@@ -211,13 +208,11 @@ class Watcher:
             self._note(reach.of_code(code, frame.f_globals))
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
-                self._note(reach.of_value(f"the default of {n} of {code.co_name}", lambda x=x: x,  # type: ignore[misc]
-                                          x, ("default", id(x))))
+                self._note_value(reach, f"the default of {n} of {code.co_name}", x, ("default", id(x)))
         for n, x in self.called.variables(frame):
             # What the run has made must be freed with its tensors.
             if type(x) not in PLAIN and not isinstance(x, Value) and x not in self.new:
-                self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure", lambda x=x: x,  # type: ignore[misc]
-                                          x, ("cell", n, id(x))))
+                self._note_value(reach, f"the variable {n} of {code.co_name}'s closure", x, ("cell", n, id(x)))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""
@@ -226,6 +221,9 @@ class Watcher:
             codes.add(code)
             if not inside:
                 self._note(Reach(names_of(code)).of_object(owner))
+
+    def _note_value(self, reach: Reach, name: str, x: Any, key: tuple[Any, ...]) -> None:
+        self._note(reach.of_value(name, lambda: x, x, key))
 
     def _note(self, found: Found) -> None:
         """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
