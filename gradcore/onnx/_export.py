@@ -30,7 +30,7 @@ from gradcore.program.compiled import Compiled
 from gradcore.program.loaded import LoadedProgram
 from gradcore.program.program import Instruction, Operand, Program
 from gradcore.program.recorder import Trace
-from gradcore.program.shipping import forward_part, names_of, shown_spec
+from gradcore.program.shipping import forward_part, shown_spec, tensor_names
 from gradcore.program.tracing import Tracing
 from gradcore.report.files import replacing
 from gradcore.spec import TensorSpec, contiguous_strides
@@ -131,7 +131,7 @@ def _traced(model: Any, example: Any) -> tuple[Trace, dict[int, str], list[str] 
         if not entries:
             raise TraceError("the compiled function has no program yet: call it first")
         trace = forward_part(entries[0].replay.trace)
-        return trace, names_of(trace, entries[0].guards)[0], None
+        return trace, tensor_names(trace, entries[0].guards)[0], None
     if not callable(model):
         raise TypeError(f"expected a module, a function or a program, but got {type(model).__name__}")
     if isinstance(model, Module) and any(m.training for m in model.modules()):
@@ -158,7 +158,7 @@ def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, s
         raise TraceError("the function returns no tensor: there is nothing to export")
     if trace is None:
         trace = _views(tensors, outputs)
-    return trace, names_of(trace, tracing.guards)[0], _parameters(function, arguments)
+    return trace, tensor_names(trace, tracing.guards)[0], _parameters(function, arguments)
 
 
 def _views(inputs: list[Any], outputs: list[Any]) -> Trace:

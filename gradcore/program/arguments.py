@@ -12,8 +12,8 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
+from gradcore.program.instances import Instance, Instances
 from gradcore.program.libraries import is_bound, is_opaque
-from gradcore.program.records import Record, Records
 from gradcore.program.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer
 from gradcore.spec import TensorSpec
 from gradcore.trees import mapped
@@ -140,21 +140,21 @@ def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
 
 
 def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE,
-                records: Records | None = None) -> Any:
+                instances: Instances | None = None) -> Any:
     """A result with an :class:`Output` for each tensor; the tensors that the program has to return are appended to ``outputs``.
 
     A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf. The instances
-    that ``records`` takes become a :class:`Record`.
+    that ``instances`` takes become a :class:`Instance`.
     """
     if isinstance(x, Value):
         return _place(x, arguments, outputs, gradients)
-    if records is not None and records.is_of_before(x):
+    if instances is not None and instances.is_of_before(x):
         return Output(value=x)
 
     def inside(v: Any) -> Any:
-        return template_of(v, arguments, outputs, gradients, records)
+        return template_of(v, arguments, outputs, gradients, instances)
 
-    return records.record(x, inside) if records is not None and records.takes(x) else _own(mapped(x, inside))
+    return instances.template(x, inside) if instances is not None and instances.takes(x) else _own(mapped(x, inside))
 
 
 def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
@@ -179,8 +179,8 @@ def _own(x: Any) -> Any:
 
 def parts(shape: Any) -> Iterator[Any]:
     """What a template holds, in order, but for the containers and instances that have parts themselves."""
-    if isinstance(shape, (list, tuple, dict, Record)):
-        found = shape.items if isinstance(shape, Record) else shape
+    if isinstance(shape, (list, tuple, dict, Instance)):
+        found = shape.items if isinstance(shape, Instance) else shape
         for v in found.values() if isinstance(found, dict) else found:
             yield from parts(v)
     else:
@@ -212,4 +212,4 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     def inside(v: Any) -> Any:
         return rebuilt(v, outputs, arguments)
 
-    return shape.made(inside) if type(shape) is Record else _own(mapped(shape, inside))
+    return shape.made(inside) if type(shape) is Instance else _own(mapped(shape, inside))

@@ -22,7 +22,7 @@ from gradcore.program.narration import waiting_in
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
-from gradcore.program.stand_ins import Place, StandIns
+from gradcore.program.stand_ins import Patch, StandIns
 from gradcore.spec import TensorSpec, round_up
 
 #: A leaf whose gradient a run sets; the gradient, or None; and the array that it shows. A list: see ``leave_to_holder``.
@@ -44,7 +44,7 @@ class Binding:
         self._parts: dict[int, Part] = {}
         self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
         #: By buffer of an input, cotangent or gradient slot: the places that take its array.
-        self.patches: dict[int, list[Place]] = {}
+        self.patches: dict[int, list[Patch]] = {}
         self._stand_ins = StandIns(device, self.program)
         #: By update: the places of its numbers, as (list, index in the list, position among the update's operands).
         self.numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in trace.updates]
@@ -54,7 +54,7 @@ class Binding:
         self.calls: list[list[KernelCall]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
         self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
                         for part in parts]
-        self.patches |= self._stand_ins.places(list(chain(*self.calls)))
+        self.patches |= self._stand_ins.patches(list(chain(*self.calls)))
         shown = ((leaf, None if x is None else self.shown(x)) for leaf, x in trace.left)
         self.gradients: list[Left] = [[leaf, g, None if g is None else g.array] for leaf, g in shown]
         self.by_leaf: dict[Leaf, Left] = {entry[0]: entry for entry in self.gradients}

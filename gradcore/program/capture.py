@@ -24,7 +24,7 @@ from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
 from gradcore.events import TAGS, Tag
 from gradcore.program.arena import moved, shift
 from gradcore.program.arguments import ALIGNED
-from gradcore.program.binding import Binding, Place
+from gradcore.program.binding import Binding, Patch
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
@@ -59,7 +59,7 @@ class CapturedReplay(Replay):
             # A launch of gradcore's own copy kernel would cost the host several times as much.
             self._clone = self.device.graphs.copy_array
         #: The places that take arrays of a run if nothing is captured, and those of numbers: see :class:`Binding`.
-        self._brought: dict[int, list[Place]] = {}
+        self._brought: dict[int, list[Patch]] = {}
         self._plain: list[list[tuple[Any, Any, int]]] = []
         #: Memory that the program owns: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None

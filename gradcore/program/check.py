@@ -12,8 +12,8 @@ from gradcore.errors import TraceError
 from gradcore.events import TAGS, Tag
 from gradcore.program.arguments import Output, gradients_of, places, template_of
 from gradcore.program.differentiable import Differentiable
+from gradcore.program.instances import Instance, Instances
 from gradcore.program.newness import New
-from gradcore.program.records import Record, Records
 from gradcore.program.replay import Replay
 from gradcore.program.values import equal, is_plain, same_array
 from gradcore.spec import TensorSpec
@@ -59,7 +59,7 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
     with New() as new:
         result = eager()
         gradients_now = gradients_of(x.leaf for x in places(shape) if x.leaf is not None)
-        now = template_of(result, tensors, outputs, gradients_now, Records(new))
+        now = template_of(result, tensors, outputs, gradients_now, Instances(new))
     for name, was, found in _differences("the result", shape, now, outputs):
         _differ(name, was, found)
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
@@ -96,7 +96,7 @@ def _differences(name: str, ours: Any, eager: Any, outputs: list[Any]) -> Iterat
         else:
             for key in ours:
                 yield from _differences(f"{name}[{key!r}]", ours[key], eager[key], outputs)
-    elif isinstance(ours, Record):
+    elif isinstance(ours, Instance):
         if ours.kind is not eager.kind or [*ours.items] != [*eager.items]:
             yield name, _described(ours), _described(eager)
         else:
@@ -115,7 +115,7 @@ def _same_tensor(ours: Output, eager: Output, outputs: list[Any]) -> bool:
 def _described(x: Any) -> str:
     if isinstance(x, Output):
         return "a tensor"
-    if isinstance(x, Record):
+    if isinstance(x, Instance):
         return f"a {x.kind.__name__} with {', '.join(x.items)}"
     if isinstance(x, (list, tuple, dict)):
         return f"a {type(x).__name__} of {len(x)}"

@@ -206,9 +206,9 @@ class Compiled:
                     with resumed(local.state.autocast):
                         result = self._function(*args, **kwargs)
                     # What is carried is a result, and no change, as long as the run is looked at.
-                    records = tracing.records()
+                    instances = tracing.instances()
                     pair = exchange.take(result)
-                    shape = template_of(pair, tensors, outputs, gradients_of(tracing.leaves()), records)
+                    shape = template_of(pair, tensors, outputs, gradients_of(tracing.leaves()), instances)
                     ended = True
                     trace = None
                     if not tracing.replayed():
@@ -217,7 +217,7 @@ class Compiled:
             finally:
                 unlike = entered.leave()
             del result, pair
-            shared = records.let_go()
+            shared = instances.let_go()
             views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
             if trace is None:
                 if tracing.replayed():

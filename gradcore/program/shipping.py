@@ -101,7 +101,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Any]
         if b not in trace.storages:
             raise TraceError(f"{leaf.path or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a saved program "
                              "can only compute gradients of tensors that it captured")
-    save_trace(path, trace, *names_of(trace, guards))
+    save_trace(path, trace, *tensor_names(trace, guards))
 
 
 def _with_all_results(trace: Trace, results: Any) -> Trace:
@@ -129,7 +129,7 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
     return replace(trace, program=replace(program, outputs=tuple(map(operand, places(results)))))
 
 
-def names_of(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
+def tensor_names(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
     """A name for each captured buffer and each leaf: from modules, optimizers or variables, or else from its role."""
     modules, tensors = _seen(guards)
     known: dict[int, str] = {}

@@ -21,7 +21,7 @@ from gradcore.program.program import Operand, Program
 from gradcore.spec import TensorSpec
 
 #: The argument list of a call, a position in it, and the spec by which the argument views its buffer.
-Place = tuple[list[Any], int, TensorSpec]
+Patch = tuple[list[Any], int, TensorSpec]
 
 
 class StandIns:
@@ -50,9 +50,9 @@ class StandIns:
         """Does any function of the calls hold a placeholder itself, where no run could replace it?"""
         return any(self._spec(x) is not None for function, _ in calls for x in _within(function))
 
-    def places(self, calls: Sequence[KernelCall]) -> dict[int, list[Place]]:
+    def patches(self, calls: Sequence[KernelCall]) -> dict[int, list[Patch]]:
         """By buffer, the places among the calls' arguments that a run has to fill."""
-        found: dict[int, list[Place]] = {}
+        found: dict[int, list[Patch]] = {}
         for _, args in calls if self._blocks else ():
             for at, x in enumerate(args):
                 place = self._spec(x)

@@ -17,10 +17,10 @@ from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
+from gradcore.program.instances import Instances
 from gradcore.program.library_guards import GradientGuard, ModuleGuard, OptimizerGuard, counts_guard, hooks_on, is_gradient_held
 from gradcore.program.places import Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
-from gradcore.program.records import Records
 from gradcore.program.values import equal
 from gradcore.program.watch import Watcher
 
@@ -71,9 +71,9 @@ class Tracing:
     def __exit__(self, *exc: object) -> None:
         self._open.close()
 
-    def records(self) -> Records:
+    def instances(self) -> Instances:
         """What finds the instances in a result that the run has made. Ask for it, and use it, before the run ends."""
-        return Records(self._watcher.new)
+        return Instances(self._watcher.new)
 
     def ran_backward(self) -> bool:
         """Did a backward run?"""

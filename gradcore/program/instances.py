@@ -16,7 +16,7 @@ _OWN = ("__new__", "__getattribute__", "__reduce__", "__reduce_ex__", "__getstat
         "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__del__")
 
 
-class Record:
+class Instance:
     """Takes the place of an instance in the template of a result: its class, and templates of its attributes by name.
 
     ``value`` is the instance itself if something else refers to it, too. Then the trace is not replayed.
@@ -38,14 +38,14 @@ class Record:
         return made
 
 
-class Records:
+class Instances:
     """Finds in a result the instances that the run has made, which are ``new``."""
 
     def __init__(self, new: Container[Any]) -> None:
         self._new = new
         #: An object comes before those among its attributes.
         self._objects: list[Any] = []
-        self._records: list[Record] = []
+        self._templates: list[Instance] = []
         self._ids: set[int] = set()
         self._reasons: list[str] = []
 
@@ -65,12 +65,12 @@ class Records:
         self._reasons.append(f"it returns a {type(x).__name__} that was there before, and a replay would return another one")
         return True
 
-    def record(self, x: Any, change: Callable[[Any], Any]) -> Record:
+    def template(self, x: Any, change: Callable[[Any], Any]) -> Instance:
         """The template of an instance, with each attribute changed to one."""
-        found = Record(type(x))
+        found = Instance(type(x))
         self._ids.add(id(x))
         self._objects.append(x)
-        self._records.append(found)
+        self._templates.append(found)
         # A transform finds its inverse again.
         found.items = {name: None if name == "_inv" and isinstance(x, Transform) else change(v) for name, v in vars(x).items()}
         return found
@@ -79,12 +79,12 @@ class Records:
         """Free the instances, to which nothing of the caller's may refer any more. Returns reasons against a replay: those
         that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
         reasons = self._reasons
-        for k, record in enumerate(self._records):
+        for k, template in enumerate(self._templates):
             # An item of a container counts one more reference as an argument; so does what a call returns.
             if (sys.getrefcount(self._objects[k]) > 2 or sys.getrefcount(vars(self._objects[k])) > 2
                     or getweakrefcount(self._objects[k])):
-                record.value = self._objects[k]
-                reasons.append(f"it returns a {record.kind.__name__}, which something else refers to, too")
+                template.value = self._objects[k]
+                reasons.append(f"it returns a {template.kind.__name__}, which something else refers to, too")
             self._objects[k] = None
         return reasons
 
