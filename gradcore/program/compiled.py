@@ -224,7 +224,7 @@ class Compiled:
                     self._refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
                 else:
                     self.traces[-1] += NOTHING
-                self._attempts.refused([NOTHING[2:]])
+                    self._attempts.refused([NOTHING[2:]])
             else:
                 trace.obstacles += [*unlike, *shared, *exchange.obstacles]
                 if entered.hooked and tracing.ran_backward():

@@ -236,6 +236,18 @@ def test_a_function_that_runs_no_op_is_given_up_for_that() -> None:
     assert said.endswith("\n  it cannot be replayed: it runs no op, so there is nothing to replay (8 times)")
 
 
+def test_a_gradient_of_an_earlier_call_is_the_only_reason_that_is_given() -> None:
+    w = nn.Parameter(gradcore.ones(1))
+    inner = gradcore.compile(lambda x: (w * x).sum())
+    inner(gradcore.ones(1))
+    back = gradcore.compile(lambda loss: loss.backward(), max_programs=2)
+    with pytest.warns(RuntimeWarning) as caught:
+        for _ in range(3):
+            back(inner(gradcore.ones(1)))
+    (text,) = [str(w.message) for w in caught]
+    assert "it runs the gradient of an earlier compiled call" in text and "it runs no op" not in text
+
+
 def test_explain_says_for_which_shapes_a_program_is() -> None:
     f = gradcore.compile(lambda x: x * 2)
     for length in (3, 5):
