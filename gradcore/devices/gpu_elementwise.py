@@ -118,15 +118,28 @@ def _common(*operands: Any) -> np.dtype[Any]:
     return wide(np.result_type(*types))
 
 
-def function(op: str) -> Callable[..., Any]:
-    """The kernel of an op whose function in CUDA C++ has its name, in capitals where a word begins."""
+def function(op: str, **numbers: Any) -> Callable[..., Any]:
+    """The kernel of an op whose function in CUDA C++ has its name, in capitals where a word begins.
+
+    ``numbers`` are attributes of the op with their defaults: the function takes them behind the operands.
+    """
     name = "".join(part.capitalize() for part in op.split("_"))
 
     def run(*arrays: Any) -> None:
         *operands, out = arrays
         apply(name, wide(out.dtype), out, *operands)
 
-    return run
+    def run_with_numbers(*arrays: Any, **attrs: Any) -> None:
+        *operands, out = arrays
+        apply(name, wide(out.dtype), out, *operands, *(numbers | attrs).values())
+
+    return run_with_numbers if numbers else run
+
+
+def _with_room(op: str) -> Callable[..., Any]:
+    """The same for an op that declares workspace, which only the CPU needs."""
+    kernel = function(op)
+    return lambda *arrays: kernel(*arrays[:-1])
 
 
 def _test(name: str) -> Callable[..., Any]:
@@ -144,7 +157,9 @@ def _test(name: str) -> Callable[..., Any]:
 
 gl.KERNELS |= {name: function(name) for name in (
     "add sub mul div neg floor_divide remainder pow reciprocal abs sign floor ceil round exp expm1 log log1p log2 log10 sqrt "
-    "rsqrt square sin cos tan sinh cosh arctan tanh maximum minimum relu sigmoid relu_grad tanh_grad sigmoid_grad").split()}
+    "rsqrt square sin cos tan sinh cosh arctan tanh maximum minimum relu sigmoid relu_grad tanh_grad sigmoid_grad "
+    "where").split()}
+gl.KERNELS |= {name: _with_room(name) for name in ("erf", "huber", "bce", "bce_logits")}
 gl.KERNELS |= {name: _test(named) for name, named in {
     "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
     "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "logical_not": "LogicalNot", "isnan": "IsNan", "isinf": "IsInf",
@@ -176,21 +191,11 @@ def _interleaved(x: Any, y: Any) -> bool:
 
 
 @gl.kernel
-def where(condition: Any, x: Any, y: Any, out: Any) -> None:
-    apply("Where", wide(out.dtype), out, condition, x, y)
-
-
-@gl.kernel
 def clamp(x: Any, low: Any, high: Any, out: Any) -> None:
     if low is None or high is None:
         apply("Maximum" if high is None else "Minimum", wide(out.dtype), out, x, low if high is None else high)
     else:
         apply("Clamp", wide(out.dtype), out, x, low, high)
-
-
-@gl.kernel
-def erf(x: Any, out: Any, workspace: Any) -> None:
-    apply("Erf", wide(out.dtype), out, x)
 
 
 @gl.kernel
@@ -216,21 +221,6 @@ def gelu_with_grad(x: Any, out: Any, slopes: Any, *, tanh: bool = False) -> None
 @gl.kernel
 def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
     apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
-
-
-@gl.kernel
-def huber(x: Any, delta: Any, out: Any, workspace: Any) -> None:
-    apply("Huber", wide(out.dtype), out, x, delta)
-
-
-@gl.kernel
-def bce(x: Any, target: Any, out: Any, workspace: Any) -> None:
-    apply("Bce", wide(out.dtype), out, x, target)
-
-
-@gl.kernel
-def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
-    apply("BceLogits", wide(out.dtype), out, x, target)
 
 
 # -- creation and movement ---------------------------------------------------------------------------------------------
@@ -291,29 +281,12 @@ def copy_(x: Any, source: Any) -> None:
     copy(source, x)
 
 
-@gl.kernel
-def full(value: Any, out: Any, *, shape: Any, dtype: Any) -> None:
-    copy(value, out)
+gl.KERNELS |= dict.fromkeys(("full", "clone", "cast", "sampling_weights"), lambda x, out, **attrs: copy(x, out))
 
 
 @gl.kernel
 def empty(out: Any, *, shape: Any, dtype: Any) -> None:
     pass
-
-
-@gl.kernel
-def clone(x: Any, out: Any) -> None:
-    copy(x, out)
-
-
-@gl.kernel
-def cast(x: Any, out: Any, *, dtype: Any) -> None:
-    copy(x, out)
-
-
-@gl.kernel
-def sampling_weights(x: Any, out: Any) -> None:
-    copy(x, out)
 
 
 @gl.kernel

@@ -148,28 +148,16 @@ def _over(name: str, types: tuple[Any, ...], dims: tuple[int, ...], *arrays: Any
     gl.run_rows("softmax", name, (arrays[0].dtype, *types, length), rows, lanes, *arrays, *ends, where)
 
 
-def _dims(x: Any, dim: int) -> tuple[int, ...]:
-    return (dim,) if x.ndim else ()
+def _softmax(name: str, log: str) -> Any:
+    def run(*arrays: Any, dim: int) -> None:
+        *given, _ = arrays
+        _over(name, (log,), (dim,) if given[0].ndim else (), *given)
+
+    return run
 
 
-@gl.kernel
-def softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
-    _over("softmax", ("false",), _dims(x, dim), x, out)
-
-
-@gl.kernel
-def log_softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
-    _over("softmax", ("true",), _dims(x, dim), x, out)
-
-
-@gl.kernel
-def softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
-    _over("softmax_grad", ("false",), _dims(x, dim), dy, x, out)
-
-
-@gl.kernel
-def log_softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
-    _over("softmax_grad", ("true",), _dims(x, dim), dy, x, out)
+gl.KERNELS |= {f"{'log_' * (log == 'true')}{name}": _softmax(name, log)
+               for name in ("softmax", "softmax_grad") for log in ("false", "true")}
 
 
 @gl.kernel

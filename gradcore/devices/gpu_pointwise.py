@@ -18,6 +18,11 @@ gl.KERNELS |= {name: function(name) for name in (
     "silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid hardsigmoid_grad hardswish "
     "hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold bitwise_and bitwise_or "
     "bitwise_xor bitwise_left_shift bitwise_right_shift").split()}
+gl.KERNELS |= {
+    "polygamma": function("polygamma", n=None),
+    **{name: function(name, value=1) for name in ("addcmul", "addcdiv")},
+    **{name: function(name, beta=None, threshold=None) for name in ("softplus", "softplus_grad")},
+    **{name: function(name, low=None, high=None) for name in ("hardtanh", "hardtanh_grad")}}
 
 
 @gl.kernel
@@ -36,21 +41,6 @@ def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = Non
 
 
 @gl.kernel
-def polygamma(x: Any, out: Any, *, n: int) -> None:
-    apply("Polygamma", wide(out.dtype), out, x, n)
-
-
-@gl.kernel
-def addcmul(x: Any, y: Any, z: Any, out: Any, *, value: float = 1) -> None:
-    apply("Addcmul", wide(out.dtype), out, x, y, z, value)
-
-
-@gl.kernel
-def addcdiv(x: Any, y: Any, z: Any, out: Any, *, value: float = 1) -> None:
-    apply("Addcdiv", wide(out.dtype), out, x, y, z, value)
-
-
-@gl.kernel
 def masked_fill_(x: Any, mask: Any, value: Any) -> None:
     check_apart(x, mask)
     apply("MaskedFill", wide(x.dtype), x, x, mask, value)
@@ -64,26 +54,6 @@ def elu(x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
 @gl.kernel
 def elu_grad(dy: Any, x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
     apply("EluGrad", wide(out.dtype), out, dy, x, scale, scale * alpha, inner)
-
-
-@gl.kernel
-def softplus(x: Any, out: Any, *, beta: float, threshold: float) -> None:
-    apply("Softplus", wide(out.dtype), out, x, beta, threshold)
-
-
-@gl.kernel
-def softplus_grad(dy: Any, x: Any, out: Any, *, beta: float, threshold: float) -> None:
-    apply("SoftplusGrad", wide(out.dtype), out, dy, x, beta, threshold)
-
-
-@gl.kernel
-def hardtanh(x: Any, out: Any, *, low: float, high: float) -> None:
-    apply("Hardtanh", wide(out.dtype), out, x, low, high)
-
-
-@gl.kernel
-def hardtanh_grad(dy: Any, x: Any, out: Any, *, low: float, high: float) -> None:
-    apply("HardtanhGrad", wide(out.dtype), out, dy, x, low, high)
 
 
 # -- in place ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
+from gradcore.devices.kernels import drawn_into
 
 
 @gl.kernel
@@ -26,18 +27,7 @@ def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: 
            np.int64(out.size))
 
 
-@gl.kernel
-def uniform_(x: Any, state: Any, low: Any, high: Any, workspace: Any) -> None:
-    now = workspace[:state.nbytes].view(state.dtype)
-    advance(state, now, numel=x.size)
-    uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
-
-
-@gl.kernel
-def normal_(x: Any, state: Any, mean: Any, std: Any, workspace: Any) -> None:
-    now = workspace[:state.nbytes].view(state.dtype)
-    advance(state, now, numel=x.size)
-    normal(now, mean, std, x, workspace[state.nbytes:], shape=x.shape, dtype=x.dtype)
+gl.KERNELS |= {"uniform_": drawn_into(advance, uniform), "normal_": drawn_into(advance, normal, room=True)}
 
 
 @gl.kernel

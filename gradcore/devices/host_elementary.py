@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,25 +32,15 @@ def rsqrt(x: Array, out: Array) -> None:
     np.reciprocal(out, out)
 
 
-# NumPy plans another meaning for a third positional argument of these two, so the output goes by keyword.
-@kernel
-def maximum(x: Any, y: Any, out: Array) -> None:
-    np.maximum(x, y, out=out)
+def _by_keyword(ufunc: np.ufunc) -> Callable[..., Any]:
+    """NumPy plans another meaning for a third positional argument of these, so the output goes by keyword."""
+    def run(x: Any, y: Any, out: Array) -> None:
+        ufunc(x, y, out=out)
+
+    return run
 
 
-@kernel
-def minimum(x: Any, y: Any, out: Array) -> None:
-    np.minimum(x, y, out=out)
-
-
-@kernel
-def fmax(x: Any, y: Any, out: Array) -> None:
-    np.fmax(x, y, out=out)
-
-
-@kernel
-def fmin(x: Any, y: Any, out: Array) -> None:
-    np.fmin(x, y, out=out)
+HOST_KERNELS |= {ufunc.__name__: _by_keyword(ufunc) for ufunc in (np.maximum, np.minimum, np.fmax, np.fmin)}
 
 
 @kernel
@@ -79,24 +70,17 @@ def _bounded(ufunc: Any, x: Any, bound: Any, out: Array) -> None:
 # -- in place -----------------------------------------------------------------------------------------------------------
 
 
-@kernel
-def add_(x: Array, y: Any) -> None:
-    np.add(x, y, x, casting="unsafe")
+def _in_place(name: str) -> Callable[..., Any]:
+    ufunc = HOST_KERNELS[name]
+
+    def run(x: Array, y: Any) -> None:
+        ufunc(x, y, x, casting="unsafe")
+
+    run.__name__ = f"{name}_"
+    return run
 
 
-@kernel
-def sub_(x: Array, y: Any) -> None:
-    np.subtract(x, y, x, casting="unsafe")
-
-
-@kernel
-def mul_(x: Array, y: Any) -> None:
-    np.multiply(x, y, x, casting="unsafe")
-
-
-@kernel
-def div_(x: Array, y: Any) -> None:
-    np.true_divide(x, y, x, casting="unsafe")
+HOST_KERNELS |= {f"{name}_": _in_place(name) for name in ("add", "sub", "mul", "div")}
 
 
 @kernel

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, pieces
-from gradcore.devices.kernels import split_workspace
+from gradcore.devices.host_kernels import HOST_KERNELS, PIECE_ROWS, Array, kernel, pieces
+from gradcore.devices.kernels import drawn_into, split_workspace
 from gradcore.spec import PIECE
 
 
@@ -98,18 +98,7 @@ def _circle(x: Array, sine: Array, other: Array) -> Array:
     return np.subtract(sine, 1, sine)
 
 
-@kernel
-def uniform_(x: Array, state: Array, low: Any, high: Any, workspace: Array) -> None:
-    now = workspace[:state.nbytes].view(state.dtype)
-    advance(state, now, numel=x.size)
-    uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
-
-
-@kernel
-def normal_(x: Array, state: Array, mean: Any, std: Any, workspace: Array) -> None:
-    now = workspace[:state.nbytes].view(state.dtype)
-    advance(state, now, numel=x.size)
-    normal(now, mean, std, x, workspace[state.nbytes:], shape=x.shape, dtype=x.dtype)
+HOST_KERNELS |= {"uniform_": drawn_into(advance, uniform), "normal_": drawn_into(advance, normal, room=True)}
 
 
 @kernel

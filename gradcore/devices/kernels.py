@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -55,6 +55,17 @@ def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:
         parts.append([(slice(0, n - at), slice(at, n)), (slice(n - at, n), slice(0, at))] if at else [(slice(0, n),) * 2])
     for block in itertools.product(*parts):
         yield tuple(b[0] for b in block), tuple(b[1] for b in block)
+
+
+def drawn_into(advance: Callable[..., Any], draw: Callable[..., Any], room: bool = False) -> Callable[..., Any]:
+    """A kernel that draws into a tensor from the present state, which it copies to the workspace and moves on. With ``room``
+    the drawing takes the rest of the workspace."""
+    def run(x: Any, state: Any, first: Any, second: Any, workspace: Any) -> None:
+        now = workspace[:state.nbytes].view(state.dtype)
+        advance(state, now, numel=x.size)
+        draw(now, first, second, x, *[workspace[state.nbytes:]] * room, shape=x.shape, dtype=x.dtype)
+
+    return run
 
 
 def decays(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
