@@ -195,9 +195,9 @@ class Binding:
 
     def is_held(self) -> bool:
         """Does anything but its leaf hold a gradient that a run left, or will the next run read one that lies in the arena?"""
-        return is_any_held(self.gradients) or (bool(self.read or self.left_to_holders) and (
+        return bool(self.gradients) and (is_any_held(self.gradients) or (bool(self.read or self.left_to_holders) and (
             any(g is not None and leaf.grad is g for leaf, g, _ in self.read)
-            or any(part() is not None for part in self.left_to_holders)))
+            or any(part() is not None for part in self.left_to_holders))))
 
 
 def _count_of_local() -> int:

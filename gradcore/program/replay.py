@@ -135,6 +135,8 @@ class Replay:
 
     def _drop(self, entries: list[Left]) -> None:
         """Drop the gradients that this run replaces, as the traced function did. Replays that had left them let them go."""
+        if not entries:
+            return
         lenders = set()
         for leaf, g, _ in entries:
             if leaf.grad is not g:
