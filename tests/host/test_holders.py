@@ -170,8 +170,25 @@ def test_the_frame_of_a_traceback() -> None:
     with pytest.raises(ValueError) as caught:
         fails()
     assert holder(serials[0]) == (
-        "batch in test_the_frame_of_a_traceback.<locals>.fails(), whose frame a traceback holds")
+        "batch in test_the_frame_of_a_traceback.<locals>.fails(), whose frame the traceback of caught._excinfo[2] in "
+        "test_the_frame_of_a_traceback() holds")
     del caught
+    gc.collect()
+    try:
+        fails()
+    except ValueError:
+        # Nothing in the program leads to what is being handled.
+        assert holder(serials[1]) == (
+            "batch in test_the_frame_of_a_traceback.<locals>.fails(), whose frame a traceback holds")
+    try:
+        fails()
+    except ValueError as error:
+        FOUND["first"] = error
+    FOUND["second"] = KeyError()
+    FOUND["second"].__context__ = FOUND.pop("first")
+    assert holder(serials[2]) == (
+        "batch in test_the_frame_of_a_traceback.<locals>.fails(), whose frame the traceback of "
+        f"FOUND['second'].__context__ in {__name__} holds")
 
 
 def test_a_reference_cycle_and_what_only_c_holds() -> None:
@@ -201,7 +218,7 @@ def test_the_graph_of_a_tensor_keeps_it_and_the_nearest_is_named() -> None:
     FOUND["loss"] = y.sum()
     FOUND["later"] = FOUND["loss"] * 2 + 1
     del y
-    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and FOUND['later'] in {__name__}"
+    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['later'] in {__name__}"
     FOUND["loss"].backward()
     assert holder(kept) == ""
 
