@@ -302,6 +302,8 @@ def _variables() -> Iterator[tuple[int, _Name]]:
             if not is_inside(frame.f_code):
                 yield from ((id(value), _Name("", name, f"{frame.f_code.co_qualname}()")) for name, value in _locals_of(frame))
             frame = frame.f_back
+    # One of them is this call's own: it would refer to itself, and to its callers.
+    del top
     # The program's own module is the first that is loaded, and may be listed once more under another name.
     for module, there in reversed(list(sys.modules.items())):
         if type(there) is types.ModuleType:
