@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 import inspect
+import operator
 import sys
 import threading
 import traceback
 import types
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from itertools import chain, compress, repeat, starmap, tee
 from typing import Any, NamedTuple
 
 from gradcore.devices.device import Device
@@ -85,8 +87,11 @@ def _holders(ledger: Ledger, wanted: set[int]) -> dict[int, str]:
 
 def _chosen(ledger: Ledger, wanted: set[int]) -> dict[int, tuple[list[Any], str]]:
     """By serial: two tensors at most over a buffer, or else above what keeps it, and what that makes of their names."""
-    # Not isinstance, which would ask objects that answer for others.
-    values = [o for o in gc.get_objects() if issubclass(type(o), Value)]
+    kinds: list[type] = [Value]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+    # An object refers to its class. Not isinstance, which would ask objects that answer for others.
+    values = [o for o in gc.get_referrers(*kinds) if issubclass(type(o), Value)]
     found: dict[int, list[Any]] = {serial: [] for serial in wanted}
     for value in values:
         storage: Any = getattr(value, "storage", None)
@@ -146,17 +151,21 @@ class _Search:
         self.seen: dict[int, Any] = {id(o): o for o in targets}
         self.variables = dict(_variables())
         self.names |= {o: self.variables[o] for o in self.seen if o in self.variables}
-        following = list(self.seen)
-        for _ in range(_DEPTH):
-            following = self.step([self.seen[o] for o in following if o not in self.names][:_WIDTH])
-        self.name_rest()
+        try:
+            following = list(self.seen)
+            for _ in range(_DEPTH):
+                following = self.step(tuple(self.seen[o] for o in following if o not in self.names)[:_WIDTH])
+            self.name_rest()
+        finally:
+            # Two searches at a time may have seen each other.
+            self.seen.clear()
 
-    def step(self, frontier: list[Any]) -> list[int]:
+    def step(self, frontier: tuple[Any, ...]) -> list[int]:
         """Note what refers to these objects; the result has the ids of what is new and has no name."""
         ids = {id(o) for o in frontier}
         following = []
         own = {id(o) for o in (self.targets, self.seen, frontier)}
-        for holder in gc.get_referrers(*frontier) if frontier else ():
+        for holder in _referrers(frontier):
             # Its own containers are no holders.
             if id(holder) in own:
                 continue
@@ -219,6 +228,18 @@ class _Search:
         return kinds[1] if len(kinds) > 1 else "containers"
 
 
+def _referrers(objects: tuple[Any, ...]) -> list[Any]:
+    """What refers to these objects, without tuples that ``tuple()`` has not filled yet.
+
+    To read one ends the process, and to hold one while another thread fills it is an error there. So they are left out within
+    one call, in which no other thread runs.
+    """
+    found, kinds, holders, again = tee(chain.from_iterable(starmap(gc.get_referrers, (objects,))), 4)
+    # Anything else has at least as many parts as True.
+    sizes = map(operator.call, map({id(tuple): len}.get, map(id, map(type, kinds)), repeat(gc.is_tracked)), holders)
+    return list(compress(found, map(operator.le, sizes, map(len, map(gc.get_referents, again)))))
+
+
 def _joined(name: _Name, how: _How) -> _Name:
     """The name of a part of what has ``name``: ``x in f()`` and ``[0]`` are ``x[0] in f()``."""
     what, path, where = name
@@ -248,9 +269,6 @@ def _parts(holder: Any, ids: set[int]) -> dict[int, _How]:
         found = {id(k): f".keys()[{i}]" for i, (k, _) in enumerate(items) if id(k) in ids}
         found |= {id(v): f"[{_key(k)}]" for k, v in items if id(v) in ids}
     elif issubclass(kind, (list, tuple, deque)):
-        # What tuple() has not filled yet is not to be read, and only that call holds it.
-        if kind is tuple and len(gc.get_referents(holder)) < len(holder):
-            return {}
         base: Any = next(base for base in (list, tuple, deque) if issubclass(kind, base))
         found = {id(v): f"[{i}]" for i, v in enumerate(list(base.__iter__(holder))) if id(v) in ids}
     elif kind is types.FrameType:

@@ -279,3 +279,58 @@ def test_a_variable_of_another_thread() -> None:
     finally:
         on.set()
         thread.join()
+
+
+def test_a_tuple_that_another_thread_fills_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, on = threading.Event(), threading.Event()
+    filled: list[Any] = []
+
+    def parts() -> Iterator[Any]:
+        yield FOUND["here"][0]
+        there.set()
+        on.wait()
+
+    def look(holder: Any, ids: set[int]) -> Any:
+        on.set()
+        thread.join()
+        return look_as_before(holder, ids)
+
+    look_as_before = _holders._parts
+    monkeypatch.setattr(_holders, "_parts", look)
+    FOUND["here"] = [fresh()]
+    thread = threading.Thread(target=lambda: filled.append(tuple(parts())))
+    thread.start()
+    there.wait()
+    try:
+        assert holder(FOUND["here"][0].storage.serial) == f"FOUND['here'][0] in {__name__}"
+        assert len(filled) == 1
+    finally:
+        on.set()
+        thread.join()
+    filled.clear()
+
+
+def test_two_searches_at_a_time_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    begun: set[int] = set()
+
+    def look(holder: Any, ids: set[int]) -> Any:
+        if threading.get_ident() not in begun:
+            begun.add(threading.get_ident())
+            both.wait()
+        return look_as_before(holder, ids)
+
+    look_as_before = _holders._parts
+    monkeypatch.setattr(_holders, "_parts", look)
+    FOUND["here"] = [[[fresh()]]]
+    alive = weakref.ref(FOUND["here"][0][0][0])
+    serial = FOUND["here"][0][0][0].storage.serial
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(holder(serial))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [f"FOUND['here'][0][0][0] in {__name__}"] * 2
+    FOUND.clear()
+    assert alive() is None
