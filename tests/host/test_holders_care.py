@@ -160,7 +160,7 @@ def test_an_interrupt_leaves_no_tensor_in_its_traceback(monkeypatch: pytest.Monk
     def interrupted(holder: Any, ids: set[int]) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_holders, "_parts", interrupted)
+    monkeypatch.setattr(_holders, "parts", interrupted)
     kept = [fresh()]
     alive = weakref.ref(kept[0])
     with pytest.raises(KeyboardInterrupt) as error:
@@ -225,6 +225,19 @@ def test_two_names_of_which_one_begins_as_the_other() -> None:
     alphabet = alpha.detach()
     where = "in test_two_names_of_which_one_begins_as_the_other()"
     assert holder(alphabet.storage.serial) == f"alpha {where} and alphabet {where}"
+
+
+def test_the_name_that_a_notebook_gives_a_result_is_not_the_first_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[__name__]
+    FOUND["serial"] = (x := fresh()).storage.serial
+    for name in ("_1", "result", "_3"):
+        monkeypatch.setattr(module, name, x, raising=False)
+    del x
+    assert holder(FOUND["serial"]) == f"result in {__name__}"
+    monkeypatch.delattr(module, "result")
+    assert holder(FOUND["serial"]) == f"_3 in {__name__}"
+    # The fixture keeps what it is to put back.
+    monkeypatch.undo()
 
 
 def test_functions_that_wait() -> None:
@@ -295,8 +308,8 @@ def test_a_tuple_that_another_thread_fills_meanwhile(monkeypatch: pytest.MonkeyP
         thread.join()
         return look_as_before(holder, ids)
 
-    look_as_before = _holders._parts
-    monkeypatch.setattr(_holders, "_parts", look)
+    look_as_before = _holders.parts
+    monkeypatch.setattr(_holders, "parts", look)
     FOUND["here"] = [fresh()]
     thread = threading.Thread(target=lambda: filled.append(tuple(parts())))
     thread.start()
@@ -320,8 +333,8 @@ def test_two_searches_at_a_time_leave_nothing(monkeypatch: pytest.MonkeyPatch) -
             both.wait()
         return look_as_before(holder, ids)
 
-    look_as_before = _holders._parts
-    monkeypatch.setattr(_holders, "_parts", look)
+    look_as_before = _holders.parts
+    monkeypatch.setattr(_holders, "parts", look)
     FOUND["here"] = [[[fresh()]]]
     alive = weakref.ref(FOUND["here"][0][0][0])
     serial = FOUND["here"][0][0][0].storage.serial
