@@ -88,10 +88,12 @@ def _apart(names: list[Name]) -> list[str]:
 def _by_graphs(ledger: Ledger, values: list[Any], apart: set[int], found: dict[int, list[Any]]) -> None:
     """Add to ``found`` the tensors whose graphs keep the buffers ``apart``: the fewest nodes above these first."""
     tops = [v for v in values if type((getattr(v, "edge", None) or (None,))[0]) is Node]
-    nodes = reachable(tops)
+    by_node: dict[int, list[Any]] = {}
+    for top in tops:
+        by_node.setdefault(top.edge[0].id, []).append(top)
     above: dict[int, list[int]] = {}
     keepers: dict[int, list[int]] = {}
-    for number, node in nodes.items():
+    for number, node in reachable(tops).items():
         for edge in node.edges:
             if edge is not None and type(edge[0]) is Node:
                 above.setdefault(edge[0].id, []).append(number)
@@ -99,16 +101,15 @@ def _by_graphs(ledger: Ledger, values: list[Any], apart: set[int], found: dict[i
             for kept in residual.kept if type(residual) is Packed else [residual]:
                 if type(kept) is Saved and kept.storage.device.ledger is ledger and kept.storage.serial in apart:
                     keepers.setdefault(kept.storage.serial, []).append(number)
-    for serial, start in keepers.items():
-        order = {number: i for i, number in enumerate(start)}
-        waiting = deque(start)
-        while waiting:
-            for number in above.get(waiting.popleft(), ()):
-                if number not in order:
-                    order[number] = len(order)
-                    waiting.append(number)
-        over = [v for v in tops if v.edge[0].id in order]
-        found[serial] = sorted(over, key=lambda v: order[v.edge[0].id])
+    for serial, waiting in keepers.items():
+        met = set[int]()
+        for number in waiting:
+            if number not in met:
+                met.add(number)
+                found[serial] += by_node.get(number, ())
+                if len(found[serial]) > 1:
+                    break
+                waiting += above.get(number, ())
 
 
 class _Search:

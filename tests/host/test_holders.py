@@ -223,6 +223,15 @@ def test_the_graph_of_a_tensor_keeps_it_and_the_nearest_is_named() -> None:
     assert holder(kept) == ""
 
 
+def test_a_graph_that_keeps_something_twice() -> None:
+    y = gradcore.ones(100, requires_grad=True).exp()
+    kept = y.storage.serial
+    FOUND["loss"] = (y * y).sum()
+    FOUND["later"] = FOUND["loss"] * FOUND["loss"]
+    del y
+    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['later'] in {__name__}"
+
+
 def test_the_device_itself_holds_the_state_of_its_generator() -> None:
     device = make_meta()
     FOUND["x"] = gradcore.randn(3, device=device)
