@@ -139,7 +139,7 @@ def _locals_of(frame: types.FrameType) -> Iterator[tuple[str, Any]]:
     # Before Python 3.13 the frame keeps this dict, which would hold what the function lets go. It is made anew when asked for;
     # what a call of locals() has handed out is left alone. So is what a debugger may have, as Python takes the variables from
     # there when a function that traces returns.
-    traced = any(f() for f in (sys.gettrace, sys.getprofile, threading.gettrace, threading.getprofile))
+    traced = any(f() is not None for f in (sys.gettrace, sys.getprofile, threading.gettrace, threading.getprofile))
     if type(shown) is dict and sys.getrefcount(shown) <= 3 and not traced:
         shown.clear()
     # Others are not of the program's own, such as what pytest remembers for an assertion's text.

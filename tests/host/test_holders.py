@@ -232,6 +232,15 @@ def test_a_graph_that_keeps_something_twice() -> None:
     assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['later'] in {__name__}"
 
 
+def test_hooks_of_a_leaf_are_not_its_graph() -> None:
+    w = gradcore.ones(100, requires_grad=True)
+    x = fresh()
+    serial = x.storage.serial
+    w.register_hook(x.mul)
+    del x
+    assert holder(serial) == "the hooks of w in test_hooks_of_a_leaf_are_not_its_graph()"
+
+
 def test_the_device_itself_holds_the_state_of_its_generator() -> None:
     device = make_meta()
     FOUND["x"] = gradcore.randn(3, device=device)
