@@ -80,7 +80,7 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     if not largest:
         return ["Nothing is live."]
     names = {} if _namer is None or not named else _namer(ledger, [first[line] for line, _ in largest])
-    lines = [f"The {len(largest)} largest holders:"]
+    lines = [f"The {len(largest)} largest holders:" if len(largest) > 1 else "The largest holder:"]
     for line, nbytes in largest:
         lines.append(f"  {nbytes:>15,} bytes  {line}")
         if first[line] in names:

@@ -43,7 +43,7 @@ Memory of {device}:
   largest_free           2,096,128  2.00 MiB
   segments                       1
   allocations                    2
-The 1 largest holders:
+The largest holder:
             1,024 bytes  input of upload in layer (root), {line}
                          held by kept in test_every_figure_and_the_summary()"""
     assert (gradcore.memory_requested(device), gradcore.memory_allocated(device), gradcore.memory_reserved(device)) == (
