@@ -14,7 +14,7 @@ from gradcore import nn
 @pytest.mark.parametrize("rows", [512, 1024, 4096, 8192, 16384])
 def test_the_steps_after_the_first_find_room_for_their_largest_tensors(rows: int) -> None:
     gc.collect()
-    gradcore.empty_cache()
+    gradcore.empty_cache("meta")
     with gradcore.device("meta"):
         layers = [layer for _ in range(3) for layer in (nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))]
         net = nn.Sequential(*layers, nn.Linear(512, 50_000))
@@ -31,7 +31,7 @@ def test_the_steps_after_the_first_find_room_for_their_largest_tensors(rows: int
 
 def test_texts_of_many_lengths_reserve_little_more_than_the_longest() -> None:
     gc.collect()
-    gradcore.empty_cache()
+    gradcore.empty_cache("meta")
     with gradcore.device("meta"):
         gradcore.reset_peak_memory_stats("meta")
         net = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512), nn.Linear(512, 50_000))
@@ -110,7 +110,7 @@ def test_what_fits_into_a_limit_is_nearly_all_of_it(step: Any, least: float) -> 
     def peak(rows: int) -> int:
         """Bytes of the peak of some steps, 0 if they run out of memory."""
         gc.collect()
-        gradcore.empty_cache()
+        gradcore.empty_cache("meta")
         gradcore.reset_peak_memory_stats("meta")
         with gradcore.device("meta"):
             net = Words()
@@ -131,5 +131,5 @@ def test_what_fits_into_a_limit_is_nearly_all_of_it(step: Any, least: float) -> 
             used, rows = found, rows + 128
     finally:
         memory.limit = before
-        gradcore.empty_cache()
+        gradcore.empty_cache("meta")
     assert used >= least * limit, f"the largest batch takes {used / limit:.1%}"
