@@ -2,8 +2,8 @@
 
 Every stream has free lists of its own, one for each kind of segment, in which neighbours are merged; the best fit is split.
 When nothing fits, memory that is free on other streams is taken over, and only then does the pool grow by a segment. A large
-one replaces free ones whose work it can do. If the source refuses one, the pool gives back its wholly free segments and tries
-again; the last resort is segments of other kinds.
+one replaces free ones whose work it can do. If the source refuses one, what was kept in one piece for others is cut, except
+the largest; then the pool gives back its wholly free segments and tries again; the last resort is segments of other kinds.
 """
 
 from __future__ import annotations
@@ -170,6 +170,13 @@ class Pool:
         try:
             segment = self._source.allocate(nbytes)
         except SourceExhausted:
+            # What was kept in one piece for others is cut first, except the largest: otherwise each step near the limit would
+            # give back all that is free, and ask the source for it again.
+            free = stream.free[kind]
+            largest = free.largest()
+            start = free.take(size, lambda _, length: length < largest)
+            if start is not None:
+                return start
             self.flush()
             try:
                 # A segment of exactly this size may fit where a roomier one does not.

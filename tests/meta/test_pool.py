@@ -274,3 +274,19 @@ def test_serials_are_never_used_twice() -> None:
         assert block.serial not in seen
         seen.add(block.serial)
         give(pool, block)
+
+
+def test_what_is_kept_in_one_piece_is_cut_before_all_that_is_free_goes_back() -> None:
+    memory = stack(limit=400 * MiB)
+    ledger, pool, stream = memory.ledger, memory.pool, Stream(0)
+    for block in [ledger.allocate(size, stream, PLAIN) for size in (160 * MiB, 200 * MiB)]:
+        ledger.release(block)
+    apart = [ledger.allocate(16 * MiB, stream, PLAIN) for _ in range(2)]
+    assert [b.segment.nbytes for b in apart] == [16 * MiB] * 2, "large segments stay whole"
+    cut = ledger.allocate(16 * MiB, stream, PLAIN)
+    assert cut.segment.nbytes == 160 * MiB and (pool.misses, pool.reserved) == (4, 392 * MiB), "no segment went or came"
+    rest = ledger.allocate(144 * MiB, stream, PLAIN)
+    assert rest.segment is cut.segment
+    assert ledger.allocate(16 * MiB, stream, PLAIN).segment.nbytes == 16 * MiB, "the largest is not cut"
+    assert (pool.misses, pool.reserved) == (5, 208 * MiB)
+    check_free_lists(memory)
