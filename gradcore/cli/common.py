@@ -43,7 +43,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def add_measured(parser: argparse.ArgumentParser) -> None:
-    """The options of commands that measure the first steps of a model."""
+    """The arguments of commands that measure the first steps of a model."""
+    parser.add_argument("model", metavar="MODEL", help=f"{', '.join(models.names())}, path/to/file.py:function or "
+                        "package.module:function")
     parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
     parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3); "
                         "find-batch adds those until blocks keep their places")

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=Path,
                         help="a run's file, a recording as JSON, a folder (its newest run), or a "
                              "memory snapshot written by PyTorch")
-    parser.add_argument("--format", required=True, choices=tuple(FORMATS))
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="what to write, see above")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
     add_step(parser, "which step, of those whose events are in the file (default peak)")
 
 

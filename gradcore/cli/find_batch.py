@@ -67,7 +67,6 @@ def percent(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
     parser.add_argument("--memory", type=memory_size, required=True, metavar="SIZE", help="the available memory, such as 8GiB")
     parser.add_argument("--margin", type=percent, default=0.05, metavar="5%",
                         help="the share of it to leave for the driver and libraries (default 5%%)")

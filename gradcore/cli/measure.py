@@ -19,8 +19,8 @@ from gradcore.report.text import bar, reached_by
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
-    parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...")
+    parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...",
+                        help="a row for each (default 16,32,64)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="meta predicts from shapes and computes nothing")
     add_measured(parser)

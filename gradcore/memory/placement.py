@@ -44,10 +44,11 @@ def sparing(size: int, tag: int) -> Callable[[int, int], bool] | None:
     """May a large block be cut from a segment of so many bytes, of which so many are free in one piece? None if from any.
 
     A forward makes the largest tensors of a network while gradients live, unless these are cleared before it. It finds room for
-    them in one piece if no gradient lies in a segment of more than eight times its size, and nothing that a forward makes in
-    one of these that is wholly free.
+    them in one piece if no gradient lies in a segment of ten times its size or more, and nothing that a forward makes in one of
+    these that is wholly free. The scores of a language model are as large; images halve their sides, to an eighth of the bytes
+    and more, which may share.
     """
-    least = max(8 * size, WHOLE)
+    least = max(10 * size, WHOLE)
     if _outlives(tag):
         return lambda segment, free: segment < least
     if TAGS[tag].phase == "forward":

@@ -1,4 +1,4 @@
-"""Loading of models: the built-in ones by name, and your own.
+"""Models: the included ones by name, mlp, cnn and chargpt, and your own.
 
 A model is a function of the batch size that returns a module, a batch and a loss. Write one in a file, such as model.py:
 
@@ -18,7 +18,8 @@ dict of arrays, or any other value. Arrays have one row per sample. Instead of a
 batch size that makes it, in any shapes; to predict a batch that is too large to make, each dimension must be linear in the
 number of samples.
 
-A model may also return "step, batch", where step is a whole training step that is called with the parts of the batch.
+Instead of a module it may return a function, as "step, batch": a whole training step, which is called with the parts of the
+batch, and has its own optimizers.
 """
 
 from __future__ import annotations

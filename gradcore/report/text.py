@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from gradcore.report.growth import Growth
 from gradcore.report.step import KeptTensor, PeakPoint, StepReport
-from gradcore.units import format_bytes
+from gradcore.units import count_of, format_bytes
 
 _BAR = 24
 #: From nothing to seven eighths of a column.
@@ -143,7 +143,8 @@ def _tail(report: StepReport) -> Iterable[str]:
     # A snapshot of another program may not have all segments.
     more = f"; reserved beyond the peak: {format_bytes(beyond)}" if beyond >= 0 else ""
     yield f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver{more}"
-    yield f"  at the end {pool.segments} segments, {format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}"
+    yield (f"  at the end {count_of(pool.segments, 'segment')}, {format_bytes(pool.cached)} cached, "
+           f"fragmentation {pool.fragmentation:.1%}")
     if report.records and report.of != "snapshot":
         yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
                f"{report.records} records")
