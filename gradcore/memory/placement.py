@@ -45,9 +45,10 @@ def sparing(size: int, tag: int) -> Callable[[int, int], bool] | None:
 
     A forward makes the largest tensors of a network while gradients live, unless these are cleared before it. It finds room for
     them in one piece if no gradient lies in a segment of ten times its size or more, and nothing that a forward makes in one of
-    these that is wholly free. The scores of a language model are as large; images halve their sides, to an eighth of the bytes
-    and more, which may share.
+    these that is wholly free.
     """
+    # The scores of a language model are ten times as large as what leads to them. A convolutional network's tensors shrink to a
+    # half or an eighth from stage to stage, and may share a segment.
     least = max(10 * size, WHOLE)
     if _outlives(tag):
         return lambda segment, free: segment < least
