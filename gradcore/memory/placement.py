@@ -40,18 +40,19 @@ def segment_size(size: int, kind: int = LARGE_BLOCKS) -> int:
     return round_up(size, SMALL_SEGMENT)
 
 
-def sparing(size: int, tag: int) -> Callable[[int, int], bool] | None:
-    """May a large block be cut from a segment of so many bytes, of which so many are free in one piece? None if from any.
+def choices(size: int, tag: int) -> tuple[Callable[[int, int], bool] | None, ...]:
+    """May a large block be cut from a segment of so many bytes, of which so many are free in one piece? The first choice, and
+    what follows if nothing suits; None for any segment.
 
     A forward makes the largest tensors of a network while gradients live, unless these are cleared before it. It finds room for
     them in one piece if no gradient lies in a segment of ten times its size or more, and nothing that a forward makes in one of
-    these that is wholly free.
+    these that is wholly free. What backward makes and drops takes those first, and leaves the others to gradients.
     """
     # The scores of a language model are ten times as large as what leads to them. A convolutional network's tensors shrink to a
     # half or an eighth from stage to stage, and may share a segment.
-    least = max(10 * size, WHOLE)
+    least, phase = max(10 * size, WHOLE), TAGS[tag].phase
     if _outlives(tag):
-        return lambda segment, free: segment < least
-    if TAGS[tag].phase == "forward":
-        return lambda segment, free: segment < least or free < segment
-    return None
+        return (lambda segment, free: segment < least),
+    if phase == "forward":
+        return (lambda segment, free: segment < least or free < segment),
+    return ((lambda segment, free: segment >= least), None) if phase == "backward" else (None,)

@@ -16,7 +16,7 @@ from operator import itemgetter
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import TAGS
 from gradcore.memory.freelist import FreeList
-from gradcore.memory.placement import MIDDLE, MIDDLE_SEGMENT, SMALL, SMALL_SEGMENT, segment_size, sparing
+from gradcore.memory.placement import MIDDLE, MIDDLE_SEGMENT, SMALL, SMALL_SEGMENT, choices, segment_size
 from gradcore.memory.resource import (
     KINDS,
     LARGE_BLOCKS,
@@ -99,7 +99,10 @@ class Pool:
         start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
         if start is None:
             self._merge(stream)
-            start = self._take(stream.free[kind], size, sparing(size, tag) if kind == LARGE_BLOCKS else None)
+            for may in choices(size, tag) if kind == LARGE_BLOCKS else (None,):
+                start = self._take(stream.free[kind], size, may)
+                if start is not None:
+                    break
         if start is None:
             start = self._take_over(size, kind, stream)
         if start is None:

@@ -26,7 +26,7 @@ def test_the_steps_after_the_first_find_room_for_their_largest_tensors(rows: int
                 nn.functional.cross_entropy(net(x), y).backward()
                 optimizer.step()
     peak = step.report.peak
-    assert peak.allocated <= peak.reserved <= 1.06 * peak.allocated, f"{peak.reserved / peak.allocated:.2f} times as much"
+    assert peak.allocated <= peak.reserved <= 1.05 * peak.allocated, f"{peak.reserved / peak.allocated:.2f} times as much"
 
 
 def test_texts_of_many_lengths_reserve_little_more_than_the_longest() -> None:
