@@ -144,11 +144,11 @@ class Device:
             self.order(stream, current)
 
     def array(self, block: Block, spec: TensorSpec) -> Any:
-        """The array object over ``block``'s bytes in the layout of ``spec``, cached in the block."""
+        """The array object over ``block``'s bytes in the layout of ``spec``, cached in their segment."""
         arrays = block.arrays
         found = arrays.get(spec)
         if found is None:
-            if len(arrays) >= 16:
+            if len(arrays) >= 64:
                 arrays.clear()
             found = arrays[spec] = self.make_array(block, spec)
         return found

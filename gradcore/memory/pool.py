@@ -249,6 +249,7 @@ class Pool:
         del self.segments[index]
         self.reserved -= segment.nbytes
         self.changes.append((False, segment.index, segment.nbytes))
+        segment.arrays.clear()
         self._source.deallocate(segment)
 
     def _gather(self) -> None:

@@ -22,10 +22,15 @@ PARTS = 0
 SMALL_BLOCKS, LARGE_BLOCKS, STATE_BLOCKS = KINDS = range(3)
 
 
+#: A segment forgets its arrays when there are some at so many places: sizes that differ from step to step, as those of texts
+#: do, would leave more and more.
+_PLACES = 1024
+
+
 class Segment:
     """Device memory as a source handed it out. ``memory`` is the object that the device builds arrays over."""
 
-    __slots__ = ("index", "nbytes", "address", "memory", "kind")
+    __slots__ = ("index", "nbytes", "address", "memory", "kind", "arrays")
 
     def __init__(self, nbytes: int, address: int, memory: Any) -> None:
         self.index = 0
@@ -33,6 +38,9 @@ class Segment:
         self.address = address
         self.memory = memory
         self.kind = SMALL_BLOCKS
+        #: The device's array objects over its bytes, by the offset at which they begin and by spec: the same tensors lie at the
+        #: same places in every step, and creating an array costs as much as filling a small one.
+        self.arrays: dict[int, dict[Any, Any]] = {}
 
     def __repr__(self) -> str:
         return f"Segment({self.index}, {self.nbytes} bytes)"
@@ -41,9 +49,8 @@ class Segment:
 class Block:
     """A piece of a segment, with one owner at a time.
 
-    Each allocation gives the block a new ``serial``, which is 0 while it has no owner. ``arrays`` caches the device's array
-    objects over these bytes by spec, because a block is allocated again in every step, and creating an array costs as much as
-    filling a small one.
+    Each allocation gives the block a new ``serial``, which is 0 while it has no owner. ``arrays`` are the segment's array
+    objects over these bytes, by spec.
     """
 
     __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
@@ -61,7 +68,13 @@ class Block:
         self.tag = 0
         self.node = 0
         self.keeps = 0
-        self.arrays: dict[Any, Any] = {}
+        places = segment.arrays
+        arrays = places.get(offset)
+        if arrays is None:
+            if len(places) >= _PLACES:
+                places.clear()
+            arrays = places[offset] = {}
+        self.arrays = arrays
         #: Other streams that use these bytes; they are waited for before the bytes are reused.
         self.users: list[Stream] | None = None
 

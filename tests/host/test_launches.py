@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from bench.launches import counted, host, noting, traced
+import gradcore
+from bench.launches import counted, cupy_arrays, host, noting
 from gradcore.devices.gpu_kernels import KERNELS
 from gradcore.ops.convolution import conv2d_weight_grad
 from gradcore.spec import TensorSpec
@@ -120,6 +121,15 @@ def test_launches_of_a_step(name: str, eager: int, replayed: int) -> None:
     assert [count for kernel, count in found["replayed"].items() if kernel.startswith("loss: cross_entropy<float")] == [1]
 
 
-def test_the_hosts_share_is_timed_both_ways() -> None:
-    found = host(*traced("small"), rounds=3)
-    assert list(found) == ["as written", "written out"] and min(found.values()) > 0
+def test_the_hosts_share_is_timed_in_its_parts() -> None:
+    found = host("small", rounds=3)
+    assert list(found) == ["the engine", "kernels as written", "written out"] and min(found.values()) > 0
+
+
+def test_the_engine_is_timed_with_arrays_of_cupys() -> None:
+    import cupy
+
+    with cupy_arrays():
+        x = gradcore.empty(3, 4, device="meta")
+        assert isinstance(x.t().array, cupy.ndarray) and x.t().array.strides == (4, 16)
+    assert gradcore.empty(3, 4, device="meta").array is None
