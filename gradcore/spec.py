@@ -198,18 +198,17 @@ def expand_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...]:
 def resolve_shape(shape: Sequence[int], numel: int) -> Shape:
     """``shape`` with its one -1 replaced by a size. Raises :class:`SpecError` where it cannot hold ``numel`` elements."""
     sizes = [int(n) for n in shape]
+    if math.prod(sizes) == numel and min(sizes, default=0) >= 0:
+        return tuple(sizes)
     unknown = [i for i, n in enumerate(sizes) if n == -1]
     if len(unknown) > 1:
         raise SpecError(f"only one dimension can be inferred, but got shape {sizes}")
     if any(n < -1 for n in sizes):
         raise SpecError(f"invalid shape dimension in {sizes}: sizes must be -1 or at least 0")
     known = math.prod(n for n in sizes if n != -1)
-    if unknown:
-        if known == 0 or numel % known:
-            raise SpecError(f"shape '{sizes}' is invalid for input of size {numel}")
-        sizes[unknown[0]] = numel // known
-    elif known != numel:
+    if not unknown or known == 0 or numel % known:
         raise SpecError(f"shape '{sizes}' is invalid for input of size {numel}")
+    sizes[unknown[0]] = numel // known
     return tuple(sizes)
 
 

@@ -73,8 +73,9 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
             arrays.append(a.array)
             if a.edge is not None:
                 traced = True
-            if a.storage.device is not device:
-                device = same_device(op, device, a.storage.device)
+            there = a.storage.device
+            if there is not device:
+                device = there if device is None else same_device(op, device, there)
         elif type(a) in PLAIN:
             specs.append(type(a))
             arrays.append(a)

@@ -35,9 +35,9 @@ def flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, 
     return tuple(flat), tuple(counts)
 
 
-def same_device(op: Op, device: Device | None, other: Device) -> Device:
+def same_device(op: Op, device: Device, other: Device) -> Device:
     """``other``. Raises :class:`DeviceError` if its ops run on another device than those of ``device``."""
-    if device is not None and device.compute is not other.compute:
+    if device.compute is not other.compute:
         raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
                           f"{device.name} and {other.name}!")
     return other

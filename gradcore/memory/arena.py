@@ -53,13 +53,10 @@ class Range(Block):
 
 def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: int, node: int = 0) -> Range:
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
-    found = Range(block.segment, block.offset + offset, size, block.stream)
+    found = Range(block.segment, block.offset + offset, size, block.stream, nbytes, tag, node)
     found.keepers = ()
     found.whole = block
     found.home = _Closed(ledger)  # type: ignore[assignment]
-    found.requested = nbytes
-    found.tag = tag
-    found.node = node
     return found
 
 

@@ -71,7 +71,6 @@ class Ledger:
                 if waiting and (nbytes <= SMALL or tag not in TAGS.of_state):
                     block = waiting[-1]
                     del waiting[-1]
-                    # Block.begin, in line.
                     block.serial = pool.serial = pool.serial + 1
                     block.requested = nbytes
                     block.tag = tag

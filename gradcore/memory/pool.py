@@ -108,21 +108,20 @@ class Pool:
         if start is None:
             start = self._grow(size, kind, stream)
         segment = self.segments[start // _SPACING]
-        block = Block(segment, start & _MASK, size, stream)
+        block = Block(segment, start & _MASK, size, stream, nbytes, tag, node)
         if kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2:
             block.home = stream.waiting.setdefault(PARTS, [])
         self.blocks.add(block)
-        self.serial += 1
-        block.begin(self.serial, nbytes, tag, node)
+        # Last, since an interrupt comes after a call: a block with a serial is live, and the ledger counts it without a call.
+        block.serial = self.serial = self.serial + 1
         return block
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
         """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is freed."""
-        block = Block(segment, 0, 0, stream)
+        block = Block(segment, 0, 0, stream, 0, tag)
         block.home = _Returned(self.blocks)
         self.blocks.add(block)
-        self.serial += 1
-        block.begin(self.serial, 0, tag, 0)
+        block.serial = self.serial = self.serial + 1
         return block
 
     def _take(self, free: FreeList, size: int, may: Callable[[int, int], bool] | None) -> int | None:
@@ -136,11 +135,12 @@ class Pool:
     def _merge(self, stream: Stream) -> None:
         """Move the blocks that wait on a stream into its free lists."""
         for blocks in stream.waiting.values():
-            for block in blocks:
-                segment = block.segment
-                self.blocks.discard(block)
-                stream.free[segment.kind].add(segment.index * _SPACING + block.offset, block.size)
-            blocks.clear()
+            if blocks:
+                for block in blocks:
+                    segment = block.segment
+                    self.blocks.discard(block)
+                    stream.free[segment.kind].add(segment.index * _SPACING + block.offset, block.size)
+                blocks.clear()
 
     def _take_over(self, size: int, kind: int, stream: Stream) -> int | None:
         for giver in self.streams:

@@ -56,7 +56,8 @@ class Block:
     __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
                  "users")
 
-    def __init__(self, segment: Segment, offset: int, size: int, stream: Stream) -> None:
+    def __init__(self, segment: Segment, offset: int, size: int, stream: Stream, requested: int = 0, tag: int = 0,
+                 node: int = 0) -> None:
         self.segment = segment
         self.offset = offset
         self.size = size
@@ -64,9 +65,9 @@ class Block:
         #: The list of its stream where the block waits, once free, for a request of exactly its size.
         self.home = stream.waiting.setdefault(size, [])
         self.serial = 0
-        self.requested = 0
-        self.tag = 0
-        self.node = 0
+        self.requested = requested
+        self.tag = tag
+        self.node = node
         self.keeps = 0
         places = segment.arrays
         arrays = places.get(offset)
@@ -77,13 +78,6 @@ class Block:
         self.arrays = arrays
         #: Other streams that use these bytes; they are waited for before the bytes are reused.
         self.users: list[Stream] | None = None
-
-    def begin(self, serial: int, requested: int, tag: int, node: int) -> None:
-        """Give the block to a new owner."""
-        self.serial = serial
-        self.requested = requested
-        self.tag = tag
-        self.node = node
 
     def use_on(self, stream: Stream) -> None:
         """Note that ``stream`` uses these bytes too: once they are free, the block's own stream waits for it."""

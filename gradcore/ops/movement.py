@@ -116,7 +116,8 @@ def _slice_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], index: Basic) ->
 
 
 view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.shape))
-permute = op("permute", _permute_spec, view=True, x=lambda g, dims: permute(g, dims=tuple(np.argsort(dims).tolist())))
+permute = op("permute", _permute_spec, view=True,
+             x=lambda g, dims: permute(g, dims=tuple(sorted(range(len(dims)), key=dims.index))))
 expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec))
 slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: slice_grad(g, shape=x_spec.shape, index=index))
 slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, index=index),
@@ -187,7 +188,7 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
     shape = resolve_shape(shape, x.spec.numel)
     if shape == x.spec.shape:
         return x
-    return view(x if view_strides(x.spec, shape) is not None else clone(x), shape=shape)
+    return view(x if x.spec.contiguous or view_strides(x.spec, shape) is not None else clone(x), shape=shape)
 
 
 def _sum_to_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
