@@ -29,8 +29,9 @@ def test_fails():
 
 def ran(folder: Path, *argv: str, **environment: str) -> list[str]:
     """The names of the tests that a run of pytest reports."""
-    done = subprocess.run([sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-v", *argv, "."],
-                          cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=120,
+    plugins = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:randomly")
+    done = subprocess.run([sys.executable, "-m", "pytest", *plugins, "-v", *argv, "."], cwd=folder, timeout=120,
+                          capture_output=True, text=True, encoding="utf-8",
                           env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment})
     assert done.returncode == ("FAILS" in environment) and not done.stderr, done.stdout + done.stderr
     lines = [line.removeprefix("test_it.py::") for line in done.stdout.splitlines() if line.startswith("test_it.py::")]
