@@ -101,7 +101,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
             number = next_number()
     if call.single:
         return _run(state, device, call, tags[0], args, arrays, edges, plan, number, site, scope)
-    return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
+    return _apply_general(state, op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
 
 
 def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -208,7 +208,7 @@ def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[A
     log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
 
 
-def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
+def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
                    arrays: list[Any], edges: list[Any] | None, plan: KeepPlan | None, number: int,
                    tags: tuple[int, ...], site: int, scope: int) -> Any:
     """Views, in-place ops, several outputs, auxiliary outputs, workspace."""
@@ -216,47 +216,17 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         return _apply_contiguous(op, call, args, attrs)
     overwritten: Saved | Packed | None = None
     written = [args[i] for i in call.writes] if op.writes else []
-    outputs: list[Any]
     aux: list[Any] = []
     if op.view:
         outputs = _views(call, device, args[0], tags[0], number)
     else:
-        stream = _on_stream(device, args) if device.several else device.stream
         if op.writes:
             if op.in_place and not op.lists:
-                storage = args[0].storage
-                for a in args[1:]:
-                    if type(a) in TENSORS and a.storage is storage:
-                        copies = apart(args, "dim" not in attrs)
-                        if copies is None:
-                            break
-                        return apply(op, *copies, **attrs)
+                copies = apart(args, "dim" not in attrs)
+                if copies is not None:
+                    return apply(op, *copies, **attrs)
             overwritten = _before_write(op, call, written, edges, plan, number)
-        outputs = []
-        if not op.in_place:
-            for spec, tag in zip(call.specs, tags, strict=False):
-                outputs.append(fresh(device, spec, tag, number, stream))
-                arrays.append(outputs[-1].array)
-        if call.aux:
-            for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
-                aux.append(fresh(device, spec, tag, number, stream))
-                arrays.append(aux[-1].array)
-        if call.workspace is not None:
-            workspace = fresh(device, call.workspace, tags[-1], number, stream)
-            arrays.append(workspace.array)
-        log = device.ledger.log
-        if log is not None:
-            _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
-        try:
-            local.state.launch(call.kernel, *arrays)
-        except LocatedError as error:
-            _locate(error, tags[0])
-            raise
-        for value in written:
-            value.storage.version += 1
-            value.storage.written_by = tags[0]
-        if op.in_place:
-            outputs = written[:1]
+        outputs, aux = _compute(state, op, call, device, args, arrays, written, number, tags)
     if plan is not None:
         assert edges is not None
         node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
@@ -270,6 +240,36 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         if op.in_place and outputs[0].storage.views is not None:
             rebase(outputs[0])
     return tuple(outputs) if call.several else outputs[0]
+
+
+def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], arrays: list[Any], written: list[Any],
+             number: int, tags: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+    """Allocate, log and launch: the outputs, which an in-place op has written to an operand, and the auxiliary outputs."""
+    stream = _on_stream(device, args) if device.several else device.stream
+    outputs, aux = [], []
+    if not op.in_place:
+        for spec, tag in zip(call.specs, tags, strict=False):
+            outputs.append(fresh(device, spec, tag, number, stream))
+            arrays.append(outputs[-1].array)
+    if call.aux:
+        for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
+            aux.append(fresh(device, spec, tag, number, stream))
+            arrays.append(aux[-1].array)
+    if call.workspace is not None:
+        workspace = fresh(device, call.workspace, tags[-1], number, stream)
+        arrays.append(workspace.array)
+    log = device.ledger.log
+    if log is not None:
+        _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
+    try:
+        state.launch(call.kernel, *arrays)
+    except LocatedError as error:
+        _locate(error, tags[0])
+        raise
+    for value in written:
+        value.storage.version += 1
+        value.storage.written_by = tags[0]
+    return written[:1] if op.in_place else outputs, aux
 
 
 def _views(call: Call, device: Device, source: Any, tag: int, number: int) -> list[Any]:
