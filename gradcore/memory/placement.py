@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 from gradcore.events import TAGS
-from gradcore.memory.resource import LARGE_BLOCKS, STATE_BLOCKS
+from gradcore.memory.resource import LARGE_BLOCKS, STATE_BLOCKS, Segment
 from gradcore.spec import round_up
 
 MiB = 1 << 20
@@ -40,9 +40,9 @@ def segment_size(size: int, kind: int = LARGE_BLOCKS) -> int:
     return round_up(size, SMALL_SEGMENT)
 
 
-def choices(size: int, tag: int) -> tuple[Callable[[int, int], bool] | None, ...]:
-    """May a large block be cut from a segment of so many bytes, of which so many are free in one piece? The first choice, and
-    what follows if nothing suits; None for any segment.
+def choices(size: int, tag: int) -> tuple[Callable[[Segment, int], bool] | None, ...]:
+    """May a large block be cut from this segment, of which so many bytes are free in one piece? The first choice, and what
+    follows if nothing suits; None for any segment.
 
     A forward makes the largest tensors of a network while gradients live, unless these are cleared before it. It finds room for
     them in one piece if no gradient lies in a segment of ten times its size or more, and nothing that a forward makes in one of
@@ -52,7 +52,26 @@ def choices(size: int, tag: int) -> tuple[Callable[[int, int], bool] | None, ...
     # half or an eighth from stage to stage, and may share a segment.
     least, phase = max(10 * size, WHOLE), TAGS[tag].phase
     if _outlives(tag):
-        return (lambda segment, free: segment < least),
+        return (lambda segment, free: segment.nbytes < least),
     if phase == "forward":
-        return (lambda segment, free: segment < least or free < segment),
-    return ((lambda segment, free: segment >= least), None) if phase == "backward" else (None,)
+        return (lambda segment, free: segment.nbytes < least or free < segment.nbytes),
+    return ((lambda segment, free: segment.nbytes >= least), None) if phase == "backward" else (None,)
+
+
+def last_choice(size: int, tag: int, largest: int) -> Callable[[Segment, int], bool]:
+    """The same when the source has no more: what was kept in one piece for others is cut, but not the ``largest``.
+
+    Of a segment that replaced others, as much as these had is cut in any case, but not for gradients.
+    """
+    if _outlives(tag):
+        return lambda segment, free: free < largest and not segment.in_turn
+    return lambda segment, free: free < largest or segment.nbytes - free + size <= segment.in_turn
+
+
+def bytes_in_turn(nbytes: int, given_back: int, others: int) -> int:
+    """The bytes of a new segment of ``nbytes`` that may serve what the segments did that were given back for it.
+
+    They were free when it was needed, so it will be free when they are. Of bytes that are few beside it, and beside the others
+    that stayed, that says little: in the next step different ones may be free.
+    """
+    return given_back if 2 * given_back >= min(nbytes, others) else 0

@@ -16,7 +16,16 @@ from operator import itemgetter
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import TAGS
 from gradcore.memory.freelist import FreeList
-from gradcore.memory.placement import MIDDLE, MIDDLE_SEGMENT, SMALL, SMALL_SEGMENT, choices, segment_size
+from gradcore.memory.placement import (
+    MIDDLE,
+    MIDDLE_SEGMENT,
+    SMALL,
+    SMALL_SEGMENT,
+    bytes_in_turn,
+    choices,
+    last_choice,
+    segment_size,
+)
 from gradcore.memory.resource import (
     KINDS,
     LARGE_BLOCKS,
@@ -106,7 +115,7 @@ class Pool:
         if start is None:
             start = self._take_over(size, kind, stream)
         if start is None:
-            start = self._grow(size, kind, stream)
+            start = self._grow(size, kind, stream, tag)
         segment = self.segments[start // _SPACING]
         block = Block(segment, start & _MASK, size, stream, nbytes, tag, node)
         if kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2:
@@ -124,9 +133,9 @@ class Pool:
         block.serial = self.serial = self.serial + 1
         return block
 
-    def _take(self, free: FreeList, size: int, may: Callable[[int, int], bool] | None) -> int | None:
-        """``size`` bytes from a range that ``may`` be cut, given its segment's bytes and its own."""
-        return free.take(size, may and (lambda start, length: may(self.segments[start // _SPACING].nbytes, length)))
+    def _take(self, free: FreeList, size: int, may: Callable[[Segment, int], bool] | None) -> int | None:
+        """``size`` bytes from a range that ``may`` be cut, given its segment and its bytes."""
+        return free.take(size, may and (lambda start, length: may(self.segments[start // _SPACING], length)))
 
     def settle(self, block: Block) -> None:
         """Make a block's own stream wait for the other streams that used it."""
@@ -163,21 +172,18 @@ class Pool:
                 return start
         return None
 
-    def _grow(self, size: int, kind: int, stream: Stream) -> int:
+    def _grow(self, size: int, kind: int, stream: Stream, tag: int) -> int:
         nbytes = segment_size(size, kind)
         if nbytes >= _SPACING:
             raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
                               largest_free=self.largest_free, limit=None)
-        if size >= MIDDLE:
-            self._make_way(nbytes, stream.free[kind])
+        given_back = self._make_way(nbytes, stream.free[kind]) if size >= MIDDLE else 0
         try:
             segment = self._source.allocate(nbytes)
         except SourceExhausted:
-            # What was kept in one piece for others is cut first, except the largest: otherwise each step near the limit would
-            # give back all that is free, and ask the source for it again.
+            # Otherwise each step near the limit would give back all that is free, and ask the source for it again.
             free = stream.free[kind]
-            largest = free.largest()
-            start = free.take(size, lambda _, length: length < largest)
+            start = self._take(free, size, last_choice(size, tag, free.largest()))
             if start is not None:
                 return start
             self.flush()
@@ -200,6 +206,7 @@ class Pool:
         base = segment.index * _SPACING
         if segment.nbytes > size:
             stream.free[kind].add(base + size, segment.nbytes - size)
+        segment.in_turn = bytes_in_turn(segment.nbytes, given_back, self.reserved - segment.nbytes)
         return base
 
     # -- giving segments back ------------------------------------------------------------------------------------------
@@ -226,12 +233,12 @@ class Pool:
             self._gather()
         return before - self.reserved
 
-    def _make_way(self, nbytes: int, free: FreeList) -> None:
+    def _make_way(self, nbytes: int, free: FreeList) -> int:
         """Give back wholly free segments of up to ``nbytes`` bytes together, the largest first: a new one of so many bytes can
         serve what they served. Otherwise sizes that grow from step to step, as those of texts do, would leave one behind for
-        each size.
+        each size. Returns their bytes.
         """
-        drained = False
+        before, drained = self.reserved, False
         for start, size in sorted(free.ranges(), key=itemgetter(1), reverse=True):
             index = start // _SPACING
             if MIDDLE <= size <= nbytes and size == self.segments[index].nbytes:
@@ -241,6 +248,7 @@ class Pool:
                 free.remove(start)
                 self._give_back(index)
                 nbytes -= size
+        return before - self.reserved
 
     def _give_back(self, index: int) -> None:
         """Give a segment back to the source, behind all work, after its ranges have left the free lists."""

@@ -30,7 +30,7 @@ _PLACES = 1024
 class Segment:
     """Device memory as a source handed it out. ``memory`` is the object that the device builds arrays over."""
 
-    __slots__ = ("index", "nbytes", "address", "memory", "kind", "arrays")
+    __slots__ = ("index", "nbytes", "address", "memory", "kind", "in_turn", "arrays")
 
     def __init__(self, nbytes: int, address: int, memory: Any) -> None:
         self.index = 0
@@ -38,6 +38,8 @@ class Segment:
         self.address = address
         self.memory = memory
         self.kind = SMALL_BLOCKS
+        #: So many of its bytes may serve what is not needed at the same time as a block of its size.
+        self.in_turn = 0
         #: The device's array objects over its bytes, by the offset at which they begin and by spec: the same tensors lie at the
         #: same places in every step, and creating an array costs as much as filling a small one.
         self.arrays: dict[int, dict[Any, Any]] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gradcore.errors import OutOfMemory
-from gradcore.memory.placement import segment_size
+from gradcore.memory.placement import bytes_in_turn, segment_size
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
-from gradcore.memory.stack import build
+from gradcore.memory.stack import Stack, build
 from gradcore.memory.streams import NoDriver, StreamOrder
 from gradcore.spec import round_up
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
@@ -289,4 +289,39 @@ def test_what_is_kept_in_one_piece_is_cut_before_all_that_is_free_goes_back() ->
     assert rest.segment is cut.segment
     assert ledger.allocate(16 * MiB, stream, PLAIN).segment.nbytes == 16 * MiB, "the largest is not cut"
     assert (pool.misses, pool.reserved) == (5, 208 * MiB)
+    check_free_lists(memory)
+
+
+@pytest.mark.parametrize(("given_back", "others", "in_turn"), [(60, 500, 60), (40, 500, 0), (40, 60, 40), (20, 60, 0)])
+def test_what_a_segment_replaced_says_something_if_it_is_not_little(given_back: int, others: int, in_turn: int) -> None:
+    assert bytes_in_turn(100, given_back, others) == in_turn
+
+
+def alternating(stream: Stream) -> Stack:
+    """A pool near its limit that keeps a segment of 200 MiB whole, which took the place of smaller ones."""
+    memory = stack(limit=400 * MiB)
+    ledger = memory.ledger
+    for size in (50, 200):
+        for block in [ledger.allocate(size * MiB, stream, PLAIN) for _ in range(200 // size)]:
+            ledger.release(block)
+    for _ in range(12):
+        ledger.allocate(16 * MiB, stream, PLAIN)
+    assert memory.pool.reserved == 392 * MiB
+    return memory
+
+
+def test_a_large_segment_that_is_needed_in_turn_with_small_ones_is_cut_at_the_limit() -> None:
+    stream = Stream(0)
+    memory = alternating(stream)
+    cut = memory.ledger.allocate(16 * MiB, stream, PLAIN)
+    assert cut.segment.nbytes == 200 * MiB and memory.pool.reserved == 392 * MiB, "no segment went or came"
+    check_free_lists(memory)
+
+
+def test_no_gradient_lies_in_a_segment_that_is_needed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(0)
+    memory = alternating(stream)
+    monkeypatch.setattr("gradcore.memory.placement._outlives", lambda tag: True)
+    gradient = memory.ledger.allocate(16 * MiB, stream, PLAIN)
+    assert gradient.segment.nbytes == 16 * MiB and memory.pool.reserved == 208 * MiB
     check_free_lists(memory)
