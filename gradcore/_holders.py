@@ -11,7 +11,8 @@ import sys
 import traceback
 import types
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from gradcore._references import LEADING, How, Name, parts, referrers, variables
@@ -32,26 +33,40 @@ _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 _PLUMBING = frozenset((dict, list, tuple, types.CellType, types.FrameType, types.TracebackType))
 
 
-def holders_of(ledger: Ledger, serials: Iterable[int]) -> dict[int, str]:
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from running by itself: it would free what is to be found."""
+    was = gc.isenabled()
+    try:
+        gc.disable()
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def holders_of(ledger: Ledger, serials: Iterable[int], given: Mapping[int, tuple[str, str]] | None = None) -> dict[int, str]:
     """By serial of a live buffer: what holds it, such as ``history[0] in __main__`` or ``the graph of loss in train()``.
 
     At most two names are given of each. What no name was found for is left out. No code of the program's own is run.
+    ``given`` has names, and where they are, of objects that no variable has, by id.
     """
     try:
-        return _holders(ledger, set(serials))
+        with uncollected():
+            return _holders(ledger, set(serials), given or {})
     except BaseException as error:
         # Such as an interrupt, whose traceback would keep every tensor of the program alive.
         traceback.clear_frames(error.__traceback__)
         raise
 
 
-def _holders(ledger: Ledger, wanted: set[int]) -> dict[int, str]:
+def _holders(ledger: Ledger, wanted: set[int], given: Mapping[int, tuple[str, str]]) -> dict[int, str]:
     chosen = _chosen(ledger, wanted)
     targets = [x for over, _ in chosen.values() for x in over]
     ids = {serial: ([id(x) for x in over], what) for serial, (over, what) in chosen.items()}
     # It would be found as a holder.
     del chosen
-    names = _Search(targets).names
+    names = _Search(targets, given).names
     texts = {serial: _apart([names[x]._replace(what=names[x].what or what) for x in over if x in names])
              for serial, (over, what) in ids.items()}
     return {serial: " and ".join(text) for serial, text in texts.items() if text}
@@ -115,14 +130,14 @@ def _by_graphs(ledger: Ledger, values: list[Any], apart: set[int], found: dict[i
 class _Search:
     """A walk from objects to what refers to them, until the program's names for what holds them are found."""
 
-    def __init__(self, targets: list[Any]) -> None:
+    def __init__(self, targets: list[Any], given: Mapping[int, tuple[str, str]]) -> None:
         self.targets = targets
         #: By id of a target, or of what leads to one.
         self.names: dict[int, Name] = {}
         #: By id of a holder: what it holds, as (id, how).
         self.below: dict[int, list[tuple[int, How]]] = {}
         self.seen: dict[int, Any] = {id(o): o for o in targets}
-        self.variables = dict(variables())
+        self.variables = {**given, **dict(variables())}
         self.names |= {number: name for number, o in self.seen.items() if (name := self.root(o))}
         try:
             following = list(self.seen)

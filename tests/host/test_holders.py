@@ -211,6 +211,25 @@ def test_a_reference_cycle_and_what_only_c_holds() -> None:
         gc.enable()
 
 
+def test_the_search_itself_frees_no_cycle() -> None:
+    was, before = gc.isenabled(), gc.get_threshold()
+    gc.collect()
+    try:
+        gc.set_threshold(150)
+        gc.enable()
+        x = fresh()
+        serial = x.storage.serial
+        owner = Owner(x)
+        owner.me = owner  # type: ignore[attr-defined]
+        del x, owner
+        assert holder(serial) == "a reference cycle of Owner, which only gc.collect() frees"
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+        if not was:
+            gc.disable()
+
+
 def test_the_graph_of_a_tensor_keeps_it_and_the_nearest_is_named() -> None:
     w = gradcore.ones(100, requires_grad=True)
     y = w.exp()

@@ -1,4 +1,4 @@
-"""The pytest plugin's figures do not depend on earlier tests, and a test on another device gets a message."""
+"""The pytest plugin's figures do not depend on earlier tests; leaks have holders, and a test on another device a message."""
 
 from __future__ import annotations
 
@@ -81,3 +81,30 @@ def test_nowhere():
     lines(result, told)
     run(None, "--gradcore-device", "meta").assert_outcomes(passed=3, failed=1)
     run(None).assert_outcomes(passed=2, failed=2)
+
+
+def test_what_holds_a_leak_is_named_as_the_test_names_it(run: Any) -> None:  # noqa: F811
+    result = run(HEAD + """
+@pytest.fixture(scope="module")
+def box():
+    return {}
+
+@pytest.mark.limit_device_leaks("0 B")
+def test_in_a_fixture(box):
+    box["x"] = gradcore.ones(10)
+
+class TestMethods:
+    @pytest.mark.limit_device_leaks("0 B")
+    def test_in_the_instance(self):
+        self.x = gradcore.ones(10)
+
+# The garbage collector is on.
+@pytest.mark.limit_device_leaks("0 B")
+def test_in_a_cycle():
+    x = [gradcore.ones(10)]
+    x.append(x)
+""")
+    result.assert_outcomes(failed=3)
+    lines(result, "                         held by box['x'] in the fixtures of test_in_a_fixture",
+          "                         held by self.x in TestMethods.test_in_the_instance()",
+          "                         held by a reference cycle of containers, which only gc.collect() frees")

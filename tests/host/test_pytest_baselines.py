@@ -32,6 +32,8 @@ def test_unmarked():
     lines(run(tests, *update, *argv), "no peak was measured, so peaks.json was not written")
     assert not path.exists()
     lines(run(None, *update), "1 peak written to peaks.json: 1 new, 0 changed")
+    (pytester.path / "there").mkdir()
+    lines(run(None, "--gradcore-memory-baseline", "there/../peaks.json"), "1 peak compared with peaks.json")
     before = path.read_bytes().replace(b"\n", b"")
     path.write_bytes(before)
     lines(run(None, *update, *argv), "no peak was measured, so peaks.json was not written")

@@ -6,6 +6,7 @@ before a marker, a fixture or an option of this plugin is used. gradcore/testing
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,8 @@ class Baseline:
 
     def __init__(self, path: Path, root: Path, recorded: dict[str, Owners], update: bool) -> None:
         self.path = path
-        self.name = path.relative_to(root) if path.is_relative_to(root) else path
+        shown = Path(os.path.normpath(path))
+        self.name = shown.relative_to(root) if shown.is_relative_to(root) else shown
         self.recorded = recorded
         self.update = update
         self.found: dict[str, Owners] = {}
@@ -134,6 +136,7 @@ def _size(mark: pytest.Mark) -> int:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if _limits not in item.stash:
         return (yield)
+    from gradcore._holders import uncollected
     from gradcore.testing.account import Account
 
     account = Account(item.config.option.gradcore_device)
@@ -141,11 +144,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     try:
         # Nothing is checked for a test that raises, since its traceback keeps its frames and their tensors alive.
         result = yield
-        stretch = account.since(start)
-        elsewhere = account.elsewhere(start) if stretch.empty else []
+        with uncollected():
+            stretch = account.since(start)
+            elsewhere = account.elsewhere(start) if stretch.empty else []
+            problems = list(_over(item, stretch))
     finally:
         account.close()
-    problems = list(_over(item, stretch))
     baseline = item.config.stash.get(_baseline, None)
     # A peak above its limit is not recorded as the baseline.
     if baseline is not None and not (baseline.update and problems):
@@ -182,8 +186,16 @@ def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
         yield "\n".join([
             f"device memory on {device}: {stretch.left:,} bytes more are live after the test than before it, "
             f"{stretch.left - limit:,} more than {given!r}", "made by the test and still live:",
-            *held(stretch.made_at_end(), stretch.left, root, partial(holders_of, get_device(device).ledger)),
+            *held(stretch.made_at_end(), stretch.left, root, partial(holders_of, get_device(device).ledger,
+                                                                         given=_given(item))),
             "The garbage collector has not been run: a reference cycle, which only it can free, would be live, too."])
+
+
+def _given(item: pytest.Item) -> dict[int, tuple[str, str]]:
+    """By id of what pytest keeps for the test: what the test calls it, and where."""
+    fixtures = {id(value): (name, f"the fixtures of {item.name}") for name, value in getattr(item, "funcargs", {}).items()}
+    own = getattr(item, "instance", None)
+    return fixtures if own is None else {**fixtures, id(own): ("self", f"{type(own).__qualname__}.{item.name}()")}
 
 
 # -- the baseline ------------------------------------------------------------------------------------------------------
