@@ -45,7 +45,7 @@ class Addresses {
     const widest = Math.max(this.extent, 1);
     const live = this.alive.reduce((sum, { buffer }) => sum + buffer.allocated, 0);
     const reserved = this.segments.reduce((sum, s) => sum + s.nbytes, 0);
-    byId("addresses-line").textContent = `${count(this.segments.length)} segments, ${count(reserved)} bytes reserved, ` +
+    byId("addresses-line").textContent = `${countOf(this.segments.length, "segment")}, ${count(reserved)} bytes reserved, ` +
       `${count(live)} in blocks, ${count(reserved - live)} free; addresses up to ${bytes(this.extent)} are drawn` +
       (shown.length < this.segments.length ? `; the first ${shown.length} are shown` : "");
     this.map.setAttribute("aria-label", byId("addresses-line").textContent);

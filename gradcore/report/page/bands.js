@@ -21,7 +21,7 @@ class Bands {
       names = names.filter((name) => largest.has(name));
     }
     const palette = Object.values(colours).filter((_, i) => i !== 1);
-    this.names = names.length < highest.size ? [...names, `${highest.size - names.length} others`] : names;
+    this.names = names.length < highest.size ? [...names, countOf(highest.size - names.length, "other")] : names;
     this.colours = this.names.map((name, i) => (by === "role" && colours[name]) || palette[i] || "#444444");
     if (this.names.length > names.length) this.colours[names.length] = "#bbbbbb";
     this.index = new Map(names.map((name, i) => [name, i]));

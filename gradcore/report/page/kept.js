@@ -16,7 +16,8 @@ class Kept {
     byId("kept-more").addEventListener("click", () => { this.limit = Infinity; this.draw(); });
   }
 
-  // Rows: {node, name, op, layer, role, allocated, kept, dropped, freed, reason, buffer}; positions from `start` to `end`.
+  // Rows: {node, name, op, layer, role, allocated, kept, dropped, freed, reason, buffer, serial}, with positions from `start` to
+  // `end`.
   show(rows, start, end) {
     Object.assign(this, { rows, start, end, limit: KEPT_ROWS });
     this.draw();
@@ -25,17 +26,22 @@ class Kept {
   draw() {
     const all = byId("kept-all").checked;
     const rows = this.rows.filter((r) => all || r.role === "output" || r.role === "temporary");
-    const layers = new Map();
-    for (const row of rows.slice(0, this.limit)) layers.set(row.layer, [...(layers.get(row.layer) ?? []), row]);
-    const back = rows.filter((r) => r.dropped !== null).length;
-    byId("kept-line").textContent = `${count(rows.length)} buffers kept, ${count(back)} released within the step`;
-    byId("kept-rows").replaceChildren(...[...layers].flatMap(([layer, group]) =>
-      [this.head(layer, group), ...group.map((r) => this.row(r))]));
+    const layers = new Map(rows.map((r) => [r.layer, []]));
+    for (const row of rows) layers.get(row.layer).push(row);
+    const shown = new Set(rows.slice(0, this.limit));
+    const buffers = bufferSizes(rows);
+    const held = bufferSizes(rows.filter((r) => r.dropped === null));
+    byId("kept-line").textContent = `${countOf(buffers.size, "buffer")} kept, ${count(buffers.size - held.size)} released ` +
+      "within the step";
+    byId("kept-rows").replaceChildren(...[...layers].flatMap(([layer, group]) => {
+      const some = group.filter((r) => shown.has(r));
+      return some.length ? [this.head(layer, group), ...some.map((r) => this.row(r))] : [];
+    }));
     byId("kept-more").hidden = rows.length <= this.limit;
   }
 
   head(layer, group) {
-    const sum = group.reduce((total, r) => total + r.allocated, 0);
+    const sum = [...bufferSizes(group).values()].reduce((total, size) => total + size, 0);
     const last = Math.max(...group.map((r) => r.dropped ?? Infinity));
     const when = last === Infinity ? "some still kept at the end of the step" : `all released by record ${count(last)}`;
     return element("tr", { class: "group" }, element("th", { scope: "rowgroup", colspan: KEPT_COLUMNS.length },
@@ -56,13 +62,18 @@ class Kept {
   }
 }
 
+// The bytes of each buffer in these rows: several nodes may keep one. A report of before serials cannot tell.
+function bufferSizes(rows) {
+  return new Map(rows.map((r) => [r.serial || r, r.allocated]));
+}
+
 function keptOf(log) {
   return log.residuals.filter((r) => r.kept >= log.start).map(({ node, name, tag, buffer, kept, dropped, reason }) => ({
     node, name, op: tag.op, layer: tag.layer, role: tag.role, allocated: buffer.allocated, kept, dropped,
-    freed: buffer.freed === Infinity ? null : buffer.freed, reason, buffer }));
+    freed: buffer.freed === Infinity ? null : buffer.freed, reason, buffer, serial: buffer.serial }));
 }
 
 function keptOfReport(report) {
   return report.kept.map((k) => ({ node: k.node, name: k.name, op: k.op, layer: k.layer, role: k.role, allocated: k.allocated,
-    kept: k.kept_at, dropped: k.dropped_at, freed: k.freed_at, reason: k.reason }));
+    kept: k.kept_at, dropped: k.dropped_at, freed: k.freed_at, reason: k.reason, serial: k.serial }));
 }

@@ -61,8 +61,9 @@ class Strip {
       }
     }
     for (const recording of this.run.recordings) {
-      const at = x(step.indexOf(recording.step) + 0.5);
       const size = recording.step === this.step ? 7 : 4;
+      // Those of the last steps of a long run are drawn whole, too.
+      const at = Math.min(x(step.indexOf(recording.step) + 0.5), width - size);
       c.fillStyle = ink("ink");
       c.beginPath();
       c.moveTo(at, base + 4);

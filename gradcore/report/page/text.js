@@ -30,6 +30,9 @@ function fillList(list, rows) {
 
 const count = (n) => n.toLocaleString("en");
 
+// "1 step", "2 steps".
+const countOf = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
+
 // As gradcore/units.py writes them.
 function bytes(n) {
   for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
