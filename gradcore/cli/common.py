@@ -42,13 +42,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def add_measured(parser: argparse.ArgumentParser) -> None:
-    """The arguments of commands that measure the first steps of a model."""
+def add_measured(parser: argparse.ArgumentParser, steps: str) -> None:
+    """The arguments of commands that measure the first steps of a model; ``steps`` says what they do with ``--steps``."""
     parser.add_argument("model", metavar="MODEL", help=f"{', '.join(models.names())}, path/to/file.py:function or "
                         "package.module:function")
     parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
-    parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3); "
-                        "find-batch adds those until blocks keep their places")
+    parser.add_argument("--steps", type=positive, default=3, help=f"{steps} (default 3); the highest peak counts")
     add_common(parser)
 
 

@@ -71,12 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--margin", type=percent, default=0.05, metavar="5%",
                         help="the share of it to leave for the driver and libraries (default 5%%)")
     parser.add_argument("--mode", choices=("binsearch", "power"), default="binsearch",
-                        help="power: only powers of two; binsearch: any batch size (default binsearch); both look further "
-                             "where only gaps between blocks stop a batch, since a larger one may fit")
+                        help="the batch sizes to choose from: any (binsearch, the default), or powers of two (power)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
-                        help="where to run the result; meta runs nothing, a CPU only if it reserves at most "
-                             f"{format_bytes(_TRIED)}")
-    add_measured(parser)
+                        help="where to run the result, on a CPU only if it reserves at most "
+                             f"{format_bytes(_TRIED)}; meta runs nothing (default auto: a GPU if there is one)")
+    add_measured(parser, "the fewest steps to run")
 
 
 def run(options: argparse.Namespace) -> int:

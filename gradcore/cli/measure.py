@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...",
                         help="a row for each (default 16,32,64)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
-                        help="meta predicts from shapes and computes nothing")
-    add_measured(parser)
+                        help="meta predicts from shapes and computes nothing (default auto: a GPU if there is one)")
+    add_measured(parser, "steps to run")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -39,11 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                                        "(see gradcore measure --help); default mlp")
     parser.add_argument("--data", help=f"{', '.join(data.names())}, a folder of IDX files or a text file; default: digits, "
                                        "for chargpt python-docs; your own function is trained on it, too, not on its batch")
-    parser.add_argument("--batch-size", type=positive, default=64)
+    parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="samples of a step (default 64)")
     parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")
     parser.add_argument("--lr", type=float, help="learning rate, which decays to zero over the run (default: 0.1 for sgd, "
                                                  "0.001 for the others, 0.002 for chargpt)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                        help="default auto: a GPU if there is one")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run's file (default runs)")
     parser.add_argument("--events", type=positives, default=[], metavar="N,N,...",
                         help="steps whose events are saved, besides the first, the peak and the last step's")
@@ -145,7 +146,7 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
     lines: list[StepFigures] = []
     top: tuple[int, StepReport] | None = None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    drawn = options.live and console.is_terminal and options.record != "counts"
+    drawn = options.live and console.is_terminal and not console.is_dumb_terminal and options.record != "counts"
     view = LiveView(console, steps) if drawn else None
     with Progress(*columns, console=console, disable=options.json or drawn) as progress, view or nullcontext():
         task = progress.add_task("training", total=steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 
 import gradcore
 from gradcore import folds
-from gradcore.cli.main import main
+from gradcore.cli.main import main, parser
 from gradcore.devices import availability
 from gradcore.report import load_report, load_run
 
@@ -245,3 +246,12 @@ def test_an_output_that_knows_ascii_alone_gets_what_it_can_show(tmp_path):
                                env={**os.environ, "PYTHONIOENCODING": "ascii"})
         assert found.returncode == 0 and not found.stderr, found.stderr[-2000:]
         assert b"Largest tensors at the peak" in found.stdout and b"%  ####" in found.stdout and found.stdout.isascii()
+
+
+def test_the_help_of_a_command_says_what_each_of_its_options_does() -> None:
+    commands = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    for name, command in commands.items():
+        for action in command._actions:
+            assert action.help, (name, action.option_strings)
+            # A command's help is about that command.
+            assert not any(other in action.help for other in {"find-batch", "diff"} - {name}), (name, action.help)
