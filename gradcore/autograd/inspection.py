@@ -21,6 +21,7 @@ from gradcore.events import TAGS, Network
 from gradcore.memory.resource import Block
 from gradcore.ops import all_ops
 from gradcore.reading import layer_in, network_names
+from gradcore.units import count_of
 
 #: The most lines of a printed graph.
 LINES = 1000
@@ -92,7 +93,7 @@ class Graph:
         return self._bytes(True)
 
     def __str__(self) -> str:
-        lines = [f"{len(self)} nodes keep {self.nbytes:,} bytes, and {self.parameter_nbytes:,} of parameters"]
+        lines = [f"{count_of(len(self), 'node')} keep{'s' * (len(self) == 1)} {self.nbytes:,} bytes, and {self.parameter_nbytes:,} of parameters"]
         by_number = {n.number: n for n in self.nodes}
         seen: set[int] = set()
         stack: list[tuple[int | str, int]] = [(self.nodes[0].number, 0)] if self.nodes else []
@@ -127,7 +128,7 @@ class Graph:
         leaves: set[str] = set()
         for n in self.nodes:
             held = sum(r.nbytes for r in n.residuals)
-            label = "\n".join([n.name, n.layer, n.line, f"{n.state}, {held:,} bytes"])
+            label = "\n".join([n.name, n.layer or "(root)", n.line, f"{n.state}, {held:,} bytes"])
             lines.append(f"  n{n.number} [label={quoted(label)}];")
             for i in n.inputs:
                 if isinstance(i, int):

@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +17,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file to write into, which replaces ``path`` when the block ends without an exception.
 
     A reader sees the old file or the whole new one, which has the old one's permissions. Of a symbolic link, the file that it
-    leads to is replaced; pipes and devices are written to. Raises OSError if writing fails, and for a folder; the temporary
-    file is removed then.
+    leads to is replaced; pipes and devices are written to. Raises OSError if writing fails, and for a folder, with the name
+    ``path``; the temporary file is removed then.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file, but this is a folder", str(path))
@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    path = Path(os.path.realpath(path))
+    given, path = path, Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -37,8 +37,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
-    except BaseException:
-        name.unlink(missing_ok=True)
+    except BaseException as error:
+        # On a file system that cannot be written, this fails as well.
+        with suppress(OSError):
+            name.unlink()
+        if isinstance(error, OSError) and error.filename == str(name):
+            error.filename = str(given)
+            del error.filename2
         raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)

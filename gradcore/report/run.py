@@ -280,6 +280,8 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
 def _recording(path: Path, text: bytes) -> Recording:
     try:
+        if not text.strip():
+            raise ValueError("it is empty")
         data = _parse(text)
         if isinstance(data, dict) and data.get("kind") == "recording":
             return Recording.from_dict(data)

@@ -24,9 +24,9 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest(values: list[float], wi
     assert sparkline(values, width) == expected
 
 
-def terminal() -> tuple[Console, io.StringIO]:
+def terminal(**environment: str) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
-    return Console(file=out, force_terminal=True, width=100, height=40, _environ={}), out
+    return Console(file=out, force_terminal=True, width=100, height=40, _environ=environment), out
 
 
 def test_a_picture_shows_roles_and_loss() -> None:
@@ -52,6 +52,10 @@ def test_live_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(train, "Console", lambda **_: console)
     assert main(words) == 0
     assert "▼ peak" in out.getvalue() and "peak requested" not in out.getvalue()
+    # One that cannot move its cursor is no place to draw.
+    console, out = terminal(TERM="dumb")
+    assert main(words) == 0
+    assert "▼ peak" not in out.getvalue() and out.getvalue().count("peak requested") == 3
 
 
 def test_counts_cost_the_least_and_say_how_much(tmp_path: Path, capsys: Any) -> None:

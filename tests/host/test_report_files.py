@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -52,6 +53,17 @@ def test_what_fails_leaves_the_file_of_before(tmp_path: Path) -> None:
         file.write(b"new")
         raise ZeroDivisionError
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_error_has_the_name_that_the_file_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: Path, path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(name), None, str(path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.replace", refused)
+    with pytest.raises(PermissionError) as told:
+        put(Path("a"))
+    assert str(told.value) == "[Errno 13] Permission denied: 'a'" and not [*tmp_path.iterdir()]
 
 
 def test_an_export_that_fails_leaves_the_file_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
