@@ -38,7 +38,7 @@ def positives(text: str) -> list[int]:
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="sgd has momentum 0.9; the default depends on the model")
-    parser.add_argument("--seed", type=int, default=0, help="seed for weights, batches and dropout (default 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for weights, batches and dropout (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
@@ -47,7 +47,7 @@ def add_measured(parser: argparse.ArgumentParser, steps: str) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"{', '.join(models.names())}, path/to/file.py:function or "
                         "package.module:function")
     parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
-    parser.add_argument("--steps", type=positive, default=3, help=f"{steps} (default 3); the highest peak counts")
+    parser.add_argument("--steps", type=positive, default=3, metavar="N", help=f"{steps} (default 3); the highest peak counts")
     add_common(parser)
 
 

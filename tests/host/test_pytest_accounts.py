@@ -84,7 +84,7 @@ def test_nowhere():
 
 
 def test_what_holds_a_leak_is_named_as_the_test_names_it(run: Any) -> None:  # noqa: F811
-    result = run(HEAD + """
+    result = run("import unittest\n" + HEAD + """
 @pytest.fixture(scope="module")
 def box():
     return {}
@@ -98,13 +98,27 @@ class TestMethods:
     def test_in_the_instance(self):
         self.x = gradcore.ones(10)
 
+class TestCase(unittest.TestCase):
+    def setUp(self):
+        self.x, self.y = gradcore.ones(10), gradcore.ones(1000)
+
+    def tearDown(self):
+        del self.y
+
+    @pytest.mark.limit_device_leaks("0 B")
+    @pytest.mark.limit_device_memory("1 kB")
+    def test_in_a_case(self):
+        self.assertEqual(self.x.shape, (10,))
+
 # The garbage collector is on.
 @pytest.mark.limit_device_leaks("0 B")
 def test_in_a_cycle():
     x = [gradcore.ones(10)]
     x.append(x)
 """)
-    result.assert_outcomes(failed=3)
+    result.assert_outcomes(failed=4)
     lines(result, "                         held by box['x'] in the fixtures of test_in_a_fixture",
           "                         held by self.x in TestMethods.test_in_the_instance()",
+          "device memory on cpu: the peak is 4,608 bytes *", "device memory on cpu: 512 bytes more are live *",
+          "                         held by self.x in TestCase.test_in_a_case()",
           "                         held by a reference cycle of containers, which only gc.collect() frees")
