@@ -93,7 +93,8 @@ class Graph:
         return self._bytes(True)
 
     def __str__(self) -> str:
-        lines = [f"{count_of(len(self), 'node')} keep{'s' * (len(self) == 1)} {self.nbytes:,} bytes, and {self.parameter_nbytes:,} of parameters"]
+        lines = [f"{count_of(len(self), 'node')} keep{'s' * (len(self) == 1)} {self.nbytes:,} bytes, and "
+                 f"{self.parameter_nbytes:,} of parameters"]
         by_number = {n.number: n for n in self.nodes}
         seen: set[int] = set()
         stack: list[tuple[int | str, int]] = [(self.nodes[0].number, 0)] if self.nodes else []

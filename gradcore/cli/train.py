@@ -41,12 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         f"{', '.join(data.names())}, a folder of IDX files or a text file (default digits, for chargpt "
                         "python-docs)")
     parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="samples of a step (default 64)")
-    parser.add_argument("--steps", type=positive, metavar="N", help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")
+    parser.add_argument("--steps", type=positive, metavar="N",
+                        help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")
     parser.add_argument("--lr", type=float, help="learning rate, which decays to zero over the run (default: 0.1 for sgd, "
                                                  "0.001 for the others, 0.002 for chargpt)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                         help="default auto: a GPU if there is one")
-    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="FOLDER", help="folder for the run's file (default runs)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="FOLDER",
+                        help="folder for the run's file (default runs)")
     parser.add_argument("--events", type=positives, default=[], metavar="N,N,...",
                         help="steps whose events are saved, besides the first, the peak and the last step's")
     parser.add_argument("--quiet", action="store_true", help="do not print a line per step")

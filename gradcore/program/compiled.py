@@ -43,6 +43,7 @@ from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 from gradcore.program.unread import Unread
+from gradcore.units import count_of
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
 _STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep")]
@@ -304,8 +305,10 @@ class Compiled:
             saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
             program = entry.replay.program
             inputs = [str(i.spec) for i in program.inputs[:4]] + ["..."] * (len(program.inputs) > 4)
-            lines.append(f"program of {len(program.instructions)} instructions{' for ' * bool(inputs)}{', '.join(inputs)}: "
-                         f"arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
+            lines.append(f"program of {count_of(len(program.instructions), 'instruction')}{' for ' * bool(inputs)}"
+                         f"{', '.join(inputs)}: "
+                         f"arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, "
+                         f"{count_of(len(entry.guards), 'guard')}")
             lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 
@@ -321,7 +324,7 @@ class Compiled:
         return drawn(self.programs[program], self.plans[program], path)
 
     def __repr__(self) -> str:
-        return f"<compiled {self._function!r}: {len(self.programs)} programs>"
+        return f"<compiled {self._function!r}: {count_of(len(self.programs), 'program')}>"
 
 
 def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:

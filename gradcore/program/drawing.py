@@ -22,7 +22,7 @@ from gradcore.report.files import replacing
 from gradcore.report.text import short_path
 from gradcore.report.timeline import COLOURS
 from gradcore.spec import round_up
-from gradcore.units import format_bytes
+from gradcore.units import count_of, format_bytes
 
 #: The character for a role; roles that live longest are the darkest.
 _MARKS = {"residual": "█", "gradient": "▓", "temporary": "▒", "workspace": "░"}
@@ -117,10 +117,11 @@ def draw(program: Program, found: Plan | None = None) -> str:
 
     there = boxes(program, found)
     over = f", {found.nbytes / found.bound - 1:.1%} above the lower bound" if found.bound else ""
+    title = f"{count_of(len(there), 'buffer')} in {found.nbytes:,} bytes{over}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
         f'<path d="M0 0H{_WIDTH}V{_HEIGHT}H0Z" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="18" font-size="14">{_safe(f"{len(there)} buffers in {found.nbytes:,} bytes{over}")}</text>']
+        f'<text x="{_LEFT}" y="18" font-size="14">{_safe(title)}</text>']
     for name, start, stop in phases(program):
         lines.append(f'<path d="M{x(start):.1f} {_TOP}V{y(0):.1f}" stroke="#ccc"/>')
         if x(stop) - x(start) > 60:
@@ -217,7 +218,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
         text.append("\n")
     text.append(f"{'':11}└{'─' * columns}\n")
     text.append(_along(program, columns, count) + "\n")
-    end = f"{count} instructions"
+    end = count_of(count, "instruction")
     text.append(f"{'':12}0{end:>{columns - 1}}\n")
     room = width
     for role in _roles(there):
@@ -227,7 +228,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
         text.append(entry, style=_colour(role))
     given = sum(bool(box.heir) for box in there)
     places = f" ({len(there) - given} places)" if given else ""
-    text.append(f"\n{len(there)} buffers{places}, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")
+    text.append(f"\n{count_of(len(there), 'buffer')}{places}, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")
     lines = text.split("\n")
     for line in lines:
         line.rstrip()

@@ -24,6 +24,7 @@ from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.program.shipping import current, save_trace
 from gradcore.program.verify import checked_calls, fits
+from gradcore.units import count_of
 
 
 def load_program(path: str | os.PathLike[str], device: str | Device = "cpu") -> LoadedProgram:
@@ -181,7 +182,7 @@ class LoadedProgram:
         return str(self.program)
 
     def __repr__(self) -> str:
-        return f"<program of {len(self._trace.program.instructions)} instructions on {self.device.name}>"
+        return f"<program of {count_of(len(self._trace.program.instructions), 'instruction')} on {self.device.name}>"
 
 
 def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:

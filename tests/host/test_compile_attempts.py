@@ -253,7 +253,7 @@ def test_explain_says_for_which_shapes_a_program_is() -> None:
     for length in (3, 5):
         f(gradcore.ones(2, length))
     said = [line.partition(": arena")[0] for line in f.explain().splitlines()[2:]]
-    assert said == [f"program of 1 instructions for float32[2, {length}]" for length in (3, 5)]
+    assert said == [f"program of 1 instruction for float32[2, {length}]" for length in (3, 5)]
     g = gradcore.compile(lambda xs: gradcore.stack(xs).sum())
     g([gradcore.ones(1) for _ in range(6)])
     assert " instructions for float32[1], float32[1], float32[1], float32[1], ...: arena" in g.explain()
