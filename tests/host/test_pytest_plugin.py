@@ -44,8 +44,9 @@ def lines(result: pytest.RunResult, *wanted: str) -> None:
 def test_it_is_installed_under_its_modules_name() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert told["project"]["entry-points"]["pytest11"] == {"pytest_gradcore": "pytest_gradcore"}
-    forced = told["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert forced[str((ENTRY / "pytest_gradcore.py").relative_to(ROOT))] == "pytest_gradcore.py"
+    wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
+    # What is forced in, an editable install copies: it would not follow a change of the module.
+    assert wheel["sources"] == {ENTRY.relative_to(ROOT).as_posix(): ""} and set(wheel["force-include"]) == {"kernels"}
     assert not any(d.startswith("pytest") for d in told["project"]["dependencies"])
 
 
