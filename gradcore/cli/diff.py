@@ -48,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"version": 1, "a": a_data, "b": b_data, "failed": failed, **diff.to_dict()}))
         return int(failed)
     print(f"A: {a_text}\nB: {b_text}\n{diff}")
-    if "line" not in diff.by:
-        print("\nOne of the reports is of before reports had sums by line, so lines are not compared.")
+    if not diff.by:
+        print("\nOnly the peaks are compared: one of the reports says nothing of owners, as at the level counts.")
+    elif "line" not in diff.by:
+        print("\nLines are not compared: one of the reports is of before reports had sums by line.")
     if options.html is not None:
         print(f"\nThe page was written to {options.html}")
     if failed:

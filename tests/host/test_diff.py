@@ -188,7 +188,12 @@ def test_the_command_reads_all_three(capsys: Any, files: Path, small: Recording,
     assert status == 0 and "By line:" in out
     status, out, _ = command(capsys, files / "a.json", files / "old.json")
     assert status == 0 and "By line:" not in out
-    assert "One of the reports is of before reports had sums by line, so lines are not compared" in out
+    assert "Lines are not compared: one of the reports is of before reports had sums by line." in out
+    with gradcore.step(level="counts") as step:
+        gradcore.ones(1000)
+    (files / "counts.json").write_text(step.report.to_json())
+    status, out, _ = command(capsys, files / "counts.json", files / "counts.json")
+    assert status == 0 and "Only the peaks are compared: one of the reports says nothing of owners" in out and "line" not in out
     status, out, _ = command(capsys, files / "run", files / "a.json", "--step", "first", "--json")
     told = json.loads(out)
     assert status == 0 and told["change"] == -grown and told["failed"] is False and told["a"]["step"] == 1
