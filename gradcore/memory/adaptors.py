@@ -19,7 +19,8 @@ class Limit:
     def allocate(self, nbytes: int) -> Segment:
         if self.limit is not None and self.used + nbytes > self.limit:
             raise SourceExhausted(
-                f"a segment of {nbytes} bytes would exceed the limit of {self.limit} bytes: {self.used} bytes are reserved",
+                f"a segment of {nbytes:,} bytes would exceed the limit of {self.limit:,} bytes: {self.used:,} bytes are "
+                "reserved",
                 limit=self.limit)
         segment = self._upstream.allocate(nbytes)
         self.used += nbytes

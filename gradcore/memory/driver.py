@@ -63,7 +63,7 @@ class CudaSource:
     def allocate(self, nbytes: int) -> Segment:
         self._cuda.setDevice(self._index)
         address = _or_exhausted(self._cuda, lambda: self._cuda.malloc(nbytes),
-                                f"cudaMalloc could not allocate {nbytes} bytes on cuda:{self._index}")
+                                f"cudaMalloc could not allocate {nbytes:,} bytes on cuda:{self._index}")
         return Segment(nbytes, address, None if self._owner is None else self._owner(address, nbytes))
 
     def deallocate(self, segment: Segment) -> None:
@@ -82,7 +82,7 @@ class PinnedSource:
 
     def allocate(self, nbytes: int) -> Segment:
         address = _or_exhausted(self._cuda, lambda: self._cuda.hostAlloc(nbytes, _PORTABLE),
-                                f"cudaHostAlloc could not allocate {nbytes} bytes of pinned host memory")
+                                f"cudaHostAlloc could not allocate {nbytes:,} bytes of pinned host memory")
         return Segment(nbytes, address, (ctypes.c_char * nbytes).from_address(address))
 
     def deallocate(self, segment: Segment) -> None:

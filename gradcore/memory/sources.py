@@ -21,7 +21,7 @@ class HostSource:
         try:
             memory = mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY)
         except (OSError, ValueError, OverflowError) as error:
-            raise SourceExhausted(f"the system could not allocate {nbytes} bytes of host memory: {error}") from error
+            raise SourceExhausted(f"the system could not allocate {nbytes:,} bytes of host memory: {error}") from error
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         assert address % ROUND == 0
         return Segment(nbytes, address, memory)

@@ -98,4 +98,4 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
         live = explain_live(ledger, named=False)
     return "\n".join([
         f"out of memory: cannot allocate {error.asked:,} bytes for {error.by}; {error.live:,} are live, {error.cached:,} "
-        f"cached (largest free block {error.largest_free:,}), limit {limit}. {error}", *live])
+        f"cached (largest free block {error.largest_free:,}), limit {limit}; {error}", *live])

@@ -272,7 +272,8 @@ def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None
 
         step(64)
         with raises(OutOfMemory, "out of memory: cannot allocate ", " bytes for linear in layer 0, forward, ", " are live, ",
-                    " cached (largest free block ", "limit 25,165,824", "The ", " largest holders:",
+                    " cached (largest free block ", "limit 25,165,824; a segment of ", "exceed the limit of 25,165,824 bytes",
+                    "The ", " largest holders:",
                     "parameter of empty in layer 0", "test_life.py"):
             step(8192)
         step(64)

@@ -131,7 +131,7 @@ def test_everything_can_be_taken_again_after_everything_went_back(case: Case) ->
 def test_a_limit_counts_what_is_reserved() -> None:
     source = Limit(CountingSource(), 4 * MiB)
     first = source.allocate(3 * MiB)
-    with pytest.raises(SourceExhausted, match="exceed the limit of 4194304 bytes: 3145728 bytes are reserved") as caught:
+    with pytest.raises(SourceExhausted, match="exceed the limit of 4,194,304 bytes: 3,145,728 bytes are reserved") as caught:
         source.allocate(2 * MiB)
     assert caught.value.limit == 4 * MiB and source.used == 3 * MiB
     source.deallocate(first)
