@@ -47,6 +47,7 @@ def test_it_opens_at_the_peak(opened: Opened, recording: Recording) -> None:
     assert opened.rows() == expected(recording, peak.position)
     assert opened.texts("#owners-title") == [f"Live allocations after record {peak.position}, the peak"]
     assert f"{peak.allocated:,}" in opened.page.inner_text("#figures")
+    assert " live; allocated: " in opened.page.inner_text("#readout")
     assert opened.page.inner_text("#addresses-line").startswith("1 segment, 2,097,152 bytes reserved, ")
     assert peak.op in opened.page.inner_text("#peak-line") and short_path(peak.line) in opened.page.inner_text("#peak-line")
 

@@ -112,7 +112,7 @@ function showInstant(pointed) {
   const { log, bands } = view;
   const at = pointed ?? view.at;
   byId("readout").textContent = `Record ${count(at)} of ${count(log.length)}, ${log.time[at].toFixed(3)} ms, ` +
-    `${log.phaseAt(at)}: ${bytes(log.total[at])} live. ${log.describe(at)}`;
+    `${log.phaseAt(at)}: ${bytes(log.total[at])} live; ${log.describe(at)}`;
   byId("legend").replaceChildren(...bands.names.map((name, i) => {
     const swatch = element("span", { class: "swatch" });
     swatch.style.background = bands.colours[i];
