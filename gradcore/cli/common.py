@@ -14,6 +14,7 @@ import gradcore
 from gradcore import data, models
 from gradcore.devices.availability import choose_device
 from gradcore.devices.device import Device, get_device
+from gradcore.models.registry import takes_data
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 #: Learning rates that suit the models here.
@@ -54,6 +55,13 @@ def add_measured(parser: argparse.ArgumentParser, steps: str) -> None:
 def data_of(options: argparse.Namespace) -> Any:
     """The data set that the options choose, or that is usual for the model."""
     return data.load(options.data or models.defaults(options.model).data)
+
+
+def data_to_measure(options: argparse.Namespace) -> Any:
+    """As :func:`data_of`, for commands that measure. Raises ValueError for an option that would have no effect."""
+    if options.data is not None and not takes_data(options.model):
+        raise ValueError(f"--data has no effect on {options.model}, which makes its own batches and has no parameter 'dataset'")
+    return data_of(options)
 
 
 def pick_device(name: str) -> tuple[Device, str | None]:

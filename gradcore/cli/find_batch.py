@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import gradcore
-from gradcore.cli.common import add_measured, data_of, pick_device
+from gradcore.cli.common import add_measured, data_to_measure, pick_device
 from gradcore.cli.steps import Measured, measured
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Find, try and print; the status is 1 if the result does not fit on the device."""
     device, note = pick_device(options.device)
-    dataset = data_of(options)
+    dataset = data_to_measure(options)
     budget = int(options.memory * (1 - options.margin))
 
     taken: dict[int, Measured] = {}

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gradcore.cli.common import add_measured, data_of, pick_device, positives, print_whole
+from gradcore.cli.common import add_measured, data_to_measure, pick_device, positives, print_whole
 from gradcore.cli.steps import measured
 from gradcore.events import ROLES
 from gradcore.report.step import StepReport
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
-    dataset = data_of(options)
+    dataset = data_to_measure(options)
     found = []
     for batch_size in options.batch_sizes:
         with console.status(f"batch {batch_size} on {device}"):

@@ -103,6 +103,11 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     return workload
 
 
+def takes_data(name: str) -> bool:
+    """Does the model called ``name`` depend on a data set? A user's function does if it has a parameter ``dataset``."""
+    return name in _models or "dataset" in inspect.signature(_find(name)).parameters
+
+
 def _built_on(device: Device, name: str, batch_size: int, build: Callable[[], Workload | OwnStep]) -> Workload | OwnStep:
     """What ``build`` returns with ``device`` as the default device, so that weights are created there, as a built-in model's.
 

@@ -198,3 +198,15 @@ def build(batch_size, dataset):
         error = capsys.readouterr().err
         assert "lines.py:11: the model is trained on text, but digits holds images: try --data python-docs" in error
         assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["measure", "--batch-sizes", "2"], ["find-batch", "--memory", "8MiB"]])
+def test_a_data_set_that_would_not_be_used_is_refused(capsys: Any, tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "mine.py"
+    result = "nn.Linear(10, 3), (zeros({0}, 10), np.zeros({0}, np.int64))"
+    path.write_text(f"{HEAD}    return {result.format('b')}\n\ndef other(n, dataset):\n    return {result.format('n')}\n")
+    words = [*command, "--device", "meta", "--data", "digits"]
+    assert main([*words, str(path)]) == 1
+    assert capsys.readouterr().err == (
+        f"gradcore: --data has no effect on {path}, which makes its own batches and has no parameter 'dataset'\n")
+    assert main([*words, f"{path}:other"]) == 0
