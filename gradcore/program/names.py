@@ -10,9 +10,9 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from gradcore.engine.sites import is_inside
+from gradcore.program.groups import reads_options
+from gradcore.program.instructions import LOADS_CONSTANT
 
-#: Instructions that load a constant. Python 3.14 has one of its own for small integers, 3.15 for None and its like.
-LOADS_CONSTANT = frozenset(("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"))
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Code that uses one of these may name attributes by string constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
@@ -34,11 +34,13 @@ class Names(NamedTuple):
     whole: bool = False
     #: Does it ask for classes, and with them for what others hide?
     upward: bool = False
+    #: May it read options of an optimizer's groups, such as the learning rate?
+    options: bool = False
 
     def union(self, *others: Names) -> Names:
         return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
                      self.asked.union(*[n.asked for n in others]), self.whole or any(n.whole for n in others),
-                     self.upward or any(n.upward for n in others))
+                     self.upward or any(n.upward for n in others), self.options or any(n.options for n in others))
 
     def among(self, own: Mapping[str, Any]) -> list[str]:
         """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
@@ -69,7 +71,8 @@ def names_of(code: CodeType) -> Names:
                                                and all(isinstance(name, str) for name in x)])
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
                  not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names),
-                 not is_inside(code) and not _UPWARD.isdisjoint(code.co_names))
+                 not is_inside(code) and not _UPWARD.isdisjoint(code.co_names),
+                 "param_groups" in read and ("param_groups" in asked or reads_options(code)))
 
 
 def _asks_by_name(code: CodeType) -> bool:

@@ -10,8 +10,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.engine.sites import is_inside
+from gradcore.program.instructions import LOADS_CONSTANT
 from gradcore.program.libraries import is_library
-from gradcore.program.names import LOADS_CONSTANT
 from gradcore.program.values import MOST_INSIDE
 
 #: Methods of a module that go through it from its first part on in each call.

@@ -172,7 +172,7 @@ class Reach:
             if isinstance(value, ref) and value() is not None:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
             if is_optimizer(value) and "param_groups" in self._names.read:
-                yield OptimizerGuard(value, True), (*key, "options")
+                yield OptimizerGuard(value, self._names.options), (*key, "options")
                 yield Once(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
 
     def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:

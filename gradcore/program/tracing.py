@@ -167,7 +167,7 @@ class Tracing:
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
         seen = updated | {id(o): o for o in self._watcher.optimizers()}
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
-        rates = "param_groups" in self._watcher.names().read
+        rates = self._watcher.names().options
         clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
         found += [OptimizerGuard(o, rates or self._watcher.is_extended(o) or (i not in updated and not clears[i]), clears[i])
                   for i, o in seen.items()]

@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from gradcore.engine.value import PLAIN
-from gradcore.program.names import LOADS_CONSTANT
+from gradcore.program.instructions import LEFT, LOADS, READS_ALL, indexed, loaded_by, variables_of
 
-#: Code that uses one of these may read parameters that it does not name.
-_READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
-#: Code that may be left in the middle, when a debugger or its owner looks at its variables.
-_LEFT = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-#: Instructions that load a variable, or several; the last of these is on top of the stack.
-_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
-                    "STORE_FAST_LOAD_FAST"))
 #: Instructions that take one value each from the stack for the variable that they name.
 _STORES = frozenset(("STORE_FAST", "STORE_DEREF", "STORE_GLOBAL"))
 #: What may be left out of a key if it is not read, beside numbers: it holds no tensor.
@@ -89,38 +81,25 @@ def _is_plain(x: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _read_of(code: CodeType) -> dict[str, frozenset[Any]]:
     """By parameter of which not all is read: the positions and keys of the parts that are, with None; nothing if none is."""
-    if _READS_ALL & {*code.co_names} or code.co_flags & _LEFT:
+    if READS_ALL & {*code.co_names} or code.co_flags & LEFT:
         return {}
     steps = [*dis.get_instructions(code)]
-    loaded: set[Any] = {*code.co_cellvars}.union(*[_loaded(i) for i in steps]) - {None}
+    loaded: set[Any] = {*code.co_cellvars}.union(*[loaded_by(i) for i in steps]) - {None}
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
     return {name: read for name in names if name not in code.co_cellvars
             for read in [_parts(name, steps, loaded)] if read is not None}
-
-
-def _variables(i: dis.Instruction) -> list[Any]:
-    """The variables that an instruction names, or what it may name, if it is not one of those with constants, attributes and
-    globals."""
-    if i.opname in LOADS_CONSTANT or i.opcode in dis.hasname:
-        return []
-    return [v if type(v) is str else None for v in (i.argval if isinstance(i.argval, tuple) else (i.argval,))]
-
-
-def _loaded(i: dis.Instruction) -> list[Any]:
-    """The variables that it does not only store to."""
-    return [] if i.opname in ("STORE_FAST", "STORE_FAST_STORE_FAST") else _variables(i)[i.opname == "STORE_FAST_LOAD_FAST":]
 
 
 def _parts(name: str, steps: list[dis.Instruction], loaded: set[Any]) -> frozenset[Any] | None:
     """The parts of a parameter that code reads, or None if it may read all."""
     read: set[Any] = set()
     for k, i in enumerate(steps):
-        named = _variables(i)
+        named = variables_of(i)
         if name not in named:
             continue
-        if i.opname not in _LOADS or name in named[:-1]:
+        if i.opname not in LOADS or name in named[:-1]:
             return None
-        taken = _indexed(steps[k + 1:k + 3])
+        taken = indexed(steps[k + 1:k + 3])
         if taken is None:
             taken = _unpacked(steps[k + 1:], loaded)
         if taken is None:
@@ -161,12 +140,3 @@ def _unpacked(steps: list[dis.Instruction], loaded: set[Any]) -> set[Any] | None
             # The last one stores something else as well.
             return None
     return None
-
-
-def _indexed(steps: list[dis.Instruction]) -> set[Any] | None:
-    """The part that is read if the next steps take one by a constant."""
-    if len(steps) < 2 or any(i.is_jump_target for i in steps) or steps[0].opname not in LOADS_CONSTANT:
-        return None
-    part, by = steps[0].argval, steps[1]
-    takes = by.opname == "BINARY_SUBSCR" or (by.opname == "BINARY_OP" and by.argrepr == "[]")
-    return {part} if takes and type(part) in (int, str) else None

@@ -1,0 +1,67 @@
+"""Compiled steps that name an optimizer's groups: those that take only parameters from them are replayed while rates change."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+#: What a step does with ``opt`` or ``self.opt`` before the update, to give a list of parameters.
+TAKES = ("ps = [p for g in opt.param_groups for p in g['params']]",
+         "ps = [p for g in self.opt.param_groups for p in g['params'] if p.grad is not None]",
+         "ps = list(p for g in self.opt.param_groups for p in g['params'])",
+         "ps = {p: 1 for group in opt.param_groups for p in group['params']}",
+         "ps = []\n    for group in opt.param_groups:\n        ps += group['params']",
+         "for g in opt.param_groups:\n        ps = g['params']\n        nn.utils.clip_grad_norm_(g['params'], 1.0)",
+         "ps = opt.param_groups[0]['params']", "ps = opt.param_groups[-1]['params'][:1]")
+#: The same, but what they give depends on the rate ``opt.param_groups[0]['lr']``, or may.
+READS = ("ps = [p * g['lr'] for g in opt.param_groups for p in g['params']]",
+         "ps = [p for g in opt.param_groups for p in g['params'] if g['lr'] > 0.05 or p.dim() > 1]",
+         "ps = [g['params'][0] * h['lr'] for h in opt.param_groups for g in opt.param_groups]",
+         "ps = [f() for g in opt.param_groups for f in [lambda: g['params'][0] * g['lr']]]",
+         "for g in opt.param_groups:\n        ps = g['params']\n    ps = [ps[0] * g['lr']]",
+         "for g in opt.param_groups:\n        ps = [g['params'][0] * g[key]]",
+         "for g in opt.param_groups:\n        ps = [g['params'][0] * locals()['g']['lr']]",
+         "for g in opt.param_groups:\n        ps = g['params'], dict(g)\n    ps = [ps[0][0] * ps[1]['lr']]",
+         "for g, in zip(opt.param_groups):\n        ps = [g['params'][0] * g['lr']]",
+         "groups = opt.param_groups\n    ps = [p * g['lr'] for g in groups for p in g['params']]",
+         "(g,) = opt.param_groups\n    ps = [g['params'][0] * g['lr']]",
+         "ps = [next(g for g in opt.param_groups)['params'][0] * next(g for g in opt.param_groups)['lr']]",
+         "ps = [p * getattr(opt, 'param_' + 'groups')[0]['lr'] for p in getattr(opt, 'param_groups')[0]['params']]",
+         "ps = [opt.param_groups[0]['params'][0] * opt.param_groups[0]['lr']]",
+         "ps = [opt.param_groups[:1][0]['params'][0] * opt.param_groups[:1][0]['lr']]")
+
+
+def run(text: str, compiles: bool) -> tuple[list[Any], list[str]]:
+    """The results of six steps, with two rates taking turns, and why the step was traced."""
+    gradcore.manual_seed(0)
+    model = nn.Linear(3, 2)
+    opt = gradcore.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    scope: dict[str, Any] = {"nn": nn, "model": model, "opt": opt, "self": SimpleNamespace(opt=opt), "key": "lr"}
+    exec(f"def step(x):\n    opt.zero_grad()\n    model(x).square().sum().backward()\n    {text}\n"
+         "    total = sum(p.detach().sum() for p in ps)\n    opt.step()\n    return total", scope)
+    step, found = gradcore.compile(scope["step"], max_programs=20) if compiles else scope["step"], []
+    for k in range(6):
+        opt.param_groups[0]["lr"] = (0.01, 0.1)[k // 2 % 2] + k / 1000
+        found.append(step(gradcore.ones(4, 3)).item())
+    scope.clear()
+    return [found, model.weight.tolist()], getattr(step, "traces", [])
+
+
+@pytest.mark.parametrize("text", TAKES)
+def test_a_step_that_takes_the_parameters_of_groups_is_replayed_with_other_rates(text: str) -> None:
+    results, traces = run(text, compiles=True)
+    assert results == run(text, compiles=False)[0]
+    # The first call makes the optimizer's state.
+    assert len(traces) == 2, traces
+
+
+@pytest.mark.parametrize("text", READS)
+def test_a_step_that_reads_the_rate_of_groups_has_it_as_it_is(text: str) -> None:
+    results, traces = run(text, compiles=True)
+    assert results == run(text, compiles=False)[0]
+    assert len(traces) == 6, traces
