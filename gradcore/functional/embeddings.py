@@ -16,7 +16,7 @@ from gradcore.errors import DataDependentShape
 from gradcore.functional import any as any_of
 from gradcore.functional import max as max_of
 from gradcore.functional import ones, sum, unsqueeze
-from gradcore.ops import elementwise, movement, placing, statistics
+from gradcore.ops import elementwise, movement, placing, scan, statistics
 from gradcore.spec import TensorSpec
 
 __all__ = ["embedding", "embedding_bag"]
@@ -84,10 +84,10 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
                   padding_idx: int | None = None) -> Tensor:
     """The ``"sum"``, ``"mean"`` or ``"max"`` of bags of rows of ``weight`` [rows, columns].
 
-    ``input`` holds integer indices, [bags, length], or [n] with ``offsets`` [bags] at which the bags begin and which are read
-    on the host. The result is [bags, columns], 0 for an empty bag. Indices equal to ``padding_idx`` are left out.
-    ``per_sample_weights``, of the input's shape, are for "sum" only. With "max" and offsets, the rows of all bags are copied to
-    the length of the longest. ``max_norm`` and ``scale_grad_by_freq``, which does not go with "max", are as in
+    ``input`` holds integer indices, [bags, length], or [n] with ``offsets`` [bags] at which the bags begin. The result is
+    [bags, columns], 0 for an empty bag. Indices equal to ``padding_idx`` are left out. ``per_sample_weights``, of the input's
+    shape, are for "sum" only. With "max", offsets are read on the host, and the rows of all bags are copied to the length of
+    the longest. ``max_norm`` and ``scale_grad_by_freq``, which does not go with "max", are as in
     :func:`embedding`. Raises ValueError for arguments that do not go together.
     """
     if mode not in ("sum", "mean", "max"):
@@ -120,15 +120,19 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         total = sum(rows, 1)
         size: Any = float(input.spec.shape[1]) if counts is None else _at_least_one(sum(counts, 1, True))
         return total if mode == "sum" else total / (max(size, 1.0) if counts is None else size)
-    bags, lengths = _bags(offsets, input.spec.shape[0], include_last_offset)
-    total = movement.take_grad(rows, _placed(bags, input), shape=(len(lengths), weight.spec.shape[1]), dim=0)
+    bags = _numbers_of_bags(offsets, input.spec.shape[0], include_last_offset)
+    many = offsets.spec.shape[0]
+
+    def added(values: Tensor) -> Tensor:
+        made = movement.take_grad(values, bags, shape=(many, *values.spec.shape[1:]), dim=0)
+        return movement.narrow(made, 0, 0, many - 1) if include_last_offset else made
+
+    total = added(rows)
     if mode == "sum":
         return total
-    if counts is not None:
-        sizes = movement.take_grad(counts, _placed(bags, input), shape=lengths.shape, dim=0)
-    else:
-        sizes = movement.cast(_placed(lengths, input), dtype=dtype)
-    return total / movement.reshape(_at_least_one(sizes), (-1, 1))
+    # Counted as integers: those of 16-bit floats end at 256 or 2048.
+    sizes = added(counts if counts is not None else ones(*input.spec.shape, dtype=np.int64, device=input.device))
+    return total / movement.reshape(_at_least_one(movement.cast(sizes, dtype=dtype)), (-1, 1))
 
 
 def _largest(input: Tensor, weight: Tensor, offsets: Tensor | None, last: bool, padding_idx: int | None) -> Tensor:
@@ -162,17 +166,34 @@ def _placed(values: np.ndarray[Any, Any], like: Tensor) -> Tensor:
     return upload(values, like.storage.device, op="embedding_bag", role="temporary")
 
 
+def _numbers_of_bags(offsets: Tensor, count: int, last: bool) -> Tensor:
+    """The number of the bag of each of ``count`` positions, as an index from the end. What lies behind the last of ``last``
+    offsets is in a bag of its own; what lies before the first has a number that no bag has, which the CPU's kernels refuse.
+    """
+    device, many = offsets.storage.device, offsets.spec.shape[0]
+    if device.type == "cpu":
+        # Not a read of the program's: what is made does not depend on it.
+        _lengths(device.copy_out(device.array(offsets.storage.block, offsets.spec)), count, last)
+    begun = movement.take_grad(ones(many, dtype=np.int64, device=offsets.device), offsets, shape=(count + 1,), dim=0)
+    return movement.narrow(scan.cumsum(begun, dim=0, reverse=False), 0, 0, count) - (many + 1)
+
+
 def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Any, Any]:
     """The bag of each of ``count`` positions, and the number of positions in each bag."""
     device = offsets.storage.device
     if device.type == "meta":
-        raise DataDependentShape("embedding_bag: the bags depend on the values of offsets, which meta tensors do not have")
-    starts = np.asarray(device.read(offsets.storage, offsets.spec)).astype(np.int64)
+        raise DataDependentShape("embedding_bag: the length of the longest bag depends on the values of offsets, which meta "
+                                 "tensors do not have")
+    lengths = _lengths(device.read(offsets.storage, offsets.spec), count, last)
+    return np.repeat(np.arange(len(lengths)), lengths), lengths
+
+
+def _lengths(offsets: Any, count: int, last: bool) -> Any:
+    """The number of positions in each bag. Raises ValueError for offsets that do not fit ``count`` positions."""
+    starts = np.asarray(offsets).astype(np.int64)
     if not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > count:
         raise ValueError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")
     ends = starts if last else np.append(starts, count)
-    lengths = np.diff(ends)
-    bags = np.repeat(np.arange(len(lengths)), lengths)
-    if len(bags) != count:
+    if ends[-1] != count:
         raise ValueError(f"the last offset must be the number of positions, {count}, but got {starts.tolist()}")
-    return bags, lengths
+    return np.diff(ends)

@@ -124,3 +124,53 @@ def test_what_does_not_go_together() -> None:
     for call in (F.embedding, F.embedding_bag):
         with raises(NotImplementedError, "'sparse' is not implemented by gradcore: gradients are dense"):
             call(named, table, sparse=True)
+
+
+def bags_step(layer: Any, optimizer: Any) -> Any:
+    def step(named: Any, offsets: Any, factors: Any) -> Any:
+        optimizer.zero_grad()
+        loss = layer(named, offsets, factors if layer.mode == "sum" else None).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+    return step
+
+
+@pytest.mark.parametrize("options", [{"mode": "mean"}, {"mode": "sum"}, {"mode": "mean", "padding_idx": 1},
+                                     {"mode": "mean", "include_last_offset": True}], ids=str)
+def test_one_program_takes_bags_of_all_lengths(options: dict[str, Any]) -> None:
+    last, found = options.get("include_last_offset", False), []
+    for compiled in (False, True):
+        gradcore.manual_seed(0)
+        layer = nn.EmbeddingBag(6, 3, **options)
+        run = bags_step(layer, gradcore.optim.SGD(layer.parameters(), lr=0.1))
+        run = gradcore.compile(run) if compiled else run
+        losses = [run(*map(gradcore.tensor, ((FLAT + k) % 6, [0, *starts, 8][:3 + last], np.float32(FLAT)))).item()
+                  for k, starts in enumerate(([0, 0], [3, 7], [2, 8], [8, 8], [1, 5]))]
+        found.append(losses + layer.weight.tolist())
+    # The first call finds no gradient, the second one does.
+    assert found[0] == found[1] and len(run.traces) == 2
+    # Not in a bag, and behind all positions.
+    for wrong in ([1, 2, 3, 8], [0, 2, 9, 8]):
+        with pytest.raises(IndexError):
+            run(*map(gradcore.tensor, (FLAT, wrong[:3 + last], np.float32(FLAT))))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_the_log_of_bags_is_known_without_values(mode: str) -> None:
+    logs = []
+    for device in ("cpu", "meta"):
+        layer = nn.EmbeddingBag(6, 3, mode=mode, device=device)
+        run = bags_step(layer, gradcore.optim.SGD(layer.parameters(), lr=0.1))
+        batch = [gradcore.tensor(x, device=device) for x in (FLAT, OFFSETS, np.float32(FLAT))]
+        with gradcore.step(device=device) as step:
+            run(*batch)
+        logs.append(normalized(step.raw_log))
+    assert logs[0] == logs[1]
+
+
+def test_the_mean_of_a_long_bag_of_small_floats() -> None:
+    table = gradcore.ones(1, 2, dtype=gradcore.float16) * 0.125
+    for count in (2049, 4001):
+        made = F.embedding_bag(gradcore.zeros(count, dtype=gradcore.int64), table, gradcore.tensor([0]), mode="mean")
+        assert made.tolist() == [[0.125, 0.125]]
