@@ -37,7 +37,6 @@ WORDS: dict[str, str] = {
     "numpy.fft on x.detach().numpy(), without a gradient": "fft stft istft",
     "numpy.hanning and the like, of one more point without the last for a periodic window, through gradcore.as_tensor":
         "bartlett_window blackman_window hamming_window hann_window kaiser_window signal",
-    "gradcore.nn.utils.parametrize, with a mask": "prune",
     "the package tensorboardX, whose SummaryWriter takes numbers and arrays": "tensorboard",
     "timeit, with gradcore.cuda.synchronize before the clock is read": "benchmark ThroughputBenchmark",
     "gradcore.sort": "nanquantile",

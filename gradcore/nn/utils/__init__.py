@@ -1,6 +1,6 @@
-"""``gradcore.nn.utils``: gradient clipping, parametrizations, packed sequences."""
+"""``gradcore.nn.utils``: gradient clipping, parametrizations, pruning, packed sequences."""
 
-from gradcore.nn.utils import parametrizations, parametrize, rnn
+from gradcore.nn.utils import parametrizations, parametrize, prune, rnn
 from gradcore.nn.utils.clipping import (
     clip_grad_norm,
     clip_grad_norm_,
@@ -15,5 +15,5 @@ from gradcore.nn.utils.weight_norm import remove_weight_norm, weight_norm
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
            "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights", "get_total_norm", "parameters_to_vector",
-           "parametrizations", "parametrize",
+           "parametrizations", "parametrize", "prune",
            "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm", "vector_to_parameters", "weight_norm"]
