@@ -45,7 +45,7 @@ WORDS: dict[str, str] = {
         put put_""",
     "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter
         resize_ resize_as_ set_ apply_ map_ map2_""",
-    "gradcore.nn.functional.normalize": "renorm renorm_ embedding_renorm_",
+    "gradcore.renorm": "embedding_renorm_",
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
     "gradcore.pow, and gradcore.log2": "frexp",
     "gradcore.linspace": "gradient",

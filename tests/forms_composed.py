@@ -60,6 +60,11 @@ form("Tensor.ldexp_", lambda t, x, y: x.clone().ldexp_(y), _f, ints(3))
 form("rsub", lambda t, x, y: t.rsub(x, y, alpha=2), _f, _g)
 form("rsub:number", lambda t, x: t.rsub(x, 2), _f)
 
+for _p in (2, 1.0, 3.0, math.inf):
+    form(f"renorm:{_p}", lambda t, x, p=_p: [t.renorm(x, p, 0, 1.5), x.renorm(p, -1, 2.0)], floats(3, 2, 4))
+form("renorm:none is larger", lambda t, x: t.renorm(input=x, p=2, dim=1, maxnorm=100), floats(3, 2))
+form("Tensor.renorm_", lambda t, x: (x * 2).renorm_(2, 1, 0.5), floats(3, 2))
+
 # -- numbers and predicates ------------------------------------------------------------------------------------------------
 
 form("logspace", lambda t: [t.logspace(-1, 2, 5), t.logspace(0, 1, 3, base=2, dtype=t.float64), t.logspace(0, 3, 4,

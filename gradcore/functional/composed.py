@@ -1,4 +1,4 @@
-"""Elementwise functions composed of other ops, such as ``xlogy``, ``copysign`` and ``ldexp``."""
+"""Functions composed of other ops: elementwise ones, such as ``xlogy``, ``copysign`` and ``ldexp``, and ``renorm``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.pointwise import logaddexp
-from gradcore.ops import creation, elementwise, movement, pointwise
+from gradcore.functional.shape import dim_of
+from gradcore.ops import creation, elementwise, movement, pointwise, statistics
 from gradcore.spec import TensorSpec, default_float, is_floating, promote
 
 Tensor = Any
@@ -112,6 +113,20 @@ def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     return elementwise.sub(other, input if alpha == 1 else input * alpha)
 
 
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """The input, whose slices of ``dim`` are scaled down to the p-norm ``maxnorm`` where theirs is larger."""
+    spec = input.spec
+    if not spec.floating:
+        raise SpecError(f"renorm: expected a tensor of a floating dtype, but got {spec.dtype.name}")
+    if p <= 0 or maxnorm < 0 or spec.ndim < 2:
+        raise SpecError("renorm: expected a positive p, a maxnorm that is not negative, and at least 2 dimensions, but got "
+                        f"{p}, {maxnorm} and {spec.ndim}")
+    kept = dim_of(dim, input)
+    size = statistics.vector_norm(input, p=float(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
+    # The same number as PyTorch's against a division by 0.
+    return input * elementwise.where(elementwise.gt(size, float(maxnorm)), float(maxnorm) / (size + 1e-7), 1.0)
+
+
 # -- in place --------------------------------------------------------------------------------------------------------------
 
 
@@ -133,9 +148,9 @@ def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 #: Methods of a tensor that are not functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{fn.__name__}_": _written(fn) for fn in (
-    xlogy, logit, copysign, heaviside, float_power, ldexp)}
+    xlogy, logit, copysign, heaviside, float_power, ldexp, renorm)}
 
-METHODS = "xlogy logit signbit copysign heaviside logaddexp2 float_power ldexp".split()
+METHODS = "xlogy logit signbit copysign heaviside logaddexp2 float_power ldexp renorm".split()
 
 __all__ = [  # noqa: PLE0604 - strings all
     *METHODS, "rsub"]
