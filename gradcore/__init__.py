@@ -64,7 +64,7 @@ from gradcore.errors import (
 from gradcore.report.step import StepReport
 from gradcore.spec import bfloat16 as _bfloat16
 from gradcore.functional import linalg, special
-from gradcore.functional.linalg import cholesky, det, inv, slogdet
+from gradcore.functional.linalg import cholesky, cholesky_inverse, cholesky_solve, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (

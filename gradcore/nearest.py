@@ -21,8 +21,8 @@ WORDS: dict[str, str] = {
     _DECOMPOSED: """svd eig symeig qr lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg svd_lowrank
         pca_lowrank pinverse pinv linalg.cond matrix_rank matrix_exp eigh eigvals eigvalsh svdvals householder_product
         ldl_factor ldl_factor_ex ldl_solve lstsq nuclear_norm""",
-    "gradcore.linalg.solve": "cholesky_inverse tensorsolve tensorinv solve",
-    "gradcore.linalg.solve_triangular": "cholesky_solve triangular_solve",
+    "gradcore.linalg.solve": "tensorsolve tensorinv solve",
+    "gradcore.linalg.solve_triangular": "triangular_solve",
     "gradcore.linalg.norm": "frobenius_norm",
     _COMPLEX: """complex complex32 complex64 complex128 cfloat cdouble chalf real imag angle conj conj_physical conj_physical_
         polar resolve_conj resolve_neg is_conj is_neg isreal view_as_complex view_as_real""",

@@ -122,6 +122,18 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     return sh.transpose(found, -2, -1) if upper else found
 
 
+def cholesky_solve(input: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """The solution X of A X = ``input`` [..., n, k], for A = L L^T, or A = U^T U if ``L`` is the ``upper`` triangular U."""
+    half = solve_triangular(L.mT if upper else L, input, upper=False)
+    return solve_triangular(L if upper else L.mT, half, upper=True)
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of A = L L^T, or of A = U^T U if ``L`` is the ``upper`` triangular U."""
+    n = L.spec.shape[-1]
+    return cholesky_solve(creation.eye(rows=n, columns=n, dtype=L.spec.dtype, device=L.storage.device), L, upper)
+
+
 def det(A: Tensor) -> Tensor:
     """The determinants of matrices [..., n, n]. Backward solves with A, and raises :class:`LinAlgError` if it is singular."""
     return decompositions.det(A)
@@ -174,4 +186,5 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 
 #: Methods of a tensor, such as ``x.inverse()`` and ``x.det()``.
-TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "matrix_power": matrix_power}
+TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "matrix_power": matrix_power,
+                  "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse}
