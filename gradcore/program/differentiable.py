@@ -197,7 +197,8 @@ class _Call:
     __slots__ = ("owner", "replay")
 
     def __init__(self, owner: Differentiable, replay: Replay) -> None:
-        self.owner = owner
+        #: None when the gradient has run: who holds a result then, as a list of losses does, holds no program.
+        self.owner: Differentiable | None = owner
         self.replay: Replay | None = replay
 
     @property
@@ -211,7 +212,8 @@ class _Call:
         if self.replay is None:
             raise AlreadyReleased("Trying to backward through the graph a second time: a compiled function releases its "
                                   "residuals after one backward, also with retain_graph=True. Call it again, or uncompiled")
-        replay, self.replay = self.replay, None
+        owner, replay, self.replay = self.owner, self.replay, None
+        assert owner is not None
         if isinstance(log := replay.device.ledger.log, TraceLog):
             log.replayed = True
         try:
@@ -221,10 +223,11 @@ class _Call:
             found = replay.backward(cotangents)
             # An input that contributes only to results without a cotangent has no gradient (None), rather than one of 0.
             return [g if any(gs[k] is not None for k in needed) else None
-                    for g, needed in zip(found, self.owner.needed, strict=True)]
+                    for g, needed in zip(found, owner.needed, strict=True)]
         finally:
-            self.owner.give_back(replay)
+            self.owner = None
+            owner.give_back(replay)
 
     def __del__(self) -> None:
-        if self.replay is not None:
+        if self.replay is not None and self.owner is not None:
             self.owner.give_back(self.replay)

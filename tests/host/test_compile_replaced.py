@@ -83,3 +83,18 @@ def test_the_former_memory_of_a_leaf_that_is_given_is_freed() -> None:
             live.append((gradcore.memory_allocated(), value))
         found.append([(nbytes - live[0][0], value) for nbytes, value in live])
     assert found[0] == found[1] and len(f.programs) == 1
+
+
+def test_a_result_whose_gradient_has_run_holds_no_program() -> None:
+    def live(wrap: Any) -> int:
+        before = gradcore.memory_allocated()
+        model, x = nn.Linear(50, 50), gradcore.ones(3, 50)
+        forward = wrap(model.forward)
+        losses = [forward(x).sum() for _ in range(3)]
+        for loss in losses:
+            loss.backward()
+        new_memory(model, None)
+        losses.append(forward(x).sum().detach())
+        return gradcore.memory_allocated() - before
+
+    assert live(gradcore.compile) == live(lambda f: f)
