@@ -17,6 +17,7 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.state import scoped
 from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
+from gradcore.program.arena import shift
 from gradcore.program.capture import replay_of
 from gradcore.program.files import Shipment, read_program
 from gradcore.program.plan import Plan, plan
@@ -24,6 +25,7 @@ from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.program.shipping import current, save_trace
 from gradcore.program.verify import checked_calls, fits
+from gradcore.spec import TensorSpec
 from gradcore.units import count_of
 
 
@@ -93,6 +95,8 @@ class LoadedProgram:
         self._replay = replay_of(self._trace, self.plan)
         written = program.written()
         self._written = {x.buffer for x in program.inputs if x.buffer in written}
+        #: By slot: the layouts that the gradient in it may have.
+        self._layouts = {b: _layouts(program, b, leaf.spec) for b, leaf in self._trace.slots.items()}
 
     @property
     def program(self) -> Program:
@@ -135,18 +139,20 @@ class LoadedProgram:
         if len(inputs) != len(wanted):
             raise SpecError(f"the program takes {len(wanted)} tensors, {', '.join(str(x.spec) for x in wanted)}, but got "
                             f"{len(inputs)}")
-        given: dict[int, Any] = {}
-        tensors = []
-        for k, (x, t) in enumerate(zip(wanted, inputs, strict=True)):
-            if x.buffer in given and given[x.buffer][0] is not (t.storage if isinstance(t, Value) else None):
-                raise SpecError(f"input {k} must share the memory of an earlier input, as in the traced run")
-            tensors.append(self._brought(k, x, t))
-            given[x.buffer] = tensors[-1].storage, t
+        tensors = [self._taken(k, x, t) for k, (x, t) in enumerate(zip(wanted, inputs, strict=True))]
+        firsts: dict[int, tuple[Operand, Any]] = {}
+        for k, (x, t) in enumerate(zip(wanted, tensors, strict=True)):
+            first, there = firsts.setdefault(x.buffer, (x, t))
+            if there.storage is not t.storage or not (
+                    (first.spec is x.spec and there.spec is t.spec) or _lie_alike(first.spec, there.spec, x.spec, t.spec)):
+                raise SpecError(f"input {k} must share the memory of an earlier input, as in the traced run: lie as far from "
+                                "it, and have the same strides")
+        tensors = self._brought(tensors)
         self._check_gradients()
         return self._replay.run(tensors)
 
-    def _brought(self, k: int, x: Operand, t: Any) -> Any:
-        """An input in the layout that the program reads: copied if its own is different."""
+    def _taken(self, k: int, x: Operand, t: Any) -> Any:
+        """An input as a tensor, of the traced shape and dtype, on the program's device."""
         if not isinstance(t, Value):
             t = functional.tensor(np.asarray(t), device=self.device)
         if t.spec.shape != x.spec.shape or t.spec.dtype != x.spec.dtype:
@@ -154,14 +160,20 @@ class LoadedProgram:
                             f"{list(t.spec.shape)}")
         if t.storage.device.compute is not self.device:
             raise SpecError(f"input {k} is on {t.storage.device.name}, and the program on {self.device.name}")
-        nbytes = self._trace.program.buffers[x.buffer].nbytes
-        if t.spec is x.spec and t.storage.nbytes >= nbytes:
-            return t
-        if x.buffer in self._written:
-            raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
+        return t
+
+    def _brought(self, tensors: list[Any]) -> list[Any]:
+        """The inputs in the layouts that the program reads: copied if their own are different, those in one memory together."""
+        inputs, buffers = self._trace.program.inputs, self._trace.program.buffers
+        other = {x.buffer: (k, x, t) for k, (x, t) in enumerate(zip(inputs, tensors, strict=True))
+                 if t.spec is not x.spec or t.storage.nbytes < buffers[x.buffer].nbytes}
+        for k, x, t in other.values():
+            if x.buffer in self._written:
+                raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
         with no_grad():
-            whole = functional.empty(nbytes, dtype=np.uint8, device=self.device)
-            return value_over(whole.storage, x.spec).copy_(t)
+            wholes = {b: functional.empty(buffers[b].nbytes, dtype=np.uint8, device=self.device) for b in other}
+            return [value_over(wholes[x.buffer].storage, x.spec).copy_(t) if x.buffer in wholes else t
+                    for x, t in zip(inputs, tensors, strict=True)]
 
     def _check_gradients(self) -> None:
         for leaf, wanted in self._trace.presence.items():
@@ -173,6 +185,9 @@ class LoadedProgram:
             if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
                 raise TraceError(f"the gradient of {leaf.path} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "
                                  "the traced run")
+            if leaf.grad is not None and leaf.grad.spec not in self._layouts[b]:
+                raise TraceError(f"the gradient of {leaf.path} is {leaf.grad.spec}, and was {self._layouts[b][0]} in the "
+                                 "traced run: give it a clone with that layout")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program with the present values of its tensors and its optimizers' counts. Raises OSError."""
@@ -183,6 +198,19 @@ class LoadedProgram:
 
     def __repr__(self) -> str:
         return f"<program of {count_of(len(self._trace.program.instructions), 'instruction')} on {self.device.name}>"
+
+
+def _lie_alike(first: TensorSpec, there: TensorSpec, x: TensorSpec, t: TensorSpec) -> bool:
+    """Do two tensors, ``there`` and ``t``, lie in one memory as ``first`` and ``x`` do, which may begin elsewhere?"""
+    return shift(t, x) == shift(there, first) and t.strides == x.strides and there.strides == first.strides
+
+
+def _layouts(program: Program, buffer: int, leaf: TensorSpec) -> list[TensorSpec]:
+    """The layouts that a gradient of a leaf had in a buffer, as far as instructions tell: they may read views of it, too."""
+    whole = TensorSpec.of(leaf.shape, leaf.dtype)
+    found = [x.spec for i in program.instructions for x in i.operands if isinstance(x, Operand) and x.buffer == buffer
+             and x.spec.shape == leaf.shape and x.spec.dtype == leaf.dtype]
+    return [whole] if not found or whole in found else found
 
 
 def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:

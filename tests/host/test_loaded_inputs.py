@@ -33,6 +33,23 @@ def test_inputs_in_one_memory_are_given_in_one_memory(tmp_path: Path) -> None:
             loaded(other[:2], second)
 
 
+def test_inputs_in_one_memory_lie_as_far_from_each_other_as_in_the_traced_run(tmp_path: Path) -> None:
+    base = gradcore.arange(8.0)
+    loaded = gradcore.load_program(saved(lambda x, y: x * 2 + y, tmp_path, base[:4], base[2:6]))
+    # Elsewhere in their memory, both.
+    assert loaded(base[1:5], base[3:7]).tolist() == [5.0, 8.0, 11.0, 14.0]
+    for first, second in ((base[:4], base[1:5]), (base[4:], base[2:6]), (base[:4], base[:4]), (base[::2], base[2:6])):
+        with raises(SpecError, "input 1 must share the memory of an earlier input, as in the traced run: lie as far from it"):
+            loaded(first, second)
+
+
+def test_one_tensor_given_twice_may_have_another_layout(tmp_path: Path) -> None:
+    x = gradcore.ones(2, 2)
+    loaded = gradcore.load_program(saved(lambda x, y: (x * 2 + y).clone(), tmp_path, x, x))
+    other = gradcore.arange(4.0).reshape(2, 2).t()
+    assert loaded(other, other).tolist() == [[0.0, 6.0], [3.0, 9.0]]
+
+
 def test_an_input_of_another_layout_is_copied_on_the_programs_device(tmp_path: Path) -> None:
     path = saved(lambda x: x + 1, tmp_path, gradcore.ones(2, 3))
     loaded = gradcore.load_program(path, "meta")
@@ -54,6 +71,26 @@ def test_a_gradient_with_fewer_bytes_than_the_program_writes_is_refused(tmp_path
     leaf.grad = gradcore.zeros(1).expand(4)
     with raises(TraceError, "has 4 bytes of memory, fewer than in the traced run"):
         loaded(gradcore.ones(4))
+
+
+def test_a_gradient_of_another_layout_than_the_program_reads_is_refused(tmp_path: Path) -> None:
+    w = nn.Parameter(gradcore.ones(2, 2))
+
+    def f(x: Any) -> None:
+        (x * w).sum().backward()
+
+    w.grad = gradcore.zeros(2, 2)
+    x = gradcore.arange(4.0).reshape(2, 2)
+    loaded = gradcore.load_program(saved(f, tmp_path, x))
+    (leaf,) = loaded.state.values()
+    numbers = gradcore.arange(8.0).reshape(2, 2, 2)
+    for gradient in (numbers[1], numbers[0].t(), numbers[0, :1].expand(2, 2)):
+        leaf.grad = gradient
+        with raises(TraceError, "in the traced run: give it a clone with that layout"):
+            loaded(x)
+    leaf.grad = numbers[0]
+    loaded(x)
+    assert leaf.grad.tolist() == [[0.0, 2.0], [4.0, 6.0]]
 
 
 @pytest.mark.parametrize("rate", [float("nan"), -1])
