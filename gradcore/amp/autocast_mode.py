@@ -57,8 +57,12 @@ class autocast(Decorator):
     def __exit__(self, *exc: object) -> None:
         around = self._around[-1]
         del self._around[-1]
+        region = local.state.autocast
         local.state.autocast = around
         regions.note(around is not None)
+        if around is None and region is not None:
+            # The key of a compiled function's program, or a checkpoint, may hold the region.
+            region.casts.clear()
 
     def _alone(self) -> autocast:
         mode = copy(self)

@@ -91,3 +91,21 @@ def test_one_layer_in_another_mode() -> None:
 
     eager, compiled, f = both(run)
     assert eager == compiled and len(f.programs) == 2
+
+
+def test_a_program_keeps_no_casts_of_the_region_that_it_was_traced_in() -> None:
+    model, x = nn.Linear(50, 50), gradcore.ones(3, 50)
+
+    @gradcore.compile
+    def double(x: Any) -> Any:
+        return x * 2
+
+    def live() -> int:
+        with gradcore.no_grad(), gradcore.autocast("cpu"):
+            double(x)
+            # Eagerly, in the same region, which keeps a cast of the weight until it ends.
+            model(x)
+        return gradcore.memory_allocated()
+
+    before = gradcore.memory_allocated()
+    assert [live() - before for _ in range(3)] == [0, 0, 0] and double.programs
