@@ -54,6 +54,9 @@ class Binding:
         self.calls: list[list[KernelCall]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
         self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
                         for part in parts]
+        arranged = {id(args) for _, args in chain(*self.calls)}
+        #: The instructions of calls that the device has left as they are, by the id of their arguments.
+        self._places = {id(args): k for k, step in enumerate(steps) for _, args in step if id(args) in arranged}
         self.patches |= self._stand_ins.patches(list(chain(*self.calls)))
         shown = ((leaf, None if x is None else self.shown(x)) for leaf, x in trace.left)
         self.gradients: list[Left] = [[leaf, g, None if g is None else g.array] for leaf, g in shown]
@@ -143,6 +146,11 @@ class Binding:
             else:
                 steps[first:first + length] = fused
         return steps
+
+    def updated_before(self, call: KernelCall | None) -> list[int]:
+        """The updates whose instructions come before that of a call; none if it is not known."""
+        end = 0 if call is None else self._places.get(id(call[1]), 0)
+        return [*{x.update: None for i in self.program.instructions[:end] for x in i.operands if isinstance(x, Number)}]
 
     def _argument(self, x: Operand, args: list[Any]) -> Any:
         if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):

@@ -7,8 +7,9 @@ begins, that arena is left to its holder and the replay takes another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import length_hint
 from typing import Any
 from weakref import ref
 
@@ -24,6 +25,7 @@ from gradcore.forking import long
 from gradcore.memory.arena import Range, give_up_ranges
 from gradcore.program.arena import Arena, Part, moved, shift
 from gradcore.program.binding import Binding, Left, is_any_held
+from gradcore.program.counts import Counts, leave
 from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand
@@ -40,12 +42,7 @@ class Replay:
         self.device: Device = get_device(self.program.device)
         self._lock = long()
         self._clone = self.device.kernel("clone")
-        #: By update: what computes its operands, and what has its counts, without the optimizer, which a program does not keep.
-        self._updates = [(type(o), o.state, group, params) for optimizer, group, params in trace.updates for o in [optimizer()]]
-        whose = [(id(state), id(params[0])) for _, state, _, params in self._updates]
-        #: By update: the last earlier update of the same parameters by the same optimizer in the same run, whose counts it
-        #: continues from; or None.
-        self._updated_before = [next((j for j in range(k - 1, -1, -1) if whose[j] == own), None) for k, own in enumerate(whose)]
+        self._counts = Counts(trace)
         written = self.program.written()
         #: What a run writes to outside its arena, each with the tag of the last write: captured storages, then buffers
         #: of inputs and slots.
@@ -53,6 +50,8 @@ class Replay:
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in {*trace.storages, *trace.dropped}]
         self._most = [most_live(self.program, plan.overwritten(), *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
+        #: The call that has raised, if one has in the present run.
+        self._failed: KernelCall | None = None
         #: By buffer, the copies of results that a run has allocated.
         self._made: dict[int, Storage] = {}
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
@@ -103,14 +102,7 @@ class Replay:
             self._inputs = [t if x.buffer in self._read_later else t.storage.serial
                             for x, t in zip(self.program.inputs, inputs, strict=True)]
         self._drop(bound.replaced)
-        updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
-        for places, before, (kind, state, group, params) in zip(
-                bound.numbers, self._updated_before, self._updates, strict=True):
-            numbers = kind._advanced(state[params[0]] if before is None else updates[before][1]) if kind._numbers else {}
-            operands = kind._operands(group, numbers)
-            updates.append((state, numbers, params))
-            for args, at, position in places:
-                args[at] = operands[position]
+        counts = self._counts.brought(bound.numbers)
         try:
             self._play(bound, 0, inputs)
         except BaseException:
@@ -118,15 +110,15 @@ class Replay:
             for leaf, g, _ in bound.gradients:
                 leaf.grad = None if leaf.grad is g else leaf.grad
             bound.close()
+            # What was updated before is updated.
+            leave(counts[k] for k in bound.updated_before(self._failed))
             raise
         finally:
+            self._failed = None
             self._note_writes(inputs)
             if not self._in_two:
                 self.release()
-        for state, numbers, params in updates:
-            if numbers:
-                for p in params:
-                    state[p].update(numbers)
+        leave(counts)
         results = self._results(bound, inputs)
         self._drop(bound.read)
         for leaf, g, _ in bound.gradients:
@@ -216,7 +208,13 @@ class Replay:
         return 0, 0
 
     def _run_calls(self, calls: list[KernelCall], part: int) -> None:
-        run_calls(calls)
+        left = iter(calls)
+        try:
+            run_calls(left)
+        except BaseException:
+            if begun := len(calls) - length_hint(left):
+                self._failed = calls[begun - 1]
+            raise
 
     def explain(self) -> list[str]:
         """How the calls of each part are run, a line for each; none if they are simply called one by one."""
@@ -336,6 +334,6 @@ class Replay:
         return value_over(copy, x.spec)
 
 
-def run_calls(calls: list[KernelCall]) -> None:
+def run_calls(calls: Iterable[KernelCall]) -> None:
     for kernel, args in calls:
         kernel(*args)

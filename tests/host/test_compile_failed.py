@@ -60,3 +60,36 @@ def test_a_replay_that_raises_leaves_no_gradient_behind(first: bool, logged: boo
     eager, compiled = live(lambda f: f), live(gradcore.compile)
     assert eager[:2] == compiled[:2]
     assert compiled[2].programs
+
+
+@pytest.mark.parametrize("name", ["Adam", "NAdam", "ASGD", "SGD"])
+def test_an_update_before_what_raises_is_counted(name: str) -> None:
+    good, bad = gradcore.zeros(4, dtype=gradcore.int64), gradcore.full((4,), 99)
+    x = gradcore.ones(4, 3)
+
+    def states(wrap: Any) -> list[Any]:
+        gradcore.manual_seed(0)
+        models = nn.Linear(3, 8), nn.Linear(3, 8)
+        before, after = (getattr(gradcore.optim, name)(model.parameters(), lr=0.1) for model in models)
+
+        @wrap
+        def step(y: Any) -> Any:
+            before.step()
+            before.zero_grad()
+            after.zero_grad()
+            loss = nn.functional.cross_entropy(models[0](x) + models[1](x), y)
+            loss.backward()
+            after.step()
+            return loss
+
+        for _ in range(4):
+            step(good)
+        traced = [*getattr(step, "traces", [])]
+        with pytest.raises(IndexError, match="Target 99"):
+            step(bad)
+        assert wrap is not gradcore.compile or (step.programs and step.traces == traced)
+        parameters = [p for model in models for p in model.parameters()]
+        kept = [value for o in (before, after) for state in o.state.values() for value in state.values()]
+        return [v.tolist() if isinstance(v, gradcore.Tensor) else v for v in [*parameters, *kept]]
+
+    assert states(gradcore.compile) == states(lambda f: f)
