@@ -85,6 +85,21 @@ def test_what_is_the_same_is_not_found() -> None:
     assert len(checked.programs) == 1 and found["all"][5] is p.grad and found["all"][3] is w
 
 
+def test_a_gradient_that_neither_run_leaves_is_the_same() -> None:
+    p, frozen, x = nn.Parameter(gradcore.ones(3)), nn.Parameter(gradcore.ones(3), requires_grad=False), gradcore.ones(3)
+
+    def function(x: Any) -> Any:
+        (p * x).sum().backward()
+        return frozen.grad
+
+    checked = gradcore.compile(function, check_every=1)
+    g = gradcore.zeros(3)
+    for gradient in (g, g, g, None, None):
+        p.grad, frozen.grad = None, gradient
+        assert checked(x) is gradient
+    assert checked.programs and len(checked.traces) < 3
+
+
 @pytest.mark.parametrize("make", [lambda p: gradcore.optim.SGD(p, lr=0.1), lambda p: gradcore.optim.SGD(p, momentum=0.9),
                                   gradcore.optim.Adam])
 def test_a_checked_step_leaves_what_an_eager_one_does(make: Any) -> None:
