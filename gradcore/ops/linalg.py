@@ -73,6 +73,9 @@ def _names(dtypes: set[Any]) -> str:
 
 def _linear_grad_spec(dy: TensorSpec, x: TensorSpec | None = None, weight: TensorSpec | None = None, *,
                       needs: tuple[bool, bool, bool]) -> tuple[TensorSpec, ...]:
+    if (x is not None and (x.shape[:-1], x.dtype) != (dy.shape[:-1], dy.dtype)) or (
+            weight is not None and (weight.ndim != 2 or (weight.shape[0], weight.dtype) != (dy.shape[-1], dy.dtype))):
+        raise SpecError(f"linear makes no {dy} of input {x} and weight {weight}")
     shapes = []
     if needs[0]:
         assert weight is not None

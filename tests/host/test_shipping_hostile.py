@@ -117,6 +117,9 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda p: p["inputs"][0].update(at=[0, [[1] * 40, "float32", [0] * 40, 0]]), "at most 32 dimensions"),
     "negative size": (
         lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(0, [-5, 3]), "expected an integer from 0"),
+    "an input with fewer rows than its layer's gradient": (
+        lambda p: next(i for i in p["instructions"] if i[0] == "linear_grad" and i[1][2] is None)[1][1]["at"][1].__setitem__(
+            0, [4, 3]), "linear makes no float32[5, 4] of input float32[4, 3]"),
     "size that is true": (
         lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(0, [True, 3]), "expected an integer from 0"),
     "size that is a float": (
