@@ -319,6 +319,8 @@ def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool =
     take_result(x, index, dim)
     if index.ndim != x.ndim:
         raise SpecError(f"take_along: the index has {index.ndim} dimensions and the tensor {x.ndim}")
+    if any(n > m for d, (n, m) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        raise SpecError(f"take_along: the index {list(index.shape)} is larger than {list(x.shape)} apart from dimension {dim}")
     return with_workspace(TensorSpec.of(index.shape, x.dtype), index.numel * 8)
 
 

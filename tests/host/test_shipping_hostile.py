@@ -293,6 +293,7 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "conv2d_weight_grad": (
         lambda x: nn.functional.conv2d(gradcore.ones(1, 1, 5, 5), x.view(6, 1, 2, 2)), "shape", [6, 1, 3, 3]),
     "avg_pool2d_grad": (lambda x: nn.functional.avg_pool2d(x.view(1, 1, 4, 6), 2), "shape", [1, 1, 2, 2]),
+    "take_along_grad": (lambda x: x.gather(1, gradcore.zeros(3, 2, dtype=gradcore.int64)), "shape", [2, 6]),
     "adaptive_avg_pool2d_grad": (
         lambda x: nn.functional.adaptive_avg_pool2d(x.view(1, 1, 4, 6), (2, 5)), "shape", [1, 2, 4, 6]),
 }
