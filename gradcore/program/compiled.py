@@ -199,24 +199,21 @@ class Compiled:
         exchange = Exchange([*self._carried.places])
         outputs: list[Any] = []
         local.state.placed = ended = False
-        entered = Entered(tensors if local.state.grad else [])
         try:
-            try:
-                with Tracing(self._function, self._carried.keys()) as tracing:
-                    # With an empty cache of casts: a replay would not repeat casts that the region had made before.
-                    with resumed(local.state.autocast):
-                        result = self._function(*args, **kwargs)
-                    # What is carried is a result, and no change, as long as the run is looked at.
-                    instances = tracing.instances()
-                    pair = exchange.take(result)
-                    shape = template_of(pair, tensors, outputs, gradients_of(tracing.leaves()), instances)
-                    ended = True
-                    trace = None
-                    if not tracing.replayed():
-                        tracing.differentiate(tensors, outputs)
-                        trace = tracing.finish(tensors, outputs)
-            finally:
-                unlike = entered.leave()
+            with (Entered(tensors if local.state.grad else []) as entered,
+                  Tracing(self._function, self._carried.keys()) as tracing):
+                # With an empty cache of casts: a replay would not repeat casts that the region had made before.
+                with resumed(local.state.autocast):
+                    result = self._function(*args, **kwargs)
+                # What is carried is a result, and no change, as long as the run is looked at.
+                instances = tracing.instances()
+                pair = exchange.take(result)
+                shape = template_of(pair, tensors, outputs, gradients_of(tracing.leaves()), instances)
+                ended = True
+                trace = None
+                if not tracing.replayed():
+                    tracing.differentiate(tensors, outputs)
+                    trace = tracing.finish(tensors, outputs)
             del result, pair
             shared = instances.let_go()
             views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
@@ -227,7 +224,7 @@ class Compiled:
                     self.traces[-1] += NOTHING
                     self._attempts.refused([NOTHING[2:]])
             else:
-                trace.obstacles += [*unlike, *shared, *exchange.obstacles]
+                trace.obstacles += [*entered.obstacles, *shared, *exchange.obstacles]
                 if entered.hooked and tracing.ran_backward():
                     trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
                 trace.obstacles += unrelated

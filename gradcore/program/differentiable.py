@@ -38,35 +38,39 @@ COMPILED = "Compiled"
 class Entered:
     """While a function is traced, the arguments that have a graph end in nodes of their own, where the traced graph stops.
 
-    They stay the same objects: the function may return them, write to them, or to a base that they show.
+    They stay the same objects: the function may return them, write to them, or to a base that they show. A context manager.
     """
 
     def __init__(self, tensors: list[Any]) -> None:
+        self._tensors = [*{id(t): t for t in tensors if t.edge is not None}.values()]
         self._ends: list[tuple[Any, Edge, Edge]] = []
-        for t in {id(t): t for t in tensors if t.edge is not None}.values():
+        #: Had any of them hooks before?
+        self.hooked = any(t.edge[0].hooks is not None for t in self._tensors)
+        #: Reasons against a replay, when the ends have been taken away.
+        self.obstacles: list[str] = []
+
+    def __enter__(self) -> Entered:
+        for t in self._tensors:
             before = t.edge
             node = custom_node(ARGUMENT, [before], [t], (), lambda gs, values: gs)
             node.call.op.boundary = True
             t.edge = (node, 0)
             self._ends.append((t, before, t.edge))
-        #: Had any of them hooks before?
-        self.hooked = any(before[0].hooks is not None for _, before, _ in self._ends)
+        return self
 
-    def leave(self) -> list[str]:
+    def __exit__(self, *exc: object) -> None:
         """Take the ends away; arguments that the function has written to keep their new graphs, and hooks that it has hung on
-        them are hung where they belong. Returns reasons against a replay."""
-        reasons = []
+        them are hung where they belong."""
         for t, before, end in self._ends:
             if t.edge is end:
                 t.edge = before
             else:
-                reasons.append("it writes to an argument that needs a gradient: write to a clone of it")
+                self.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
             if end[0].hooks is not None:
                 _move(end[0].hooks, before)
                 end[0].hooks = None
-                reasons.append("it hangs a hook on an argument, or asks it to retain its gradient: do that outside")
-        self._ends = []
-        return reasons
+                self.obstacles.append("it hangs a hook on an argument, or asks it to retain its gradient: do that outside")
+        self._tensors, self._ends = [], []
 
 
 def _move(hooks: Any, edge: Edge) -> None:
