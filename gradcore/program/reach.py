@@ -145,20 +145,7 @@ class Reach:
                     at = given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
                     yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
         elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
-            # Tensors as keys are compared by identity.
-            yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
-                         same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
-            yield items_of(name, look), (*key, "ids")
-            if len(value) > MOST_INSIDE:
-                yield Guard(name, look, dict(value), same_entries), key
-                yield _unseen(name), (*key, "unseen")
-            elif self._enters(value):
-                for k, item in value.items():
-                    if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
-                        yield from self.of_value(f"a key of {name}", given(k), k, (*key, "key", id(k)))
-                    label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", given(k)
-                    yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
-                                             item, (*key, "item", id(k)))
+            yield from self._of_entries(name, look, value, key)
         else:
             yield self._identity(name, look, value), key
             if isinstance(value, LONG):
@@ -174,6 +161,23 @@ class Reach:
             if is_optimizer(value) and "param_groups" in self._names.read:
                 yield OptimizerGuard(value, self._names.options), (*key, "options")
                 yield Once(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
+
+    def _of_entries(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
+        """Guards for the keys and values of a dict."""
+        # Tensors as keys are compared by identity.
+        yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
+                     same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
+        yield items_of(name, look), (*key, "ids")
+        if len(value) > MOST_INSIDE:
+            yield Guard(name, look, dict(value), same_entries), key
+            yield _unseen(name), (*key, "unseen")
+        elif self._enters(value):
+            for k, item in value.items():
+                if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
+                    yield from self.of_value(f"a key of {name}", given(k), k, (*key, "key", id(k)))
+                label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", given(k)
+                yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
+                                         item, (*key, "item", id(k)))
 
     def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:
         """Guards for the object that a method is bound to: ``get = table.get``."""
