@@ -117,7 +117,7 @@ def _slice_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], index: Basic) ->
 
 view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.shape))
 permute = op("permute", _permute_spec, view=True,
-             x=lambda g, dims: permute(g, dims=tuple(sorted(range(len(dims)), key=dims.index))))
+             x=lambda g, dims: permute(g, dims=tuple(map(dims.index, range(len(dims))))))
 expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec))
 slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: slice_grad(g, shape=x_spec.shape, index=index))
 slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, index=index),

@@ -241,7 +241,7 @@ def test_running_out_says_what_there_is() -> None:
         made.pool.allocate(3 * MiB, stream)
     assert caught.value.asked == 3 * MiB and caught.value.limit == 4 * MiB
     assert caught.value.cached == caught.value.largest_free == 2 * MiB - 512
-    assert "limit of 4194304 bytes" in str(caught.value)
+    assert "limit of 4,194,304 bytes" in str(caught.value)
     give(made.pool, held)
     assert made.pool.allocate(3 * MiB, stream).size == 3 * MiB
 

@@ -16,8 +16,8 @@ class Kept {
     byId("kept-more").addEventListener("click", () => { this.limit = Infinity; this.draw(); });
   }
 
-  // Rows: {node, name, op, layer, role, allocated, kept, dropped, freed, reason, buffer, serial}, with positions from `start` to
-  // `end`.
+  // Rows: {node, name, op, layer, role, allocated, kept, dropped, freed, reason, buffer, serial}, with positions from `start`
+  // to `end`.
   show(rows, start, end) {
     Object.assign(this, { rows, start, end, limit: KEPT_ROWS });
     this.draw();
