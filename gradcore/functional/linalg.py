@@ -122,16 +122,16 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     return sh.transpose(found, -2, -1) if upper else found
 
 
-def cholesky_solve(input: Tensor, L: Tensor, upper: bool = False) -> Tensor:
-    """The solution X of A X = ``input`` [..., n, k], for A = L L^T, or A = U^T U if ``L`` is the ``upper`` triangular U."""
-    half = solve_triangular(L.mT if upper else L, input, upper=False)
-    return solve_triangular(L if upper else L.mT, half, upper=True)
+def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
+    """The X of A X = ``input`` [..., n, k], for A = L L^T and ``input2`` = L, or A = U^T U and an ``upper`` one = U."""
+    half = solve_triangular(input2.mT if upper else input2, input, upper=False)
+    return solve_triangular(input2 if upper else input2.mT, half, upper=True)
 
 
-def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
-    """The inverse of A = L L^T, or of A = U^T U if ``L`` is the ``upper`` triangular U."""
-    n = L.spec.shape[-1]
-    return cholesky_solve(creation.eye(rows=n, columns=n, dtype=L.spec.dtype, device=L.storage.device), L, upper)
+def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of A = L L^T with ``input`` as L, or of A = U^T U with an ``upper`` one as U."""
+    n = input.spec.shape[-1]
+    return cholesky_solve(creation.eye(rows=n, columns=n, dtype=input.spec.dtype, device=input.storage.device), input, upper)
 
 
 def det(A: Tensor) -> Tensor:
