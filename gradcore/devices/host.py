@@ -78,7 +78,7 @@ class HostDevice(Device):
     def stand_in(self, nbytes: int) -> Block:
         memory = np.empty(nbytes, np.uint8)
         # On a stream of its own, so that the block never gets into a list of free blocks.
-        return Block(Segment(nbytes, memory.ctypes.data, memory), 0, nbytes, Stream(0))
+        return Block(Segment(nbytes, memory.ctypes.data, memory), 0, nbytes, Stream(0), [])
 
     def fused(self, kind: str, steps: list[list[KernelCall]]) -> list[list[KernelCall]] | None:
         return fused(kind, steps)

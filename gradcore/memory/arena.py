@@ -53,10 +53,9 @@ class Range(Block):
 
 def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: int, node: int = 0) -> Range:
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
-    found = Range(block.segment, block.offset + offset, size, block.stream, nbytes, tag, node)
+    found = Range(block.segment, block.offset + offset, size, block.stream, _Closed(ledger), nbytes, tag, node)
     found.keepers = ()
     found.whole = block
-    found.home = _Closed(ledger)  # type: ignore[assignment]
     return found
 
 

@@ -41,20 +41,21 @@ class FreeList:
     def take(self, size: int, suits: Callable[[int, int], bool] | None = None) -> int | None:
         """The start of ``size`` bytes from the smallest range that holds them and ``suits(start, length)``, the lowest address
         first; None if none does."""
-        i = bisect_left(self._by_size, (size, -1))
+        by_size = self._by_size
+        i = bisect_left(by_size, (size, -1))
         if suits is not None:
-            while i < len(self._by_size) and not suits(*self._by_size[i][::-1]):
+            while i < len(by_size) and not suits(by_size[i][1], by_size[i][0]):
                 i += 1
-        if i == len(self._by_size):
+        if i == len(by_size):
             return None
-        length, start = self._by_size.pop(i)
+        length, start = by_size.pop(i)
         del self._by_start[start]
         if length == size:
             del self._by_end[start + size]
         else:
             self._by_start[start + size] = length - size
             self._by_end[start + length] = start + size
-            insort(self._by_size, (length - size, start + size))
+            insort(by_size, (length - size, start + size))
         self.total -= size
         return start
 

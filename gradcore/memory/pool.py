@@ -46,11 +46,10 @@ _SPACING = 1 << 59
 _MASK = _SPACING - 1
 
 
-class _Returned(list[Block]):
+class _Returned:
     """The ``home`` of adopted blocks: when one is freed, the reference to the memory's owner is dropped."""
 
     def __init__(self, blocks: set[Block]) -> None:
-        super().__init__()
         self._blocks = blocks
 
     def append(self, block: Block) -> None:
@@ -117,9 +116,8 @@ class Pool:
         if start is None:
             start = self._grow(size, kind, stream, tag)
         segment = self.segments[start // _SPACING]
-        block = Block(segment, start & _MASK, size, stream, nbytes, tag, node)
-        if kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2:
-            block.home = stream.waiting.setdefault(PARTS, [])
+        part = kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2
+        block = Block(segment, start & _MASK, size, stream, stream.waiting[PARTS if part else size], nbytes, tag, node)
         self.blocks.add(block)
         # Last, since an interrupt comes after a call: a block with a serial is live, and the ledger counts it without a call.
         block.serial = self.serial = self.serial + 1
@@ -127,8 +125,7 @@ class Pool:
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
         """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is freed."""
-        block = Block(segment, 0, 0, stream, 0, tag)
-        block.home = _Returned(self.blocks)
+        block = Block(segment, 0, 0, stream, _Returned(self.blocks), 0, tag)
         self.blocks.add(block)
         block.serial = self.serial = self.serial + 1
         return block

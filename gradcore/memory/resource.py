@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -48,6 +49,12 @@ class Segment:
         return f"Segment({self.index}, {self.nbytes} bytes)"
 
 
+class Home(Protocol):
+    """What takes freed blocks."""
+
+    def append(self, block: Block, /) -> None: ...
+
+
 class Block:
     """A piece of a segment, with one owner at a time.
 
@@ -58,14 +65,14 @@ class Block:
     __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
                  "users")
 
-    def __init__(self, segment: Segment, offset: int, size: int, stream: Stream, requested: int = 0, tag: int = 0,
+    def __init__(self, segment: Segment, offset: int, size: int, stream: Stream, home: Home, requested: int = 0, tag: int = 0,
                  node: int = 0) -> None:
         self.segment = segment
         self.offset = offset
         self.size = size
         self.stream = stream
-        #: The list of its stream where the block waits, once free, for a request of exactly its size.
-        self.home = stream.waiting.setdefault(size, [])
+        #: Where the block goes once it is free, as to the list of its stream in which it waits for a request of its size.
+        self.home = home
         self.serial = 0
         self.requested = requested
         self.tag = tag
@@ -110,7 +117,7 @@ class Stream:
         #: The driver that made it, which also makes its events: those of another device cannot be recorded on it.
         self.driver = driver
         #: Freed blocks by size, or :data:`PARTS`, not merged with their neighbours yet: the next step asks for the same sizes.
-        self.waiting: dict[int, list[Block]] = {}
+        self.waiting: dict[int, list[Block]] = defaultdict(list)
         #: Free memory by kind of segment.
         self.free = [FreeList() for _ in KINDS]
 

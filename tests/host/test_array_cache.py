@@ -55,9 +55,9 @@ def test_arrays_go_with_their_segment() -> None:
 
 def test_arrays_of_sizes_that_never_come_again_do_not_add_up() -> None:
     segment, stream = Segment(1 << 40, 0, None), Stream(0)
-    first = Block(segment, 0, 512, stream)
+    first = Block(segment, 0, 512, stream, [])
     first.arrays["a spec"] = "an array"
     for k in range(1, 10_000):
-        Block(segment, 512 * k, 512, stream)
+        Block(segment, 512 * k, 512, stream, [])
         assert len(segment.arrays) <= 1024
     assert first.arrays == {"a spec": "an array"}, "a block goes on with those that it has"
