@@ -136,7 +136,7 @@ def test_a_fraction_of_the_memory_is_a_limit():
     try:
         gradcore.cuda.set_per_process_memory_fraction(0.0)
         gradcore.cuda.empty_cache()
-        with raises(gradcore.cuda.OutOfMemoryError, "limit 1."):
+        with raises(gradcore.cuda.OutOfMemoryError, "limit 1;"):
             gradcore.zeros(64 << 20, device="cuda")
         gradcore.cuda.set_per_process_memory_fraction(1.0)
         assert gradcore.device("cuda").stack.limit.limit == total
