@@ -303,8 +303,7 @@ class Compiled:
             program = entry.replay.program
             inputs = [str(i.spec) for i in program.inputs[:4]] + ["..."] * (len(program.inputs) > 4)
             lines.append(f"program of {count_of(len(program.instructions), 'instruction')}{' for ' * bool(inputs)}"
-                         f"{', '.join(inputs)}: "
-                         f"arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, "
+                         f"{', '.join(inputs)}: arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, "
                          f"{count_of(len(entry.guards), 'guard')}")
             lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
