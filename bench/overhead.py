@@ -16,7 +16,7 @@ one_thread()
 import numpy as np  # noqa: E402
 
 import gradcore  # noqa: E402
-from gradcore.events import TAGS, Site, Tag  # noqa: E402
+from gradcore.events import Site, Tag  # noqa: E402
 
 OPS = 1000
 
@@ -66,7 +66,7 @@ def phases(values: tuple[np.ndarray, np.ndarray, np.ndarray], times: int) -> dic
 
     released: list[object] = []
     device = gradcore.device("cpu")
-    tag = TAGS.index(Tag("bench", "", "setup", "temporary", Site(__file__, 1, "phases"), None, None))
+    tag = Tag("bench", "", "setup", "temporary", Site(__file__, 1, "phases"), None, None)
 
     def pair() -> None:
         block = device.ledger.allocate(16, device.stream, tag)

@@ -15,7 +15,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag, retag_gradient
 from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import DeviceError, SpecError
-from gradcore.events import LASTING, TAGS
+from gradcore.events import LASTING
 
 
 def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bool | None, create_graph: bool,
@@ -129,7 +129,7 @@ class Gradients(Value):
                 raise SpecError(f"assigned grad has data of a different size or type: {value.spec} for {self.spec}")
             if value.storage.device.compute is not self.storage.device.compute:
                 raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
-            if TAGS[value.storage.block.tag].role not in LASTING:
+            if value.storage.block.tag.role not in LASTING:
                 # Memory that is already somebody's, such as the optimizer's, stays so.
                 retag_gradient(value, self)
         lender = None if leaf.grad is None else leaf.grad.storage.lender
@@ -179,7 +179,7 @@ class Gradients(Value):
             raise TypeError(f"data must be a Tensor, but got {type(value).__name__}")
         if value.spec.dtype != self.spec.dtype and self.requires_grad and not value.spec.floating:
             raise SpecError(f"data of {self.spec.dtype.name} that requires grad cannot become {value.spec.dtype.name}")
-        before, given = TAGS[self.storage.block.tag], TAGS[value.storage.block.tag]
+        before, given = self.storage.block.tag, value.storage.block.tag
         if before.role in LASTING and given.role not in LASTING:
             retag(value, role=before.role, layer=before.layer, network=before.network)
         self.storage, self.spec, self.array = value.storage, value.spec, value.array

@@ -21,7 +21,7 @@ from gradcore.engine.sites import whole_stacks
 from gradcore.engine.state import local, mark, within_step
 from gradcore.engine.value import PLAIN
 from gradcore.errors import require_int
-from gradcore.events import LAUNCH, MARK, Raw, Record
+from gradcore.events import LAUNCH, MARK, Raw, Record, Tag
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
@@ -259,9 +259,9 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
     return None
 
 
-def _owned(ledger: Ledger) -> dict[int, int]:
+def _owned(ledger: Ledger) -> dict[Tag, int]:
     """Live requested bytes by tag. The caller holds the ledger's lock."""
-    owned: dict[int, int] = {}
+    owned: dict[Tag, int] = {}
     for block in (*(ledger.pool.blocks - ledger.arenas.keys()), *ledger.ranges):
         if block.serial:
             owned[block.tag] = owned.get(block.tag, 0) + block.requested

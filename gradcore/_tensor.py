@@ -21,7 +21,7 @@ from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local
-from gradcore.events import LASTING, TAGS
+from gradcore.events import LASTING
 from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
 
@@ -179,7 +179,7 @@ class Tensor(Operators, Conversions, Gradients):
         with modes.no_grad():
             copy = movement.clone(self)
         copy.requires_grad = self.requires_grad
-        role = TAGS[self.storage.block.tag].role
+        role = self.storage.block.tag.role
         # A copy of what a state dict has is no parameter or buffer; those of a module's copy become it there.
         if role in LASTING and (role not in ("parameter", "buffer") or self.requires_grad):
             retag(copy, role=role)

@@ -1,7 +1,8 @@
-"""The records of the log, and the tables that they point into.
+"""The records of the log, and the owners and calls that they name.
 
-On the hot path a record is a plain tuple ``(kind, ...)`` of ints, strings and nested tuples of ints; :func:`typed`
-turns one into its named form for readers. Nothing here can hold an array: a record that did would pin its memory.
+On the hot path a record is a plain tuple ``(kind, ...)`` of ints, strings and nested tuples of ints, with a :class:`Tag` or an
+:class:`Invocation`, which live as long as anything names them; :func:`typed` turns one into its named form for readers.
+Nothing here can hold an array: a record that did would pin its memory.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ BORROW = "borrow"
 
 RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ = range(12)
 
+#: The position of the tag in those kinds of records that have one.
+TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
+
 #: What a mark may say in the log of a step.
 MARKS = ("begin", "end", "pack", "unpack")
 
@@ -27,10 +31,12 @@ DROP_REASONS = ("consumed", "graph died")
 
 #: The role of bytes that no tensor holds any more, but only another library's array that was made from one.
 HELD_OUTSIDE = "held outside"
-ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
-         "optimizer state", "communication", "arena", HELD_OUTSIDE)
+#: The role of what an optimizer keeps from step to step.
+STATE = "optimizer state"
+ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace", STATE, "communication",
+         "arena", HELD_OUTSIDE)
 #: Roles that follow from what a tensor is, rather than from where its memory came from.
-LASTING = frozenset(("parameter", "buffer", "gradient", "optimizer state"))
+LASTING = frozenset(("parameter", "buffer", "gradient", STATE))
 
 #: The file name, as in tracebacks, of code that gradcore generates at run time; a line of it is never a site.
 WRITTEN = "<gradcore>"
@@ -106,7 +112,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Table(Generic[T]):
-    """An append-only table: equal values get one index. Records hold the index."""
+    """An append-only table: equal values get one index, which is faster to hash than they are."""
 
     def __init__(self) -> None:
         self.rows: list[T] = []
@@ -127,20 +133,8 @@ class Table(Generic[T]):
         return len(self.rows)
 
 
-class _Tags(Table[Tag]):
-    def __init__(self) -> None:
-        super().__init__()
-        #: The indices of tags of optimizer state, which outlives the step that makes it.
-        self.of_state: set[int] = set()
-
-    def index(self, value: Tag) -> int:
-        found = super().index(value)
-        if value.role == "optimizer state":
-            self.of_state.add(found)
-        return found
-
-
-TAGS = _Tags()
+#: The tag of what is allocated without saying what for, as tests do.
+UNTAGGED = Tag("", "", "setup", "temporary", Site("", 0, ""), None, None)
 
 
 class Invocation(NamedTuple):
@@ -152,9 +146,6 @@ class Invocation(NamedTuple):
     aux: tuple[tuple[str, TensorSpec], ...]
     workspace: int
     attrs: tuple[tuple[str, Any], ...]
-
-
-INVOCATIONS: Table[Invocation] = Table()
 
 
 # -- the named forms ---------------------------------------------------------------------------------------------------
@@ -265,17 +256,14 @@ Record = (Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Ma
 Raw = tuple[Any, ...]
 
 
-def typed(raw: Raw, tags: Mapping[int, Tag] | Table[Tag] = TAGS) -> Record:
-    """The named form of a raw record, with its table indices resolved."""
+def typed(raw: Raw, shown: Mapping[int, Tag] | None = None) -> Record:
+    """The named form of a raw record. ``shown`` has, by ``id``, what tags to show instead of the record's."""
     kind, a = raw[0], raw[1:]
-    if kind == ALLOC:
-        return Alloc(a[0], a[1], a[2], a[3], a[4], a[5], tags[a[6]], a[7])
-    if kind in (LAUNCH, VIEW):
-        return _NAMED[kind](INVOCATIONS[a[0]], tags[a[1]], *a[2:])
     if kind == DROP:
         return Drop(a[0], a[1], DROP_REASONS[a[2]])
-    if kind == RETAG:
-        return Retag(a[0], tags[a[1]])
+    if shown is not None and kind in TAG_AT:
+        at = TAG_AT[kind] - 1
+        return _NAMED[kind](*a[:at], shown[id(a[at])], *a[at + 1:])
     return _NAMED[kind](*a)
 
 

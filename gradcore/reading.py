@@ -6,18 +6,16 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gradcore.events import ALLOC, KEEP, LAUNCH, RESERVE, RETAG, TAGS, VIEW, Network, Raw, Record, Scope, Site, Tag, typed
-
-#: The position of the tag in those kinds of records that have one.
-_TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
+from gradcore.events import ALLOC, KEEP, RESERVE, RETAG, TAG_AT, Network, Raw, Record, Scope, Site, Tag, typed
 
 
 def read_log(log: Iterable[Raw]) -> list[Record]:
     """A log as named records. If it has several networks, the path of each layer begins with its network's name."""
     log = _gradients_from_the_start(_as_known_later(list(log)))
-    tags = {raw[_TAG_AT[raw[0]]] for raw in log if raw[0] in _TAG_AT}
-    names = network_names(TAGS[tag].network for tag in tags)
-    shown = {tag: TAGS[tag]._replace(layer=layer_in(TAGS[tag], names), network=None) for tag in tags}
+    # By id, since a tag takes long to hash. The log keeps them alive.
+    tags = {id(tag): tag for tag in [raw[TAG_AT[raw[0]]] for raw in log if raw[0] in TAG_AT]}
+    names = network_names(tag.network for tag in tags.values())
+    shown = {key: tag._replace(layer=layer_in(tag, names), network=None) for key, tag in tags.items()}
     return [typed(raw, shown) for raw in log]
 
 
@@ -27,23 +25,23 @@ def _as_known_later(log: list[Raw]) -> list[Raw]:
     A part that was called alone before, such as for the size of its output, is no network of its own within the whole; nor does
     a whole exist any more that a part has outlived.
     """
-    later: dict[int, Tag] = {raw[1]: TAGS[raw[2]] for raw in log if raw[0] == RETAG}
+    later: dict[int, Tag] = {raw[1]: raw[2] for raw in log if raw[0] == RETAG}
     opening = [i for i, raw in enumerate(itertools.takewhile(lambda raw: raw[0] in (RESERVE, ALLOC, KEEP), log))
-               if raw[0] == ALLOC and TAGS[raw[7]].network is not None]
+               if raw[0] == ALLOC and raw[7].network is not None]
     # By layer: a gradient, for one, is often freed before the first call names its parameter.
     known: dict[tuple[Network | None, str], set[tuple[Network | None, str]]] = {}
     for i in opening:
-        tag = TAGS[log[i][7]]
+        tag: Tag = log[i][7]
         if tag.role in ("parameter", "buffer"):
             now = later.get(log[i][1], tag)
             known.setdefault((tag.network, tag.layer), set()).add((now.network, now.layer))
     for i in opening:
-        tag = TAGS[log[i][7]]
+        tag = log[i][7]
         found = known.get((tag.network, tag.layer), set())
         # A parameter that is shared with another network takes no other one with it.
         if len(found) == 1:
             (network, layer), = found
-            log[i] = (*log[i][:7], TAGS.index(tag._replace(layer=layer, network=network)), *log[i][8:])
+            log[i] = (*log[i][:7], tag._replace(layer=layer, network=network), *log[i][8:])
     return log
 
 
@@ -56,9 +54,9 @@ def _gradients_from_the_start(log: list[Raw]) -> list[Raw]:
     made: dict[int, int] = {}
     for i, raw in enumerate(log):
         if raw[0] == ALLOC:
-            if TAGS[raw[7]].role == "temporary":
+            if raw[7].role == "temporary":
                 made[raw[1]] = i
-        elif raw[0] == RETAG and raw[1] in made and TAGS[raw[2]].role == "gradient":
+        elif raw[0] == RETAG and raw[1] in made and raw[2].role == "gradient":
             at = made.pop(raw[1])
             log[at] = (*log[at][:7], raw[2], *log[at][8:])
     return log

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -107,8 +108,8 @@ class TensorSpec:
         return text if self.contiguous and not self.offset else f"{text} strides {self.strides} offset {self.offset}"
 
 
-# Bounded by the number of distinct layouts a process meets; an entry is some 300 bytes.
-_interned: dict[Any, TensorSpec] = {}
+# Weak, or the layouts of texts and pictures of all sizes would pile up.
+_interned: WeakValueDictionary[Any, TensorSpec] = WeakValueDictionary()
 
 
 def contiguous_strides(shape: Shape) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ import pytest
 import gradcore
 from gradcore import _step
 from gradcore.devices.availability import cuda_status
-from gradcore.events import TAGS
 from tests.host.compiled import shared_folder
 
 T = TypeVar("T")
@@ -209,7 +208,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
             for device, old in zip(watched, before, strict=True):
                 left = {serial: b for serial, b in device.ledger.live.items() if serial not in old}
                 assert not left, f"still live on {device.name}: " + "; ".join(
-                    f"{b.requested} bytes, {TAGS[b.tag].role} of {TAGS[b.tag].op}, {TAGS[b.tag].site}"
+                    f"{b.requested} bytes, {b.tag.role} of {b.tag.op}, {b.tag.site}"
                     for b in left.values())
         # The fixture monkeypatch is undone after a block that replaced the same function, and puts that block's back.
         left_over = [name for name, function in replaced.items() if _replaceable()[name] is not function]

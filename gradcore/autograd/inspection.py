@@ -17,7 +17,7 @@ from gradcore.engine.saved import Again, Deferred, Packed, Recipe, Saved
 from gradcore.engine.sites import SITES
 from gradcore.engine.state import SCOPES
 from gradcore.engine.value import Value
-from gradcore.events import TAGS, Network
+from gradcore.events import Network
 from gradcore.memory.resource import Block
 from gradcore.ops import all_ops
 from gradcore.reading import layer_in, network_names
@@ -156,7 +156,7 @@ def graph(tensor: Any) -> Graph:
     nodes = nodes_behind(tensor)
     # The same names as in a step's report.
     names = network_names(chain((SCOPES[node.scope].network for node in nodes),
-                                (TAGS[block.tag].network for node in nodes for block in _in_arena(node))))
+                                (block.tag.network for node in nodes for block in _in_arena(node))))
     leaves: dict[Leaf, str] = {}
     beside = _beside(nodes)
     return Graph(tuple(_seen(node, beside[node.id], leaves, names) for node in nodes))
@@ -236,7 +236,7 @@ def _in_arena(node: Node) -> Sequence[Block]:
 
 
 def _waiting(block: Block, names: Mapping[Network, str]) -> Residual:
-    tag = TAGS[block.tag]
+    tag = block.tag
     layer = layer_in(tag, names)
     shape, dtype = (tag.spec.shape, tag.spec.dtype.name) if tag.spec is not None else ((block.requested,), "uint8")
     return Residual(f"{tag.op} of {layer or '(root)'}", "kept", shape, dtype, block.requested, block.serial, "residual", layer,
@@ -259,7 +259,7 @@ def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
         return Residual(r.name, "recomputed", spec.shape, spec.dtype.name, 0, 0, "residual",
                         layer_in(SCOPES[r.recipe.scope], names), r.recipe.op, str(SITES[r.recipe.site]))
     block = r.storage.block
-    tag = TAGS[block.tag]
+    tag = block.tag
     return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role,
                     layer_in(tag, names), tag.op, str(tag.site), f"{tag.export.form}, {tag.export.site}" if tag.export else "")
 

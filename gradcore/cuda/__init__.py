@@ -20,7 +20,7 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.sites import SITES, find_site
 from gradcore.engine.state import SCOPES, local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
-from gradcore.events import TAGS, Tag
+from gradcore.events import Tag
 
 AnyDevice = str | Device | int | None
 
@@ -194,8 +194,8 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
             frame = frame.f_back
         scope = SCOPES[local.state.scope]
         site = SITES[find_site(frame)]
-        block = target.ledger.allocate(nbytes, target.current, TAGS.index(
-            Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)))
+        owner = Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)
+        block = target.ledger.allocate(nbytes, target.current, owner)
         return memory.MemoryPointer(ScratchMemory(target.ledger, block, target.index), 0)
 
     with using_allocator(allocate):

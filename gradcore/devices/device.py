@@ -15,7 +15,7 @@ from gradcore.devices.calls import KernelCall
 from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.errors import DeviceError
-from gradcore.events import READ, UPLOAD
+from gradcore.events import READ, UPLOAD, Tag
 from gradcore.forking import brief
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
@@ -79,7 +79,7 @@ class Device:
         """The device that ops on its tensors run on, and that tensors name as their own."""
         return self
 
-    def allocate(self, nbytes: int, tag: int) -> Storage:
+    def allocate(self, nbytes: int, tag: Tag) -> Storage:
         """A new storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
         return new_storage(self, nbytes, self.current, tag, 0)
 

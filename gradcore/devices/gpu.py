@@ -30,7 +30,7 @@ from gradcore.devices.gpu_launch import extent, refuse_notes
 from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
-from gradcore.events import TAGS, Site, Tag
+from gradcore.events import Site, Tag
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.stack import build
@@ -77,7 +77,7 @@ class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
     @property
     def tag(self) -> Tag:
         """The tag of the owner of the bytes."""
-        return TAGS[self._block.tag]
+        return self._block.tag
 
 
 class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
@@ -123,16 +123,16 @@ class Bridge:
                                        "such workspace")
         count, total = self.seen.get(self._op, (0, 0))
         self.seen[self._op] = count + 1, total + nbytes
-        tag = TAGS.index(Tag(self._op, "", "library", "workspace", Site("<cupy>", 0, self._op), None, None))
+        tag = Tag(self._op, "", "library", "workspace", Site("<cupy>", 0, self._op), None, None)
         return memory.MemoryPointer(self._take(nbytes, tag), 0)
 
     def reserve(self, nbytes: int, library: str, op: str) -> ScratchMemory:
         """Workspace of ``nbytes`` for a library in ops like ``op``, as long as the result is held; allowed in strict mode. It
         belongs to the current stream, like the work that uses it."""
-        tag = TAGS.index(Tag(op, "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
+        tag = Tag(op, "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None)
         return self._take(nbytes, tag)
 
-    def _take(self, nbytes: int, tag: int) -> ScratchMemory:
+    def _take(self, nbytes: int, tag: Tag) -> ScratchMemory:
         current = self._current()
         stream = self._streams.setdefault(current, Stream(current.index, current.handle))
         return ScratchMemory(self.ledger, self.ledger.allocate(nbytes, stream, tag), self._device_id)
@@ -141,7 +141,7 @@ class Bridge:
         """The bytes of the scratch pool by library and op, and those that are cached."""
         held: Counter[str] = Counter()
         for block in self.ledger.live.values():
-            tag = TAGS[block.tag]
+            tag = block.tag
             held[f"{tag.site.file.strip('<>')} in {tag.op}"] += block.size
         cached = self.ledger.reserved - sum(held.values())
         rows = [LibraryBytes(name, nbytes) for name, nbytes in held.most_common()]

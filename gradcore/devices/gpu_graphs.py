@@ -17,6 +17,7 @@ from gradcore.devices.gpu_faults import Watch, raise_fault
 from gradcore.devices.gpu_mailbox import TURN, Copies, Mailbox
 from gradcore.devices.gpu_numbers import Numbers
 from gradcore.errors import CaptureError
+from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import long
 from gradcore.memory.driver import capturing
 from gradcore.memory.resource import Block, MemoryResource, Stream
@@ -61,7 +62,7 @@ class Refusing:
         self._upstream = upstream
         self._thread = thread
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
         refuse(self._thread, nbytes)
         return self._upstream.allocate(nbytes, stream, tag, node)
 
@@ -151,7 +152,7 @@ class Graphs:
     #: Bytes of device memory that a mailbox needs.
     turn = TURN
 
-    def mailbox(self, into: Copies, out: Copies, table: Numbers | None, turn: int, tag: int) -> Mailbox | None:
+    def mailbox(self, into: Copies, out: Copies, table: Numbers | None, turn: int, tag: Tag) -> Mailbox | None:
         """A mailbox for a graph, None for one that copies nothing into the program."""
         if not into and table is None:
             return None

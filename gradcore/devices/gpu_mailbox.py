@@ -15,6 +15,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch
 from gradcore.devices.device import get_device
+from gradcore.events import Tag
 from gradcore.spec import round_up
 
 #: How many launches the host may be ahead of the device.
@@ -33,7 +34,7 @@ class Mailbox:
     are :data:`TURN` bytes of device memory, which are 0.
     """
 
-    def __init__(self, device: Any, into: Copies, out: Copies, table: Any, turn: int, tag: int) -> None:
+    def __init__(self, device: Any, into: Copies, out: Copies, table: Any, turn: int, tag: Tag) -> None:
         self._device = device
         self._table = table
         self._turn = turn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gradcore.errors import NotCovered
+from gradcore.events import Tag
 from gradcore.memory.resource import Block, Stream
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Storage:
 
     __slots__ = ("device", "block", "version", "written_by", "views", "__weakref__")
 
-    written_by: int
+    written_by: Tag
     #: The replay of a program that left a gradient in these bytes, and refers to them and to the tensor over them, to leave the
     #: next one there; or None.
     lender: Any = None
@@ -59,7 +60,7 @@ class Storage:
         return self.block.requested
 
 
-def new_storage(device: Device, nbytes: int, stream: Stream, tag: int, node: int) -> Storage:
+def new_storage(device: Device, nbytes: int, stream: Stream, tag: Tag, node: int) -> Storage:
     """A storage of uninitialised bytes. Raises :class:`~gradcore.errors.OutOfMemory`.
 
     The storage is created before its block, so that an interrupt never leaves a block without an owner.

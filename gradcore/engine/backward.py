@@ -25,7 +25,7 @@ from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import Edge, make_value
 from gradcore.errors import DeviceError, SpecError
-from gradcore.events import TAGS
+from gradcore.events import Tag
 from gradcore.forking import long
 from gradcore.memory.placement import install_outlives
 from gradcore.ops.creation import full
@@ -279,9 +279,9 @@ def _unseen(value: Any, lent: bool = False) -> bool:
     return sys.getrefcount(value.storage) <= 2 + lent
 
 
-def _outlives(tag: int) -> bool:
+def _outlives(tag: Tag) -> bool:
     """Will a tensor that is being allocated with this tag become a gradient, as far as shapes tell?"""
-    sweep, spec = local.state.sweep, TAGS[tag].spec
+    sweep, spec = local.state.sweep, tag.spec
     return sweep is not None and spec is not None and any(
         edge is not None and type(edge[0]) is Leaf and edge[0].spec.shape == spec.shape for edge in sweep.edges)
 

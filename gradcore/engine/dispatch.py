@@ -25,7 +25,7 @@ from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import PLAIN, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_views, rebase
 from gradcore.errors import LocatedError, SpecError
-from gradcore.events import LAUNCH, TAGS, VIEW, Raw
+from gradcore.events import LAUNCH, VIEW, Raw, Tag
 from gradcore.memory.resource import Stream
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
@@ -33,6 +33,9 @@ from gradcore.spec import TensorSpec
 
 #: Numbers nodes in order of creation, so that the inputs of a node always have smaller numbers.
 next_number = itertools.count(1).__next__
+
+#: A device forgets its calls when there are more, which texts and pictures of all sizes lead to: then what they hold goes, too.
+MOST_CALLS = 50_000
 
 _tensor: Any = None
 _new = object.__new__
@@ -145,7 +148,7 @@ def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
     return method
 
 
-def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any],
+def _run(state: State, device: Device, call: Call, tag: Tag, args: tuple[Any, ...], arrays: list[Any],
          edges: list[Any] | None, plan: KeepPlan | None, number: int, site: int, scope: int) -> Any:
     """The usual case in a straight line: one new output, and nothing else."""
     stream = device.stream
@@ -184,10 +187,9 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
     return result
 
 
-def _locate(error: LocatedError, tag: int) -> None:
+def _locate(error: LocatedError, tag: Tag) -> None:
     """Add the op to the text of a device error."""
-    who = TAGS[tag]
-    error.locate(who.op, who.layer, who.phase, str(who.site))
+    error.locate(tag.op, tag.layer, tag.phase, str(tag.site))
 
 
 def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
@@ -199,7 +201,7 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
     return stream
 
 
-def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
+def _log_launch(log: list[Raw], call: Call, tag: Tag, number: int, args: tuple[Any, ...],
                 outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.block.serial if type(a) in TENSORS else 0 for a in args])
     if isinstance(log, Tracer):
@@ -210,7 +212,7 @@ def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[A
 
 def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
                    arrays: list[Any], edges: list[Any] | None, plan: KeepPlan | None, number: int,
-                   tags: tuple[int, ...], site: int, scope: int) -> Any:
+                   tags: tuple[Tag, ...], site: int, scope: int) -> Any:
     """Views, in-place ops, several outputs, auxiliary outputs, workspace."""
     if call.scattered:
         return _apply_contiguous(op, call, args, attrs)
@@ -243,7 +245,7 @@ def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple
 
 
 def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], arrays: list[Any], written: list[Any],
-             number: int, tags: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+             number: int, tags: tuple[Tag, ...]) -> tuple[list[Any], list[Any]]:
     """Allocate, log and launch: the outputs, which an in-place op has written to an operand, and the auxiliary outputs."""
     stream = _on_stream(device, args) if device.several else device.stream
     outputs, aux = [], []
@@ -272,7 +274,7 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
     return written[:1] if op.in_place else outputs, aux
 
 
-def _views(call: Call, device: Device, source: Any, tag: int, number: int) -> list[Any]:
+def _views(call: Call, device: Device, source: Any, tag: Tag, number: int) -> list[Any]:
     """Tensors that show ``source``'s bytes under the call's specs, without a graph."""
     log = device.ledger.log
     if log is not None:
@@ -292,7 +294,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
     return apply(op, *grouped(op, flat, map(len, call.positions)), **attrs)
 
 
-def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Stream | None = None) -> Any:
+def fresh(device: Device, spec: TensorSpec, tag: Tag, number: int, stream: Stream | None = None) -> Any:
     """An uninitialised tensor, on the current stream or a given one."""
     value = _new(_tensor)
     value.storage = new_storage(device, spec.nbytes, device.current if stream is None else stream, tag, number)
@@ -330,14 +332,14 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | Non
 
 
 def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] | None, attrs: dict[str, Any],
-             device: Device) -> tuple[Call, tuple[int, ...]]:
+             device: Device) -> tuple[Call, tuple[Tag, ...]]:
     """The call, which is inferred if the specs are new, and its tags for one line of source; both are cached."""
     site, scope = key[1:3]
     anywhere = (op, *key[3:])
     call = device.calls.get(anywhere)
     if call is None:
         call = infer(op, key[3:3 + count], counts, attrs, device)
-    if len(device.calls) > 50_000:
+    if len(device.calls) > MOST_CALLS:
         device.calls.clear()
     device.calls[anywhere] = call
     found = device.calls[key] = (call, call.make_tags(site, scope))

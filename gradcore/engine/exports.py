@@ -13,7 +13,7 @@ from typing import Any
 
 from gradcore.devices.storage import Storage
 from gradcore.engine.sites import SITES, find_site, is_inside
-from gradcore.events import HELD_OUTSIDE, TAGS, Export
+from gradcore.events import HELD_OUTSIDE, Export
 from gradcore.forking import brief
 
 #: Libraries that ask for a tensor's bytes from functions in Python: the line that matters is the one that called them.
@@ -92,7 +92,7 @@ def settle() -> None:
             # One reference is the lease's, one the argument here.
             if newest is not None and sys.getrefcount(lease.storage) <= 2:
                 _leases.pop(key, None)
-                lease.role = TAGS[lease.storage.block.tag].role
+                lease.role = lease.storage.block.tag.role
                 _note(lease.storage, newest, HELD_OUTSIDE)
 
 
@@ -100,15 +100,8 @@ def _note(storage: Storage, export: Export | None, role: str | None = None) -> N
     """Record in the block's tag which array shares it. Memory that is not the pool's is not accounted for."""
     block = storage.block
     if block.size:
-        key = block.tag, export, role
-        changed = _noted.get(key)
-        if changed is None:
-            tag = TAGS[block.tag]
-            changed = _noted[key] = TAGS.index(tag._replace(export=export, role=tag.role if role is None else role))
-        storage.device.ledger.retag(block, changed)
-
-
-_noted: dict[tuple[int, Export | None, str | None], int] = {}
+        tag = block.tag
+        storage.device.ledger.retag(block, tag._replace(export=export, role=tag.role if role is None else role))
 
 
 def _asked(form: str) -> Export:

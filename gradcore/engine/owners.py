@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,7 +16,7 @@ from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SCOPES, local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value, value_over
-from gradcore.events import BORROW, TAGS, Network, Tag
+from gradcore.events import BORROW, Network, Tag
 from gradcore.spec import TensorSpec, category
 
 #: Called before a recorded step and at its end, to name bytes that no call may ever name.
@@ -75,13 +76,12 @@ def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
     return value
 
 
-def _tag(op: str, role: str, spec: TensorSpec) -> int:
+def _tag(op: str, role: str, spec: TensorSpec) -> Tag:
     scope = SCOPES[local.state.scope]
     if local.state.node and role == "input":
         # Uploads during backward are temporaries of backward.
         role = "temporary"
-    return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec, None,
-                          scope.network))
+    return Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec, None, scope.network)
 
 
 def note_write(value: Value, op: str) -> None:
@@ -106,8 +106,7 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
         raise ValueError(f"At least one stride in the given {library} array is negative, or not a multiple of the element's "
                          "size, and tensors with such strides are not supported: make a copy of the array with array.copy()")
     spec = TensorSpec.strided(values.shape, dtype, tuple(s // step for s in values.strides), 0)
-    tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None,
-                         scope.network))
+    tag = Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None, scope.network)
     segment = device.foreign(values, spec.span[1])
     # Tensors over the same array are accounted once, and notice each other's writes.
     key = id(device), segment.address, segment.nbytes
@@ -124,29 +123,28 @@ _borrowed: WeakValueDictionary[tuple[int, int, int], Storage] = WeakValueDiction
 def retag(value: Value, *, role: str | None = None, layer: str | None = None, network: Network | None = None) -> None:
     """Give the bytes of ``value`` another role, or a layer of a network, as when they become a parameter or a gradient."""
     block = value.storage.block
-    key = block.tag, role, layer, network
-    changed = _retagged.get(key)
-    if changed is None:
-        tag = TAGS[block.tag]
-        if layer is not None:
-            tag = tag._replace(layer=layer, network=network)
-        changed = _retagged[key] = TAGS.index(tag if role is None else tag._replace(role=role))
-    value.storage.device.ledger.retag(block, changed)
+    value.storage.device.ledger.retag(block, _changed(block.tag, role, layer, network))
+
+
+@functools.lru_cache(maxsize=4096)
+def _changed(tag: Tag, role: str | None, layer: str | None, network: Network | None) -> Tag:
+    if layer is not None:
+        tag = tag._replace(layer=layer, network=network)
+    return tag if role is None else tag._replace(role=role)
 
 
 def retag_gradient(value: Value, of: Value | None) -> None:
     """Make the bytes of ``value`` a gradient: of the layer whose parameter ``of`` is, whatever layer computed it. That of any
     other tensor stays with the layer that did."""
     block = value.storage.block
-    key = block.tag, None if of is None else of.storage.block.tag
-    changed = _gradients.get(key)
-    if changed is None:
-        tag = TAGS[block.tag]._replace(role="gradient")
-        like = None if key[1] is None else TAGS[key[1]]
-        if like is not None and like.network is not None and like.role == "parameter":
-            tag = tag._replace(layer=like.layer, network=like.network)
-        changed = _gradients[key] = TAGS.index(tag)
-    value.storage.device.ledger.retag(block, changed)
+    value.storage.device.ledger.retag(block, _gradient(block.tag, None if of is None else of.storage.block.tag))
+
+
+@functools.lru_cache(maxsize=4096)
+def _gradient(tag: Tag, of: Tag | None) -> Tag:
+    if of is not None and of.network is not None and of.role == "parameter":
+        tag = tag._replace(layer=of.layer, network=of.network)
+    return tag._replace(role="gradient")
 
 
 def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) -> None:
@@ -157,13 +155,9 @@ def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) 
         # No block may be freed meanwhile, and become another tensor's.
         with ledger.lock:
             for block in ledger.live.values():
-                tag = TAGS[block.tag]
+                tag = block.tag
                 if tag.network == network and f"{tag.layer}.".startswith(path and f"{path}."):
                     inner = tag.layer[len(path):].lstrip(".")
                     layer = ".".join(filter(None, (after[1], inner)))
-                    ledger.retag(block, TAGS.index(tag._replace(layer=layer, network=after[0])))
+                    ledger.retag(block, tag._replace(layer=layer, network=after[0]))
 
-
-_retagged: dict[tuple[int, str | None, str | None, Network | None], int] = {}
-#: By the tag of a gradient, and that of its parameter.
-_gradients: dict[tuple[int, int | None], int] = {}

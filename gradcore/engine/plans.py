@@ -13,7 +13,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.operands import Operands
 from gradcore.engine.sites import SITES
 from gradcore.engine.state import SCOPES
-from gradcore.events import INVOCATIONS, TAGS, WRITTEN, Invocation, Tag
+from gradcore.events import WRITTEN, Invocation, Tag
 from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
 
@@ -146,8 +146,7 @@ class Call:
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
                        if isinstance(inputs[i], TensorSpec)]
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
-        self.invocation = INVOCATIONS.index(Invocation(
-            op.name, inputs, self.specs, self.aux, inferred.workspace or 0, tuple(attrs.items())))
+        self.invocation = Invocation(op.name, inputs, self.specs, self.aux, inferred.workspace or 0, tuple(attrs.items()))
         self.plans: dict[tuple[bool, ...], KeepPlan | None] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.
         self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
@@ -190,14 +189,13 @@ class Call:
             found = self.plans[mask] = made if made.rules and any(s.floating for s in self.specs) else None
             return found
 
-    def make_tags(self, site: int, scope: int) -> tuple[int, ...]:
+    def make_tags(self, site: int, scope: int) -> tuple[Tag, ...]:
         """Tags for outputs, then auxiliary outputs, then workspace."""
         where = SCOPES[scope]
         role = where.role or ("output" if where.phase in ("forward", "setup") else "temporary")
 
-        def tag(role: str, spec: TensorSpec | None) -> int:
-            return TAGS.index(Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec, None,
-                                  where.network))
+        def tag(role: str, spec: TensorSpec | None) -> Tag:
+            return Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec, None, where.network)
 
         return (*(tag(role, s) for s in self.specs), *(tag("temporary", s) for _, s in self.aux),
                 tag("workspace", None))

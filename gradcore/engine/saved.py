@@ -10,7 +10,7 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import ModifiedInPlace
-from gradcore.events import CONSUMED, DIED, DROP, KEEP, TAGS
+from gradcore.events import CONSUMED, DIED, DROP, KEEP
 from gradcore.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class Saved:
         return ModifiedInPlace(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"{self.name!r}, {self.spec}, kept by {op_name}, is at version {storage.version}; expected version "
-            f"{self.version} instead. It was last written at {TAGS[storage.written_by].site} by "
-            f"{TAGS[storage.written_by].op}")
+            f"{self.version} instead. It was last written at {storage.written_by.site} by {storage.written_by.op}")
 
 
 class Deferred:

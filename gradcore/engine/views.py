@@ -14,7 +14,6 @@ from gradcore.engine.hooks import hand_on, hang, hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
-from gradcore.events import TAGS
 from gradcore.ops.movement import as_strided, permute, write_part
 
 
@@ -62,7 +61,7 @@ def seen_alone(tensor: Any) -> bool:
     A trace must see writes to what was there before it, so of that they are not.
     """
     storage, node = tensor.storage, None if tensor.edge is None else tensor.edge[0]
-    made = TAGS[storage.block.tag].role in ("output", "temporary")
+    made = storage.block.tag.role in ("output", "temporary")
     if type(node) is Leaf or _base(tensor) is not None or not made:
         return False
     log = storage.device.ledger.log

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gradcore.errors import SourceExhausted
+from gradcore.events import UNTAGGED, Tag
 from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Stream
 
 
@@ -38,7 +39,7 @@ class Poison:
         self._upstream = upstream
         self._fill = fill
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
         block = self._upstream.allocate(nbytes, stream, tag, node)
         self._fill(block)
         return block

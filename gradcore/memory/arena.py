@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gradcore.events import CONSUMED, DIED, DROP
+from gradcore.events import CONSUMED, DIED, DROP, Tag
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block
 
@@ -51,7 +51,7 @@ class Range(Block):
                 log.extend((DROP, self.serial, node, reason) for node in self.keepers)
 
 
-def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: int, node: int = 0) -> Range:
+def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: Tag, node: int = 0) -> Range:
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
     found = Range(block.segment, block.offset + offset, size, block.stream, _Closed(ledger), nbytes, tag, node)
     found.keepers = ()

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.errors import OutOfMemory
-from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
+from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, STATE, UNRESERVE, UNTAGGED, Raw, Tag
 from gradcore.forking import brief
+from gradcore.memory.mending import lost, mend
 from gradcore.memory.nesting import Nest, put_in, so_far, take_out
 from gradcore.memory.peaks import Measured, Peaks
 from gradcore.memory.placement import SMALL
@@ -57,7 +58,7 @@ class Ledger:
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
         """A tagged block. Raises :class:`OutOfMemory`, whose text names the top holders; nothing has changed then."""
         block = None
         try:
@@ -68,7 +69,7 @@ class Ledger:
                 waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
                 # Interrupts are raised after calls, so the common path makes none from here on.
                 # Large optimizer state would pin what a step has freed: the pool has segments for it.
-                if waiting and (nbytes <= SMALL or tag not in TAGS.of_state):
+                if waiting and (nbytes <= SMALL or tag.role != STATE):
                     block = waiting[-1]
                     del waiting[-1]
                     block.serial = pool.serial = pool.serial + 1
@@ -92,12 +93,12 @@ class Ledger:
         except BaseException:
             self._undo(block)
             raise
-        raise self._out_of_memory(why, limit, nbytes, TAGS[tag])
+        raise self._out_of_memory(why, limit, nbytes, tag)
 
     def _undo(self, block: Block | None) -> None:
         """Repair the books after an interrupted call, whose caller never got ``block``, if there was one."""
         with self.lock:
-            self.pool.mend()
+            mend(self.pool)
             self._note_segments()
             if block is not None:
                 if self.log is not None and opening(block) not in self.log:
@@ -107,10 +108,10 @@ class Ledger:
     def _recover(self) -> None:
         """Drain, and give back blocks that an interrupt has left without an owner."""
         self.drain()
-        self._pending.extend(self.pool.lost(self.arenas))
+        self._pending.extend(lost(self.pool, self.arenas))
         self.drain()
 
-    def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
+    def adopt(self, segment: Segment, stream: Stream, tag: Tag) -> Block:
         """A block over memory that is not the pool's: in the log it has a serial and a tag as any other, and 0 bytes."""
         segment.index = OUTSIDE
         with self.lock:
@@ -167,10 +168,9 @@ class Ledger:
         with self.lock:
             self.drain()
             self._note_segments()
-        names = network_names([tag.network, *(TAGS[b.tag].network for b in self.live.values())])
-        figures: dict[str, Any] = {
-            "asked": nbytes, "live": self._allocated, "cached": self.pool.cached, "largest_free": self.pool.largest_free,
-            "limit": limit, **owner_in(tag, names)}
+        names = network_names([tag.network, *(b.tag.network for b in self.live.values())])
+        figures: dict[str, Any] = {"asked": nbytes, "live": self._allocated, "cached": self.pool.cached, "limit": limit,
+                                   "largest_free": self.pool.largest_free, **owner_in(tag, names)}
         return OutOfMemory(self._explain(self, OutOfMemory(why, **figures)), **figures)
 
     def _note_segments(self) -> None:
@@ -181,8 +181,7 @@ class Ledger:
         self.pool.changes = []
 
     def turn(self, b: Block, serial: int, keeps: int, noted: bool) -> None:
-        """Count a range of an arena as allocated, under this serial and kept so often; with serial 0, as no longer allocated.
-        The log may have it ``noted``."""
+        """Count a range of an arena as allocated, kept so often; with serial 0, no longer. The log may have it ``noted``."""
         log, sign = None if noted else self.log, 1 if serial else -1
         # No calls from here on, as an interrupt after one would leave half of it done.
         if log is not None:
@@ -220,7 +219,7 @@ class Ledger:
 
     # -- who owns what -------------------------------------------------------------------------------------------------
 
-    def retag(self, block: Block, tag: int) -> None:
+    def retag(self, block: Block, tag: Tag) -> None:
         """Give the block another tag."""
         if block.tag != tag:
             block.tag = tag

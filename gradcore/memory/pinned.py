@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container
 
+from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import long
 from gradcore.memory.resource import Block, Driver, MemoryResource, Stream
 
@@ -30,7 +31,7 @@ class AfterCopies:
         self._came: deque[_Busy] = deque()
         self._busy: list[_Busy] = []
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
         block = self._upstream.allocate(nbytes, stream, tag, node)
         try:
             self._wait_for(block)

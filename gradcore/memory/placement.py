@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from gradcore.events import TAGS
+from gradcore.events import Tag
 from gradcore.memory.resource import LARGE_BLOCKS, STATE_BLOCKS, Segment
 from gradcore.spec import round_up
 
@@ -19,10 +19,10 @@ SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
 WHOLE = 64 * MiB
 
 #: Will the block with this tag that is being allocated outlive the backward that runs?
-_outlives: Callable[[int], bool] = lambda tag: False
+_outlives: Callable[[Tag], bool] = lambda tag: False
 
 
-def install_outlives(outlives: Callable[[int], bool]) -> None:
+def install_outlives(outlives: Callable[[Tag], bool]) -> None:
     """Tell the pool what the engine above it knows of the gradients that it allocates."""
     global _outlives
     _outlives = outlives
@@ -40,7 +40,7 @@ def segment_size(size: int, kind: int = LARGE_BLOCKS) -> int:
     return round_up(size, SMALL_SEGMENT)
 
 
-def choices(size: int, tag: int) -> tuple[Callable[[Segment, int], bool] | None, ...]:
+def choices(size: int, tag: Tag) -> tuple[Callable[[Segment, int], bool] | None, ...]:
     """May a large block be cut from this segment, of which so many bytes are free in one piece? The first choice, and what
     follows if nothing suits; None for any segment.
 
@@ -50,7 +50,7 @@ def choices(size: int, tag: int) -> tuple[Callable[[Segment, int], bool] | None,
     """
     # The scores of a language model are ten times as large as what leads to them. A convolutional network's tensors shrink to a
     # half or an eighth from stage to stage, and may share a segment.
-    least, phase = max(10 * size, WHOLE), TAGS[tag].phase
+    least, phase = max(10 * size, WHOLE), tag.phase
     if _outlives(tag):
         return (lambda segment, free: segment.nbytes < least),
     if phase == "forward":
@@ -58,7 +58,7 @@ def choices(size: int, tag: int) -> tuple[Callable[[Segment, int], bool] | None,
     return ((lambda segment, free: segment.nbytes >= least), None) if phase == "backward" else (None,)
 
 
-def last_choice(size: int, tag: int, largest: int) -> Callable[[Segment, int], bool]:
+def last_choice(size: int, tag: Tag, largest: int) -> Callable[[Segment, int], bool]:
     """The same when the source has no more: what was kept in one piece for others is cut, but not the ``largest``.
 
     Of a segment that replaced others, as much as these had is cut in any case, but not for gradients.

@@ -8,13 +8,12 @@ the largest; then the pool gives back its wholly free segments and tries again; 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
 
 from gradcore.errors import OutOfMemory, SourceExhausted
-from gradcore.events import TAGS
+from gradcore.events import STATE, UNTAGGED, Tag
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.placement import (
     MIDDLE,
@@ -31,6 +30,7 @@ from gradcore.memory.resource import (
     LARGE_BLOCKS,
     PARTS,
     SMALL_BLOCKS,
+    SPACING,
     STATE_BLOCKS,
     Block,
     Segment,
@@ -40,10 +40,7 @@ from gradcore.memory.resource import (
 from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
-# Segments are this far apart in the free lists' address space, so that ranges of two segments never merge. Larger ones are
-# refused: the meta device is asked for sizes that no machine has.
-_SPACING = 1 << 59
-_MASK = _SPACING - 1
+_MASK = SPACING - 1
 
 
 class _Returned:
@@ -66,7 +63,7 @@ class Pool:
 
     def __init__(self, source: Source, order: StreamOrder) -> None:
         self._source = source
-        self._order = order
+        self.order = order
         #: The serial of the last allocation.
         self.serial = 0
         self._next_segment = 0
@@ -95,14 +92,14 @@ class Pool:
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
         """A block of at least ``nbytes`` bytes, usable on ``stream`` at once. Raises :class:`OutOfMemory`."""
         size = round_up(nbytes)
         if stream not in self.streams:
             self.streams.append(stream)
             # The default stream comes first, even if another one allocated first.
             self.streams.sort(key=lambda s: s.index)
-        kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag in TAGS.of_state else LARGE_BLOCKS
+        kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag.role == STATE else LARGE_BLOCKS
         # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
         start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
         if start is None:
@@ -115,7 +112,7 @@ class Pool:
             start = self._take_over(size, kind, stream)
         if start is None:
             start = self._grow(size, kind, stream, tag)
-        segment = self.segments[start // _SPACING]
+        segment = self.segments[start // SPACING]
         part = kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2
         block = Block(segment, start & _MASK, size, stream, stream.waiting[PARTS if part else size], nbytes, tag, node)
         self.blocks.add(block)
@@ -123,7 +120,7 @@ class Pool:
         block.serial = self.serial = self.serial + 1
         return block
 
-    def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
+    def adopt(self, segment: Segment, stream: Stream, tag: Tag) -> Block:
         """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is freed."""
         block = Block(segment, 0, 0, stream, _Returned(self.blocks), 0, tag)
         self.blocks.add(block)
@@ -132,11 +129,11 @@ class Pool:
 
     def _take(self, free: FreeList, size: int, may: Callable[[Segment, int], bool] | None) -> int | None:
         """``size`` bytes from a range that ``may`` be cut, given its segment and its bytes."""
-        return free.take(size, may and (lambda start, length: may(self.segments[start // _SPACING], length)))
+        return free.take(size, may and (lambda start, length: may(self.segments[start // SPACING], length)))
 
     def settle(self, block: Block) -> None:
         """Make a block's own stream wait for the other streams that used it."""
-        self._order.settle(block)
+        self.order.settle(block)
 
     def _merge(self, stream: Stream) -> None:
         """Move the blocks that wait on a stream into its free lists."""
@@ -145,7 +142,7 @@ class Pool:
                 for block in blocks:
                     segment = block.segment
                     self.blocks.discard(block)
-                    stream.free[segment.kind].add(segment.index * _SPACING + block.offset, block.size)
+                    stream.free[segment.kind].add(segment.index * SPACING + block.offset, block.size)
                 blocks.clear()
 
     def _take_over(self, size: int, kind: int, stream: Stream) -> int | None:
@@ -155,7 +152,7 @@ class Pool:
             self._merge(giver)
             free = giver.free[kind]
             if free.largest() >= size:
-                self._order.hand_over(giver, stream)
+                self.order.hand_over(giver, stream)
                 return free.take(size)
         return None
 
@@ -169,10 +166,10 @@ class Pool:
                 return start
         return None
 
-    def _grow(self, size: int, kind: int, stream: Stream, tag: int) -> int:
+    def _grow(self, size: int, kind: int, stream: Stream, tag: Tag) -> int:
         nbytes = segment_size(size, kind)
-        if nbytes >= _SPACING:
-            raise OutOfMemory(f"a segment has less than {_SPACING:,} bytes on any device", asked=size, cached=self.cached,
+        if nbytes >= SPACING:
+            raise OutOfMemory(f"a segment has less than {SPACING:,} bytes on any device", asked=size, cached=self.cached,
                               largest_free=self.largest_free, limit=None)
         given_back = self._make_way(nbytes, stream.free[kind]) if size >= MIDDLE else 0
         try:
@@ -200,7 +197,7 @@ class Pool:
         self.segments[segment.index] = segment
         self.reserved += segment.nbytes
         self.changes.append((True, segment.index, segment.nbytes))
-        base = segment.index * _SPACING
+        base = segment.index * SPACING
         if segment.nbytes > size:
             stream.free[kind].add(base + size, segment.nbytes - size)
         segment.in_turn = bytes_in_turn(segment.nbytes, given_back, self.reserved - segment.nbytes)
@@ -216,12 +213,12 @@ class Pool:
             self._merge(stream)
             for ranges in stream.free:
                 for start, size in ranges.ranges():
-                    free.setdefault(start // _SPACING, []).append((ranges, start, size))
+                    free.setdefault(start // SPACING, []).append((ranges, start, size))
         # The parts of a segment may be free on different streams, since flushing waits for the device anyway.
         whole = [i for i, parts in free.items() if sum(size for _, _, size in parts) == self.segments[i].nbytes]
         scattered = any(ranges.total for stream in self.streams[1:] for ranges in stream.free)
         if whole or scattered:
-            self._order.drain()
+            self.order.drain()
         for index in whole:
             for ranges, start, _ in free[index]:
                 ranges.remove(start)
@@ -237,10 +234,10 @@ class Pool:
         """
         before, drained = self.reserved, False
         for start, size in sorted(free.ranges(), key=itemgetter(1), reverse=True):
-            index = start // _SPACING
+            index = start // SPACING
             if MIDDLE <= size <= nbytes and size == self.segments[index].nbytes:
                 if not drained:
-                    self._order.drain()
+                    self.order.drain()
                     drained = True
                 free.remove(start)
                 self._give_back(index)
@@ -266,54 +263,6 @@ class Pool:
                     ranges.remove(start)
                     into.add(start, size)
 
-    # -- after an interrupt --------------------------------------------------------------------------------------------
-
-    def mend(self) -> None:
-        """Rebuild the free lists after a call was cut short.
-
-        Whatever bytes of the segments are not in a block that is live or waiting are free. Those in the ledger's queue live.
-        """
-        if self._whole():
-            return
-        if len(self.streams) > 1:
-            # On which stream bytes were free is not known any more.
-            self._order.drain()
-        for stream in self.streams:
-            for waiting in stream.waiting.values():
-                waiting[:] = [b for b in dict.fromkeys(waiting) if b in self.blocks and not b.serial]
-            stream.free = [FreeList() for _ in KINDS]
-        waiting_now = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
-        self.blocks = {b for b in self.blocks if b.serial or b in waiting_now}
-        self.reserved = sum(s.nbytes for s in self.segments.values())
-        taken: dict[int, list[tuple[int, int]]] = {}
-        for block in self.blocks:
-            taken.setdefault(block.segment.index, []).append((block.offset, block.size))
-        for index, segment in self.segments.items():
-            free, at = self.streams[0].free[segment.kind], 0
-            for offset, size in (*sorted(taken.get(index, ())), (segment.nbytes, 0)):
-                if offset > at:
-                    free.add(index * _SPACING + at, offset - at)
-                at = offset + size
-
-    def lost(self, aside: Container[Block] = ()) -> list[Block]:
-        """Live blocks that will not be freed, because an interrupt ended a finaliser as it began, or came before an owner.
-
-        They are the blocks that nothing but the pool refers to, and ``aside`` to those in it.
-        """
-        blocks = list(self.blocks)
-        # Three references: the pool's, the list's, and the argument of getrefcount.
-        return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True)
-                if n == 3 + (b in aside) and b.serial]
-
-    def _whole(self) -> bool:
-        """Is every byte of the segments in one free list, or in a block that is live or waiting?"""
-        free = [ranges for s in self.streams for ranges in s.free]
-        waiting = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
-        return (all(ranges.whole() for ranges in free)
-                and waiting == {b for b in self.blocks if not b.serial}
-                and sum(f.total for f in free) + sum(b.size for b in self.blocks) == self.reserved
-                == sum(s.nbytes for s in self.segments.values()))
-
     # -- what there is -------------------------------------------------------------------------------------------------
 
     @property
@@ -332,7 +281,7 @@ class Pool:
         """Bytes of the largest single free range. Blocks that wait count as merged, as a request would merge them."""
         largest = 0
         for s in self.streams:
-            waiting = [(b.segment.index * _SPACING + b.offset, b.size) for blocks in s.waiting.values() for b in blocks]
+            waiting = [(b.segment.index * SPACING + b.offset, b.size) for blocks in s.waiting.values() for b in blocks]
             reached = size = 0
             for start, length in sorted([*chain.from_iterable(ranges.ranges() for ranges in s.free), *waiting]):
                 size = size + length if start == reached else length

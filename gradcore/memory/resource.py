@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import brief
 from gradcore.memory.freelist import FreeList
 
@@ -21,6 +22,11 @@ PARTS = 0
 #: What the blocks of a segment are: small, large, or large ones of optimizer state, which outlives the step that makes it and
 #: would pin what the next step needs in one piece.
 SMALL_BLOCKS, LARGE_BLOCKS, STATE_BLOCKS = KINDS = range(3)
+
+
+#: Segments are this far apart in the free lists' address space, so that ranges of two segments never merge. Larger ones are
+#: refused: the meta device is asked for sizes that no machine has.
+SPACING = 1 << 59
 
 
 #: A segment forgets its arrays when there are some at so many places: sizes that differ from step to step, as those of texts
@@ -65,8 +71,8 @@ class Block:
     __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
                  "users")
 
-    def __init__(self, segment: Segment, offset: int, size: int, stream: Stream, home: Home, requested: int = 0, tag: int = 0,
-                 node: int = 0) -> None:
+    def __init__(self, segment: Segment, offset: int, size: int, stream: Stream, home: Home, requested: int = 0,
+                 tag: Tag = UNTAGGED, node: int = 0) -> None:
         self.segment = segment
         self.offset = offset
         self.size = size
@@ -140,7 +146,7 @@ class MemoryResource(Protocol):
     nothing then. ``release`` gives a block back, once. It is for finalisers: it checks nothing, never waits and never raises.
     """
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block: ...
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block: ...
 
     @property
     def release(self) -> Callable[[Block], None]: ...

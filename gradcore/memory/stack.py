@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
-from gradcore.events import TAGS
 from gradcore.folds import role_of
 from gradcore.memory.adaptors import Limit, Poison
 from gradcore.memory.ledger import Ledger
@@ -68,9 +67,9 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     held: Counter[str] = Counter()
     first: dict[str, int] = {}
     live = ledger.live.values()
-    networks = network_names(TAGS[block.tag].network for block in live)
+    networks = network_names(block.tag.network for block in live)
     for block in live:
-        tag = TAGS[block.tag]
+        tag = block.tag
         shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
         layer = layer_in(tag, networks) or "(root)"
         line = f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"

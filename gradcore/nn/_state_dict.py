@@ -12,7 +12,6 @@ from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes, owners
 from gradcore.engine.hooks import RemovableHandle, hang
-from gradcore.events import TAGS
 from gradcore.nn import paths
 from gradcore.nn.hooks import Hook, Tables
 from gradcore.nn.named import Named
@@ -239,7 +238,7 @@ class _Loading:
                 given = value if isinstance(value, Tensor) else functional.tensor(
                     value, device=None if self.assign else target.device)
                 if self.assign:
-                    was = TAGS[target.storage.block.tag]
+                    was = target.storage.block.tag
                     if target.grad is not None:
                         # It is of the values before, and perhaps of another dtype or device.
                         target.grad = None

@@ -15,7 +15,7 @@ from weakref import ref
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES
-from gradcore.events import TAGS, Network, Scope
+from gradcore.events import Network, Scope
 from gradcore.forking import brief
 from gradcore.nn.parameter import is_lazy
 
@@ -101,7 +101,7 @@ def name_copies(thread: int | None = None) -> None:
     for key, module in found.items():
         _copies.pop(key, None)
         root = root_of(module)
-        if id(root) in found and not any(TAGS[p.storage.block.tag].network for p in root.parameters() if not is_lazy(p)):
+        if id(root) in found and not any(p.storage.block.tag.network for p in root.parameters() if not is_lazy(p)):
             tree_of(root)
 
 
@@ -239,7 +239,7 @@ def _name_leaf(p: Any, path: str, network: Network | None) -> None:
 def stand_in(tensor: Any, p: Any, name: str) -> None:
     """Name a tensor that a call takes for the parameter ``p``, whose module has it by this name, as that: if an optimizer has
     it, and no module. Any other is what the caller has computed, as weights after a step that is differentiated."""
-    tag, like = TAGS[tensor.storage.block.tag], TAGS[p.storage.block.tag]
+    tag, like = tensor.storage.block.tag, p.storage.block.tag
     if tag.role == "parameter" and tag.network is None and like.network is not None:
         owners.retag(tensor, layer=like.layer, network=like.network)
         _name_leaf(tensor, f"{like.layer}.{name}" if like.layer else name, like.network)

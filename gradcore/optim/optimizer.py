@@ -14,7 +14,6 @@ from gradcore.engine import modes
 from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
-from gradcore.events import TAGS
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim.own_steps import name_state, required, update_scope, whole
 from gradcore.optim.state_hooks import StateHooks
@@ -97,7 +96,7 @@ class Optimizer(StateHooks):
             raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
         self.param_groups.append(group)
         for p in params:
-            if not is_lazy(p) and TAGS[p.storage.block.tag].role in ("output", "input"):
+            if not is_lazy(p) and p.storage.block.tag.role in ("output", "input"):
                 retag(p, role="parameter")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -318,7 +317,7 @@ def apart(p: Tensor) -> int:
 
 def state_of(p: Tensor, role: str | None = "optimizer state") -> Any:
     """A context in which allocations count as optimizer state of ``p``'s layer, or as ``role``."""
-    return scoped(like=TAGS[p.storage.block.tag], phase="optimizer", role=role)
+    return scoped(like=p.storage.block.tag, phase="optimizer", role=role)
 
 
 def state_like(p: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from gradcore._tensor import Tensor
 from gradcore.engine.owners import retag
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.engine.value import tensors_in
-from gradcore.events import TAGS
 
 #: Roles of tensors that become optimizer state when a step puts them there.
 _MADE = frozenset(("output", "temporary", "input"))
@@ -92,7 +91,7 @@ def _own_state(optimizer: Any) -> None:
     another role, such as the gradient."""
     for p, entries in getattr(optimizer, "state", {}).items():
         for value in tensors_in(entries):
-            if TAGS[value.storage.block.tag].role in _MADE:
+            if value.storage.block.tag.role in _MADE:
                 _own(value, p)
 
 
@@ -100,11 +99,11 @@ def name_state(state: dict[Any, Any]) -> bool:
     """Give state that has no network the layer of its parameter; returns whether any parameter has none yet."""
     unnamed = False
     for p, entries in state.items():
-        if isinstance(p, Tensor) and TAGS[p.storage.block.tag].network is None:
+        if isinstance(p, Tensor) and p.storage.block.tag.network is None:
             unnamed = True
             continue
         for value in tensors_in(entries):
-            if TAGS[value.storage.block.tag].network is None:
+            if value.storage.block.tag.network is None:
                 _own(value, p)
     return unnamed
 
@@ -113,7 +112,7 @@ def _own(value: Tensor, p: Any) -> None:
     if not isinstance(p, Tensor):
         retag(value, role="optimizer state")
         return
-    like = TAGS[p.storage.block.tag]
+    like = p.storage.block.tag
     # What is larger belongs to several parameters, and so to no layer.
     layer = like.layer if value.spec.numel <= p.spec.numel else ""
     retag(value, role="optimizer state", layer=layer, network=like.network)

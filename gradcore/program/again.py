@@ -25,7 +25,7 @@ from gradcore.engine.operands import TENSORS, grouped
 from gradcore.engine.plans import Call
 from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import local
-from gradcore.events import INVOCATIONS, VIEW, Raw
+from gradcore.events import VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.compiled import Compiled
 from gradcore.program.differentiable import COMPILED
@@ -81,7 +81,7 @@ class _OpLog(TraceLog):
     def append(self, record: Raw) -> None:
         super().append(record)
         if record[0] == VIEW:
-            invocation, serial = INVOCATIONS[record[1]], record[4]
+            invocation, serial = record[1], record[4]
             if len(invocation.inputs) > 1:
                 # The engine records here that a part was written to, and will do so again when the write itself is run again.
                 return

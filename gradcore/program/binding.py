@@ -13,7 +13,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.turns import is_shared
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import value_over
-from gradcore.events import TAGS
+from gradcore.events import Tag
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part
@@ -42,7 +42,7 @@ class Binding:
         self.in_turn = list(filter(is_shared, trace.storages.values()))
         #: By buffer, created when first used.
         self._parts: dict[int, Part] = {}
-        self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
+        self._origins: dict[int, tuple[TensorSpec, Tag, Any]] = {}
         #: By buffer of an input, cotangent or gradient slot: the places that take its array.
         self.patches: dict[int, list[Patch]] = {}
         self._stand_ins = StandIns(device, self.program)
@@ -183,7 +183,7 @@ class Binding:
         """A made buffer, as a range of the arena."""
         if buffer not in self._parts:
             b = self.program.buffers[buffer]
-            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag),
+            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, b.tag,
                                        self.program.node_of(b))
         return self._parts[buffer]
 
@@ -191,13 +191,13 @@ class Binding:
         """A tensor over a made or captured buffer, without a copy."""
         return value_over(self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self.part(x.buffer), x.spec)
 
-    def copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
+    def copied(self, x: Operand) -> tuple[TensorSpec, Tag, Any]:
         """For the copy of an output: the spec of its bytes, their tag and their array. Computed once for each arena."""
         found = self._origins.get(x.buffer)
         if found is None:
             buffer = self.program.buffers[x.buffer]
             spec = TensorSpec.of((buffer.nbytes,), "uint8")
-            found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
+            found = spec, buffer.tag, self.device.array(self._block(x.buffer), spec)
             self._origins[x.buffer] = found
         return found
 

@@ -21,7 +21,7 @@ from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.devices.precision import rounded
 from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
-from gradcore.events import TAGS, Tag
+from gradcore.events import Tag
 from gradcore.program.arena import moved, shift
 from gradcore.program.arguments import ALIGNED
 from gradcore.program.binding import Binding, Patch
@@ -71,7 +71,7 @@ class CapturedReplay(Replay):
         #: By part, None for one that copies nothing.
         self._boxes: list[Any] = [None, None]
         #: What a launch copies out of the arena: a buffer, where it is, and bytes and tag of the copy; and bytes of all.
-        self._out: list[tuple[int, int, int, int]] = []
+        self._out: list[tuple[int, int, int, Tag]] = []
         self._out_bytes = 0, 0
         #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
@@ -112,7 +112,7 @@ class CapturedReplay(Replay):
             return
         graphs, turns = self.device.graphs, at + count * ROOM
         spec, first = TensorSpec.of((turns + 2 * graphs.turn,), "uint8"), self.program.instructions[0].tag
-        tag = TAGS.index(Tag("program", "", first.phase, "input", first.site, None, spec))
+        tag = Tag("program", "", first.phase, "input", first.site, None, spec)
         self._own = self.device.allocate(spec.nbytes, tag)
         for buffer, places in self._brought.items():
             home, low, _ = homes[buffer]

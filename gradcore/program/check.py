@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
-from gradcore.events import TAGS, Tag
+from gradcore.events import Tag
 from gradcore.program.arguments import Output, gradients_of, places, template_of
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.instances import Instance, Instances
@@ -65,7 +65,7 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
         _compare(f"result {k}", ours, _values(tensor))
     for storage, values in zip(written, after, strict=True):
-        _compare(_name(TAGS[storage.block.tag]), values, _read(storage))
+        _compare(_name(storage.block.tag), values, _read(storage))
     for (leaf, _, _), slot in zip(gradients, slots, strict=True):
         name = f"the gradient of {leaf.path or leaf.spec}"
         if slot is not None and leaf.grad is not None:
@@ -135,7 +135,7 @@ def _values(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _spec(storage: Storage) -> TensorSpec:
-    spec = TAGS[storage.block.tag].spec
+    spec = storage.block.tag.spec
     if spec is not None and spec.nbytes == storage.nbytes:
         return spec.like()
     return TensorSpec.of((storage.nbytes,), np.uint8)

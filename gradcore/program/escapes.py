@@ -11,7 +11,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
-from gradcore.events import BORROW, TAGS, Raw, Tag
+from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.trace_log import TraceLog
 
@@ -29,14 +29,14 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
     """
     def left() -> dict[Tag, int]:
         """For each tag the serial of one storage."""
-        return {TAGS[made[serial][7]]: serial for serial in _left(device.ledger.live, log, before, made, kept, results)}
+        return {made[serial][7]: serial for serial in _left(device.ledger.live, log, before, made, kept, results)}
 
     tags = left()
     if any(tag.role != "optimizer state" for tag in tags):
         # In a cycle of references, as that of a nested function which calls itself, tensors wait for the collector.
         gc.collect()
         tags = left()
-    borrowed = [TAGS[record[7]] for record in made.values() if TAGS[record[7]].op == BORROW]
+    borrowed = [record[7] for record in made.values() if record[7].op == BORROW]
     if borrowed:
         return [f"{borrowed[0].site}: a tensor shares memory that gradcore did not allocate (from_numpy, from_dlpack): "
                 "make it outside"]

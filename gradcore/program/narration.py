@@ -12,7 +12,7 @@ from itertools import accumulate, chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK, TAGS
+from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.spec import round_up
@@ -115,7 +115,7 @@ class Narration:
         self._serials[buffer] = self._pool.serial
         arena = self._arena
         self._log.append((ALLOC, self._pool.serial, arena.segment.index, arena.offset + self._plan.offsets[buffer], b.nbytes,
-                          round_up(b.nbytes), arena.stream.index, TAGS.index(b.tag), self._program.node_of(b)))
+                          round_up(b.nbytes), arena.stream.index, b.tag, self._program.node_of(b)))
 
     def _end(self, buffer: int) -> None:
         del self._live[buffer]
@@ -132,7 +132,7 @@ class Narration:
             self._begin(buffer)
         instruction = self._program.instructions[k]
         # Node 0, since a replay builds no nodes.
-        self._log.append((LAUNCH, self._trace.invocations[k], TAGS.index(instruction.tag), 0,
+        self._log.append((LAUNCH, self._trace.invocations[k], instruction.tag, 0,
                           tuple(self._serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
                           tuple(self._serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
 

@@ -19,7 +19,7 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.plans import Call
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
+from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, Invocation, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.escapes import escaped, gradient_serial
@@ -94,7 +94,7 @@ class Trace:
     obstacles: list[str] = field(default_factory=list)
     second: Second | None = None
     #: By instruction: the index of its invocation; and the run's other records, with buffers in the place of serials.
-    invocations: list[int] = field(default_factory=list)
+    invocations: list[Invocation] = field(default_factory=list)
     script: list[tuple[Any, ...]] = field(default_factory=list)
     #: The buffers of the leaves that the run read.
     leaves: dict[Leaf, int] = field(default_factory=dict)
@@ -280,7 +280,7 @@ class Builder:
         for r in self._records:
             # What was allocated under another tag, and became a gradient, or a parameter of a module made inside, later.
             if r[0] == RETAG and r[1] in self._index and self._buffers[self._index[r[1]]].kind == "made":
-                self._buffers[self._index[r[1]]] = replace(self._buffers[self._index[r[1]]], tag=TAGS[r[2]])
+                self._buffers[self._index[r[1]]] = replace(self._buffers[self._index[r[1]]], tag=r[2])
         return left, presence
 
     def _escaped(self, survivors: set[int]) -> list[str]:
@@ -301,17 +301,17 @@ class Builder:
                 raise TraceError("a traced function allocates pinned memory: allocate it outside, and pass it as an argument "
                                  "or let the function refer to it")
             record = opening(storage.block)
-        self._buffers.append(Buffer(index, kind, record[4], TAGS[record[7]]))
+        self._buffers.append(Buffer(index, kind, record[4], record[7]))
         if kind == "gradient slot":
             self._slots[index] = self._slot_serials[serial]
         elif kind == "captured":
             if storage is None:
-                self._obstacles.append(f"{TAGS[record[7]].site}: the result of {TAGS[record[7]].op} from before the run was "
+                self._obstacles.append(f"{record[7].site}: the result of {record[7].op} from before the run was "
                                        "read and then freed")
             else:
                 self._storages[index] = storage
                 # Its tag may have changed since the log began.
-                self._buffers[index] = Buffer(index, kind, record[4], TAGS[storage.block.tag])
+                self._buffers[index] = Buffer(index, kind, record[4], storage.block.tag)
         return index
 
     def _buffer(self, serial: int, storage: Storage | None) -> int:
@@ -337,7 +337,7 @@ class Builder:
         if call.workspace is not None:
             index = len(self._buffers)
             self._buffers.append(Buffer(index, "made", call.workspace.nbytes,
-                                        TAGS[tag]._replace(role="workspace", spec=None)))
+                                        tag._replace(role="workspace", spec=None)))
             workspace = Operand(index, call.workspace)
         return Instruction(call.op.name, tuple(found), tuple(map(len, call.positions)), tuple(call.attrs.items()), made,
-                           tuple(call.writes), workspace, TAGS[tag], number)
+                           tuple(call.writes), workspace, tag, number)

@@ -20,7 +20,6 @@ from gradcore.devices.turns import take_turn, use_again
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import value_over
-from gradcore.events import TAGS
 from gradcore.forking import long
 from gradcore.memory.arena import Range, give_up_ranges
 from gradcore.program.arena import Arena, Part, moved, shift
@@ -43,11 +42,11 @@ class Replay:
         self._lock = long()
         self._clone = self.device.kernel("clone")
         self._counts = Counts(trace)
-        written = self.program.written()
+        written = {b: self.program.instructions[k].tag for b, k in self.program.written().items()}
         #: What a run writes to outside its arena, each with the tag of the last write: captured storages, then buffers
         #: of inputs and slots.
-        self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
-        self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in {*trace.storages, *trace.dropped}]
+        self._written = [(trace.storages[b], tag) for b, tag in written.items() if b in trace.storages]
+        self._written_later = [(b, tag) for b, tag in written.items() if b not in {*trace.storages, *trace.dropped}]
         self._most = [most_live(self.program, plan.overwritten(), *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
         #: The call that has raised, if one has in the present run.
@@ -60,9 +59,6 @@ class Replay:
         later = self.program.instructions[self.program.split:] if self._in_two else ()
         self._read_later = {x.buffer for i in later for x in i.operands if isinstance(x, Operand)}
         self._read_later |= {x.buffer for x in self.program.gradients if x is not None}
-
-    def _tag(self, k: int) -> int:
-        return TAGS.index(self.program.instructions[k].tag)
 
     # -- binding -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.events import DROP, KEEP, LAUNCH, TAGS
+from gradcore.events import DROP, KEEP, LAUNCH
 from gradcore.nn.module import Module
 from gradcore.program.arguments import Output, places
 from gradcore.program.files import Shipment, write_program
@@ -41,7 +41,7 @@ def _values(storage: Storage) -> Any:
 
 def shown_spec(storage: Storage) -> TensorSpec:
     """The spec of a whole storage: that of its tag if it fits, otherwise bytes."""
-    spec = TAGS[storage.block.tag].spec
+    spec = storage.block.tag.spec
     if spec is not None and spec.contiguous and not spec.offset and spec.nbytes == storage.nbytes:
         return spec
     return TensorSpec.of((storage.nbytes,), "uint8")
@@ -156,7 +156,7 @@ def tensor_names(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], d
                     known[id(value.storage)] = f"{leaf_names[p.edge[0]]}.{key}"
     for b, storage in trace.storages.items():
         if b not in names:
-            tag = TAGS[storage.block.tag]
+            tag = storage.block.tag
             fallback = tag.op if tag.op == "generator" else tag.role.replace(" ", "_")
             names[b] = _free(known.get(id(storage), fallback), taken)
     return names, leaf_names

@@ -13,7 +13,7 @@ from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, LAUNCH, TAGS, VIEW
+from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
@@ -88,7 +88,7 @@ class Tracing:
         roots = [k for k, t in enumerate(outputs) if t.edge is not None and not self._is_older(t)]
         ran = [r for r in self._recorders if r.log.launches]
         if len(ran) == 1 and ran[0].ran_backward():
-            swept = {r[3] for r in ran[0].log if r[0] in (LAUNCH, VIEW) and TAGS[r[2]].phase == "backward"}
+            swept = {r[3] for r in ran[0].log if r[0] in (LAUNCH, VIEW) and r[2].phase == "backward"}
             roots = [k for k in roots if is_held(outputs[k], swept)]
         if not roots or len(ran) != 1:
             return

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gradcore.events import ALLOC, FREE, RETAG, TAGS, Network, Raw, Site
+from gradcore.events import ALLOC, FREE, RETAG, Network, Raw, Site, Tag
 from gradcore.report.growth import kind_of
 
 
@@ -18,7 +18,7 @@ class End(NamedTuple):
 
     requested: int
     serial: int
-    owned: Mapping[int, int] | None
+    owned: Mapping[Tag, int] | None
 
 
 #: With the role, if it is not one of results: a parameter's gradient is another thing than what its line leaves otherwise.
@@ -36,7 +36,7 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
     if len(sums) < 3:
         return None
     serials = [end.serial for end in ends]
-    tags: dict[int, int] = {}
+    tags: dict[int, Tag] = {}
     for record in log:
         if record[0] in (ALLOC, RETAG):
             tags[record[1]] = record[7 if record[0] == ALLOC else 2]
@@ -54,12 +54,11 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
     return found
 
 
-def _line(tag: int) -> _Line:
-    owner = TAGS[tag]
-    return owner.op, owner.layer, owner.network, owner.site, kind_of(owner.role)
+def _line(tag: Tag) -> _Line:
+    return tag.op, tag.layer, tag.network, tag.site, kind_of(tag.role)
 
 
-def _by_line(owned: Mapping[int, int]) -> dict[_Line, int]:
+def _by_line(owned: Mapping[Tag, int]) -> dict[_Line, int]:
     sums: dict[_Line, int] = {}
     for tag, nbytes in owned.items():
         line = _line(tag)

@@ -16,6 +16,7 @@ import gradcore
 from gradcore import nn
 from gradcore.devices import gpu
 from gradcore.errors import CaptureError, DeviceFault
+from gradcore.events import UNTAGGED
 from tests.conftest import raises
 from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits
@@ -25,7 +26,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
 
 REFUSED = {
-    "an allocation from the pool": (lambda bed: bed.device.allocate(512, 0), "512 bytes were allocated during a capture"),
+    "an allocation from the pool": (lambda bed: bed.device.allocate(512, UNTAGGED),
+                                    "512 bytes were allocated during a capture"),
     "an allocation of CuPy's": (lambda bed: cupy.ndarray((100,), np.float32), "400 bytes were allocated during a capture"),
     "a read on the host": (lambda bed: bed.card.streamSynchronize(bed.card.current), "cudaError 900"),
     "a wait for the device": (lambda bed: bed.card.deviceSynchronize(), "cudaError 900")}
@@ -57,7 +59,7 @@ def test_what_cannot_be_captured_is_called_one_by_one_and_says_why(bed, what):
 def test_a_capture_that_fails_raises_a_capture_error_and_leaves_things_as_they_were(bed):
     graphs, names = bed.device.graphs, []
     with pytest.raises(CaptureError, match="1,024 bytes were allocated during a capture"):
-        graphs.capture(lambda: bed.device.allocate(1024, 0))
+        graphs.capture(lambda: bed.device.allocate(1024, UNTAGGED))
     with pytest.raises(KeyboardInterrupt):
         graphs.capture(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     for name in ("streamEndCapture", "graphInstantiate", "streamBeginCapture"):
@@ -97,7 +99,7 @@ def test_a_stream_that_stays_in_a_capture_is_given_up(bed, monkeypatch):
 
 def test_other_threads_allocate_while_one_captures(bed):
     found = []
-    thread = threading.Thread(target=lambda: found.append(bed.device.allocate(512, 0).nbytes))
+    thread = threading.Thread(target=lambda: found.append(bed.device.allocate(512, UNTAGGED).nbytes))
 
     def run():
         thread.start()
@@ -158,7 +160,7 @@ def test_the_collector_is_off_during_a_capture(bed):
 
 
 def test_a_layer_that_is_compiled_names_where_it_cannot_be_captured(bed):
-    plant(bed, "tanh", lambda: bed.device.allocate(64, 0))
+    plant(bed, "tanh", lambda: bed.device.allocate(64, UNTAGGED))
     model = nn.Sequential(nn.Tanh(), nn.Tanh())
     f = gradcore.compile(model)
     for k in range(3):

@@ -10,7 +10,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore import cuda
 from gradcore.devices import gpu_mailbox, precision
-from gradcore.events import TAGS
+from gradcore.events import UNTAGGED
 from tests.conftest import raises
 from tests.host.captured_steps import Training, data, full, on, plant
 from tests.host.graph_bed import bits
@@ -141,7 +141,7 @@ def test_a_caller_differentiates(bed):
 
 @pytest.mark.parametrize(("op", "begun"), [("tanh", 1), ("tanh_grad", 2)])
 def test_a_caller_differentiates_what_cannot_be_captured(bed, op, begun):
-    plant(bed, op, lambda: bed.device.allocate(64, 0))
+    plant(bed, op, lambda: bed.device.allocate(64, UNTAGGED))
     w, v = (gradcore.ones(4, requires_grad=True, **on) for _ in range(2))
     f = gradcore.compile(lambda x: (x * w).tanh())
     for k in range(4):
@@ -290,8 +290,8 @@ def test_the_programs_own_memory_is_in_the_account(bed):
     f = gradcore.compile(lambda x: x * 2)
     x = full(1)
     f(x), f(x)
-    own = [b for b in bed.device.ledger.live.values() if TAGS[b.tag].op == "program"]
-    assert [(b.requested, TAGS[b.tag].role) for b in own] == [(512 + 2 * gpu_mailbox.TURN, "input")]
+    own = [b for b in bed.device.ledger.live.values() if b.tag.op == "program"]
+    assert [(b.requested, b.tag.role) for b in own] == [(512 + 2 * gpu_mailbox.TURN, "input")]
     reserved = bed.device.ledger.reserved
     for _ in range(5):
         f(x)
@@ -302,7 +302,7 @@ def test_the_programs_own_memory_is_in_the_account(bed):
 
 def test_out_of_memory_for_the_programs_own_memory_leaves_things_usable(bed, monkeypatch):
     def full_up(nbytes, tag):
-        raise gradcore.OutOfMemory(f"out of memory: planted for {TAGS[tag].role} of {TAGS[tag].op}")
+        raise gradcore.OutOfMemory(f"out of memory: planted for {tag.role} of {tag.op}")
 
     f = gradcore.compile(lambda x: x * 2)
     f(full(1))

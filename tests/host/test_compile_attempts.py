@@ -15,7 +15,7 @@ import gradcore
 from gradcore import nn
 from gradcore.devices.meta import make_meta
 from gradcore.errors import TraceError
-from gradcore.events import LAUNCH, MARK, TAGS, Raw
+from gradcore.events import LAUNCH, MARK, Raw
 from gradcore.memory.nesting import OfThread
 
 
@@ -90,7 +90,7 @@ def test_a_step_that_another_thread_records_meanwhile_disturbs_no_trace() -> Non
         return x - 3
 
     def launches(log: list[Any]) -> list[str]:
-        return [TAGS[r[2]].op for r in log if r[0] == LAUNCH]
+        return [r[2].op for r in log if r[0] == LAUNCH]
 
     compiled, x = gradcore.compile(run), gradcore.ones(1)
     around = ledger.begin_log()

@@ -21,7 +21,7 @@ import gradcore
 from gradcore import folds, nn
 from gradcore.engine.exports import Shown, settle
 from gradcore.errors import OutOfMemory
-from gradcore.events import HELD_OUTSIDE, TAGS
+from gradcore.events import HELD_OUTSIDE
 from gradcore.report import load_report
 from gradcore.report.exports import to_csv
 from gradcore.report.memory_viz import to_snapshot
@@ -88,13 +88,13 @@ def test_while_a_tensor_lives_the_bytes_keep_their_role() -> None:
     assert (found.alone, found.form, found.allocated) == (False, "numpy()", 4096)
     assert "held by its tensor, and shared by numpy()" in str(s.report)
     second = np.from_dlpack(w.detach())
-    tag = TAGS[w.storage.block.tag]
+    tag = w.storage.block.tag
     assert tag.export is not None and (tag.export.form, tag.role) == ("__dlpack__", "parameter")
     del second
-    tag = TAGS[w.storage.block.tag]
+    tag = w.storage.block.tag
     assert tag.export is not None and tag.export.form == "numpy()", "the older one is there still"
     del first
-    assert TAGS[w.storage.block.tag].export is None
+    assert w.storage.block.tag.export is None
     del loss
 
 
@@ -244,7 +244,7 @@ def test_any_order_of_tensors_views_and_arrays(seed: int) -> None:
             settle()
             shown, there = {of for of, _ in arrays}, {of for of, _ in tensors}
             live = gradcore.device("cpu").ledger.live
-            tags = {of: TAGS[live[serial].tag] for of, serial in serials.items() if serial in live}
+            tags = {of: live[serial].tag for of, serial in serials.items() if serial in live}
             assert set(tags) == shown | there
             assert {of for of, tag in tags.items() if tag.export is not None} == shown
             assert {of for of, tag in tags.items() if tag.role == HELD_OUTSIDE} == shown - there

@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import TAGS, Tag
+from gradcore.events import Tag
 from gradcore.func import functional_call
 from tests.conftest import raises
 from tests.meta.test_interrupts import at_every_moment
@@ -103,7 +103,7 @@ def test_a_call_inside_a_compiled_step_is_replayed() -> None:
 
 
 def tag_of(x: Any) -> Tag:
-    return TAGS[x.storage.block.tag]
+    return x.storage.block.tag
 
 
 def test_layers_keep_their_parameters_names_while_others_stand_in() -> None:

@@ -23,7 +23,7 @@ from gradcore.devices.gpu_gemm import Cublas, CublasLt
 from gradcore.devices.gpu_problems import Matrix, Problem
 from gradcore.devices.host import HOST_KERNELS, make_host
 from gradcore.errors import OutOfMemory
-from gradcore.events import TAGS
+from gradcore.events import UNTAGGED
 from gradcore.report.step import DriverFigures, LibraryBytes, load_report
 from gradcore.report.text import render
 from tests.host import fake_cublas
@@ -106,7 +106,7 @@ def test_a_workspace_lies_in_the_library_pool_beside_the_log(fake):
     assert [r for r in step.log if "Alloc" in type(r).__name__] == []
     assert device.ledger.allocated == 0
     block, = device.bridge.ledger.live.values()
-    tag = TAGS[block.tag]
+    tag = block.tag
     assert (block.requested, tag.role, tag.phase, str(tag.site.file)) == (32 << 20, "workspace", "library", "<cuBLASLt>")
     assert device.driver_figures().library == device.bridge.ledger.reserved >= 32 << 20
     library.workspaces.release()
@@ -129,7 +129,7 @@ def test_each_stream_has_a_workspace_of_its_own_and_they_are_not_ordered(fake):
 
 def test_a_workspace_is_made_of_what_the_pool_caches_where_the_card_is_full(fake):
     device = gpu.CudaDevice(0, cuda=Runtime(room=100 << 20))
-    storage = device.allocate(80 << 20, 0)
+    storage = device.allocate(80 << 20, UNTAGGED)
     library = gpu_gemm.make_library(0)
     with pytest.raises(OutOfMemory, match="out of memory"):
         library.workspaces.of(7)

@@ -16,7 +16,6 @@ from gradcore import nn
 from gradcore._holders import holders_of
 from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
-from gradcore.events import TAGS
 from gradcore.memory import stack
 from gradcore.memory.stack import unnamed
 
@@ -263,7 +262,7 @@ def test_hooks_of_a_leaf_are_not_its_graph() -> None:
 def test_the_device_itself_holds_the_state_of_its_generator() -> None:
     device = make_meta()
     FOUND["x"] = gradcore.randn(3, device=device)
-    (serial,) = (b.serial for b in device.ledger.live.values() if TAGS[b.tag].op == "generator")
+    (serial,) = (b.serial for b in device.ledger.live.values() if b.tag.op == "generator")
     assert holders_of(device.ledger, [serial]) == {serial: "device.generator._held in gradcore"}
 
 

@@ -15,6 +15,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import OutOfMemory
+from gradcore.events import UNTAGGED, Tag
 from gradcore.report.step import load_report
 from tests.conftest import raises
 
@@ -202,7 +203,7 @@ class Failing:
         self._left = number
         self.release = device.memory.release
 
-    def allocate(self, nbytes: int, stream: Any, tag: int = 0, node: int = 0) -> Any:
+    def allocate(self, nbytes: int, stream: Any, tag: Tag = UNTAGGED, node: int = 0) -> Any:
         self._left -= 1
         if self._left == 0:
             raise OutOfMemory("out of memory: planted", asked=nbytes)
@@ -309,6 +310,7 @@ def test_the_environment_limits_a_process_in_which_a_smaller_batch_trains(tmp_pa
 
 FORKED = """
 import multiprocessing
+from gradcore.events import Tag, UNTAGGED
 import gradcore
 
 def weights(model):

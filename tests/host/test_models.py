@@ -12,7 +12,7 @@ import gradcore
 from gradcore import _random, data, models, nn, optim
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
-from gradcore.events import MARK, TAGS, UPLOAD
+from gradcore.events import MARK, UPLOAD
 from gradcore.models import registry
 from gradcore.models.mlp import MLP
 from tests.conftest import raises
@@ -45,7 +45,7 @@ def test_the_models_own_lines_are_named() -> None:
     w = models.load("mlp", 4)
     x, _ = w.example(4)
     y = w.module(gradcore.tensor(x))
-    tag = TAGS[y.storage.block.tag]
+    tag = y.storage.block.tag
     assert tag.site.file.endswith("models/mlp.py") and tag.layer == "layers.2"
 
 
@@ -75,7 +75,7 @@ def test_meta_writes_the_log_that_the_cpu_writes(make: Any) -> None:
         device.ledger.log = log = []
         _train(device, make)
         device.ledger.log = None
-        assert {TAGS[b.tag].op for b in device.ledger.live.values()} == {"generator"}
+        assert {b.tag.op for b in device.ledger.live.values()} == {"generator"}
         logs.append(normalized(r for r in log if r[0] not in (MARK, UPLOAD)))
     assert len(logs[0]) > 300 and logs[0] == logs[1]
 

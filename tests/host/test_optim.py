@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
-from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, typed
+from gradcore.events import ALLOC, LAUNCH, MARK, typed
 from tests.conftest import raises
 
 
@@ -149,7 +149,7 @@ def test_state_belongs_to_the_layer_of_its_parameter() -> None:
     adam.step()
     for name, p in m.named_parameters():
         for key in ("exp_avg", "exp_avg_sq"):
-            t = TAGS[adam.state[p][key].storage.block.tag]
+            t = adam.state[p][key].storage.block.tag
             assert (t.role, t.layer, t.phase) == ("optimizer state", name.partition(".")[0], "optimizer")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
-from gradcore.events import TAGS, Read
+from gradcore.events import Read
 from tests.conftest import raises
 from tests.host.test_optim import give_gradients, oracle
 
@@ -106,7 +106,7 @@ def test_state_belongs_to_the_layer_of_its_parameter() -> None:
         for name, p in model.named_parameters():
             for of in (optimizer, again):
                 for key, value in of.state.get(p, {}).items():
-                    tag = TAGS[value.storage.block.tag]
+                    tag = value.storage.block.tag
                     assert (tag.role, tag.layer, tag.phase) == ("optimizer state", name.partition(".")[0], "optimizer"), key
     state = both[0].state[model[0].weight]
     assert {k: (tuple(v.shape), v.storage.nbytes) for k, v in state.items()} == {

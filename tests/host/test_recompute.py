@@ -5,7 +5,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import Keep, Launch
+from gradcore.events import UNTAGGED, Keep, Launch
 from gradcore.nn import functional
 from gradcore.ops import activation
 from gradcore.ops.op import op
@@ -224,7 +224,7 @@ def test_nothing_is_left_when_making_it_again_fails():
     class Failing:
         release = device.memory.release
 
-        def allocate(self, nbytes, stream, tag=0, node=0):
+        def allocate(self, nbytes, stream, tag=UNTAGGED, node=0):
             calls.append(tag)
             if len(calls) == 5:
                 raise gradcore.errors.OutOfMemory("out of memory: planted", asked=nbytes)

@@ -16,7 +16,6 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore.devices import gpu_launch, gpu_workspaces
 from gradcore.errors import CaptureError
-from gradcore.events import TAGS
 from gradcore.memory.placement import SMALL_SEGMENT
 from tests.conftest import raises
 from tests.host.graph_bed import Bed, emulator_of
@@ -76,7 +75,7 @@ def test_each_stream_has_a_place_of_its_own(kernels: Any) -> None:
         assert found == [found[0], found[0], found[2], found[2]] * 4 and found[0] != found[2]
         blocks = {b.address: b for b in bed.device.bridge.ledger.live.values()}
         assert {blocks[place].stream.handle for place in (found[0], found[2])} == {0, side.handle}
-        assert all(TAGS[blocks[place].tag].phase == "library" for place in found)
+        assert all(blocks[place].tag.phase == "library" for place in found)
         assert {row.name for row in bed.device.bridge.libraries()} >= {"gradcore in sum"}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.events import LAUNCH, TAGS, typed
+from gradcore.events import LAUNCH, typed
 from gradcore.utils import data
 from tests.conftest import raises
 
@@ -127,8 +127,8 @@ def test_batches_are_input_and_allocated_by_the_thread_that_iterates() -> None:
                    data.DataLoader(data.TensorDataset(x), 4, num_workers=2), data.DataLoader(Squares(8), 4, num_workers=2)):
         before = set(ledger.live)
         batch = next(iter(loader))
-        assert {TAGS[b.tag].role for s, b in ledger.live.items() if s not in before} <= {"input", "temporary"}
-        assert TAGS[batch[-1].storage.block.tag].role == "input" and batch[-1].storage is not x.storage
+        assert {b.tag.role for s, b in ledger.live.items() if s not in before} <= {"input", "temporary"}
+        assert batch[-1].storage.block.tag.role == "input" and batch[-1].storage is not x.storage
         del batch
         assert set(ledger.live) == before
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcore.errors import OutOfMemory, SourceExhausted
+from gradcore.events import UNTAGGED, Tag
 from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Stream
 from gradcore.memory.sources import CountingSource, HostSource
 from gradcore.memory.stack import Stack, build
@@ -59,7 +60,7 @@ class Fault:
         self.fail_at = set(fail_at)
         self.count = 0
 
-    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
         self.count += 1
         if self.count in self.fail_at:
             raise OutOfMemory(f"out of memory: injected failure of allocation {self.count}, {nbytes} bytes", asked=nbytes)

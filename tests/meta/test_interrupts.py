@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gradcore.events import MARK, Raw
+from gradcore.events import MARK, UNTAGGED, Raw
 from gradcore.memory.ledger import Ledger
+from gradcore.memory.mending import mend
 from gradcore.memory.nesting import OfThread
-from gradcore.memory.resource import SMALL_BLOCKS, Block, Stream
+from gradcore.memory.resource import SMALL_BLOCKS, Block, Segment, Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import Events, MiB, stack
 from tests.meta.test_ledger import check_books, check_free_lists
@@ -120,7 +121,7 @@ def two_streams() -> tuple[Stack, Events, list[Block]]:
 def test_books_that_are_whole_stay_as_they_are() -> None:
     memory, driver, _live = two_streams()
     before = [(s.free[SMALL_BLOCKS].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
-    memory.pool.mend()
+    mend(memory.pool)
     assert before == [(s.free[SMALL_BLOCKS].ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
     assert driver.calls == [], "nothing is waited for"
     check(memory)
@@ -142,7 +143,7 @@ def test_books_that_are_torn_are_mended_behind_all_work(torn: str) -> None:
         second.waiting[MiB - 1024].clear()
     else:
         pool.reserved += 512
-    pool.mend()
+    mend(pool)
     # On which stream the bytes were used is not known any more.
     assert driver.calls == [("synchronize",)] and second.free[SMALL_BLOCKS].total == 0
     assert pool.reserved == 4 * MiB and memory.ledger.allocated == 2048
@@ -218,3 +219,13 @@ def test_an_arena_that_is_interrupted_as_it_begins_is_given_back(logged: bool) -
     for _ in at_every_moment(run):
         assert [*ledger.live.values()] == [first] and ledger.allocated == 512 and not ledger.arenas
         check(memory)
+
+
+def test_an_adopted_block_leaves_books_that_were_mended() -> None:
+    memory, _driver, live = two_streams()
+    adopted = memory.ledger.adopt(Segment(0, 0, None), Stream(0), UNTAGGED)
+    live[1].home.append(live[1])
+    mend(memory.pool)
+    memory.ledger.release(adopted)
+    assert memory.ledger.allocated == 2048
+    assert adopted not in memory.pool.blocks

@@ -12,7 +12,7 @@ import pytest
 
 from gradcore.devices.host import fill_with_ones
 from gradcore.errors import OutOfMemory, SourceExhausted
-from gradcore.events import Alloc, Free, Reserve, typed
+from gradcore.events import UNTAGGED, Alloc, Free, Reserve, typed
 from gradcore.memory.adaptors import Limit
 from gradcore.memory.pinned import AfterCopies
 from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
@@ -73,11 +73,12 @@ def test_a_block_is_large_enough_and_aligned(case: Case, nbytes: int) -> None:
 
 
 def test_live_blocks_are_disjoint_and_carry_their_tags(case: Case) -> None:
-    blocks = [case.resource.allocate(1000 * k, case.stream, tag=k, node=k + 7) for k in range(1, 20)]
+    tags = {k: UNTAGGED._replace(op=str(k)) for k in range(1, 20)}
+    blocks = [case.resource.allocate(1000 * k, case.stream, tag=tag, node=k + 7) for k, tag in tags.items()]
     assert len({b.serial for b in blocks}) == len(blocks)
     spans = sorted((b.segment.index, b.offset, b.offset + b.size) for b in blocks)
     assert all(a[0] != b[0] or a[2] <= b[1] for a, b in pairwise(spans))
-    assert [(b.tag, b.node) for b in blocks] == [(k, k + 7) for k in range(1, 20)]
+    assert [(b.tag, b.node) for b in blocks] == [(tag, k + 7) for k, tag in tags.items()]
     for b in blocks:
         case.resource.release(b)
 
@@ -227,7 +228,7 @@ def test_threads_never_share_a_byte(slow: bool) -> None:
                     assert owners.pop((block.segment.index, block.offset)) == seed
                     made.ledger.release(block)
                 else:
-                    block = made.ledger.allocate(1 + (k * 7919 * seed) % 300_000, stream, tag=seed)
+                    block = made.ledger.allocate(1 + (k * 7919 * seed) % 300_000, stream, tag=UNTAGGED._replace(op=str(seed)))
                     assert owners.setdefault((block.segment.index, block.offset), seed) == seed
                     mine.append(block)
             for block in mine:

@@ -12,6 +12,7 @@ import pytest
 
 from gradcore.devices.device import Device
 from gradcore.errors import OutOfMemory
+from gradcore.events import UNTAGGED
 from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import Stack, build
@@ -207,7 +208,7 @@ def test_current_streams_belong_to_a_thread_and_nest() -> None:
         with device.use(second):
             assert device.current is second
         assert device.current is first
-        assert device.allocate(100, 0).block.stream is first
+        assert device.allocate(100, UNTAGGED).block.stream is first
     assert device.current is device.stream and seen == [device.stream]
     assert [stream.index for stream in device.streams] == [0, 1, 2]
     assert device.worked == {first, second}
@@ -217,7 +218,7 @@ def test_the_current_stream_joins_those_that_ops_ran_on() -> None:
     device, card = made()
     worker, idle = device.make_stream(), device.make_stream()
     with device.use(worker):
-        block = device.allocate(100, 0).block
+        block = device.allocate(100, UNTAGGED).block
         card.launch(worker.handle, block, None, 7)
     device.join()
     card.launch(0, block, 7, 8)
