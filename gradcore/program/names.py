@@ -60,6 +60,7 @@ def names_of(code: CodeType) -> Names:
     read |= asked
     # A user's that catches the error goes on without the attribute.
     catches = bool({"AttributeError", "Exception"} & {*code.co_names}) and not is_inside(code)
+    matches = False
     for i in dis.get_instructions(code):
         if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
             called.add(str(i.argval))
@@ -67,12 +68,13 @@ def names_of(code: CodeType) -> Names:
             read.add(str(i.argval))
         elif i.opname == "MATCH_CLASS":
             # `case Config(1, scale=2)` names attributes by a constant, and by the tuple __match_args__ of the class.
+            matches = True
             read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
                                                and all(isinstance(name, str) for name in x)])
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
                  not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names),
                  not is_inside(code) and not _UPWARD.isdisjoint(code.co_names),
-                 "param_groups" in read and ("param_groups" in asked or reads_options(code)))
+                 "param_groups" in read and ("param_groups" in asked or matches or reads_options(code)))
 
 
 def _asks_by_name(code: CodeType) -> bool:

@@ -169,7 +169,7 @@ class Tracing:
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
         rates = self._watcher.names().options
         clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
-        found += [OptimizerGuard(o, rates or self._watcher.is_extended(o) or (i not in updated and not clears[i]), clears[i])
+        found += [OptimizerGuard(o, rates or self._watcher.tells_options(o) or (i not in updated and not clears[i]), clears[i])
                   for i, o in seen.items()]
         for guard in found:
             if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None:

@@ -44,6 +44,8 @@ from gradcore.program.values import is_plain
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
+#: What tells a caller all options of an optimizer, of which nothing but the library's own code names some.
+_TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
 _EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
 
@@ -298,6 +300,10 @@ class Watcher:
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""
         return any(not is_inside(code) for code in self.methods.get(id(owner), (owner, set()))[1])
+
+    def tells_options(self, optimizer: Optimizer) -> bool:
+        """Did the optimizer run a method that tells its options, or one from outside the library, which may?"""
+        return self.is_extended(optimizer) or not _TELL.isdisjoint(self.methods.get(id(optimizer), (optimizer, set()))[1])
 
     def names(self) -> Names:
         """All attributes that the functions name."""

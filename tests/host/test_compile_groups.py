@@ -33,7 +33,10 @@ READS = ("ps = [p * g['lr'] for g in opt.param_groups for p in g['params']]",
          "ps = [next(g for g in opt.param_groups)['params'][0] * next(g for g in opt.param_groups)['lr']]",
          "ps = [p * getattr(opt, 'param_' + 'groups')[0]['lr'] for p in getattr(opt, 'param_groups')[0]['params']]",
          "ps = [opt.param_groups[0]['params'][0] * opt.param_groups[0]['lr']]",
-         "ps = [opt.param_groups[:1][0]['params'][0] * opt.param_groups[:1][0]['lr']]")
+         "ps = [opt.param_groups[:1][0]['params'][0] * opt.param_groups[:1][0]['lr']]",
+         "match opt:\n        case SGD(param_groups=[{'params': ps, 'lr': lr}]):\n            ps = [ps[0] * lr]",
+         "ps = [opt.param_groups[0]['params'][0] * opt.state_dict()['param_groups'][0]['lr']]",
+         "ps = [model.weight * float(f'{opt}'.split('lr: ')[1].split()[0])]")
 
 
 def run(text: str, compiles: bool) -> tuple[list[Any], list[str]]:
@@ -41,7 +44,8 @@ def run(text: str, compiles: bool) -> tuple[list[Any], list[str]]:
     gradcore.manual_seed(0)
     model = nn.Linear(3, 2)
     opt = gradcore.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
-    scope: dict[str, Any] = {"nn": nn, "model": model, "opt": opt, "self": SimpleNamespace(opt=opt), "key": "lr"}
+    scope: dict[str, Any] = {"nn": nn, "model": model, "opt": opt, "self": SimpleNamespace(opt=opt), "key": "lr",
+                             "SGD": gradcore.optim.SGD}
     exec(f"def step(x):\n    opt.zero_grad()\n    model(x).square().sum().backward()\n    {text}\n"
          "    total = sum(p.detach().sum() for p in ps)\n    opt.step()\n    return total", scope)
     step, found = gradcore.compile(scope["step"], max_programs=20) if compiles else scope["step"], []
