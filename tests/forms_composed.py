@@ -63,6 +63,7 @@ form("rsub:number", lambda t, x: t.rsub(x, 2), _f)
 for _p in (2, 1.0, 3.0, math.inf):
     form(f"renorm:{_p}", lambda t, x, p=_p: [t.renorm(x, p, 0, 1.5), x.renorm(p, -1, 2.0)], floats(3, 2, 4))
 form("renorm:none is larger", lambda t, x: t.renorm(input=x, p=2, dim=1, maxnorm=100), floats(3, 2))
+form("renorm:no limit", lambda t, x: t.renorm(x, 2, 0, math.inf), floats(3, 2), smooth=False)
 form("Tensor.renorm_", lambda t, x: (x * 2).renorm_(2, 1, 0.5), floats(3, 2))
 
 # -- numbers and predicates ------------------------------------------------------------------------------------------------

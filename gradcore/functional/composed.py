@@ -118,13 +118,15 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     spec = input.spec
     if not spec.floating:
         raise SpecError(f"renorm: expected a tensor of a floating dtype, but got {spec.dtype.name}")
-    if p <= 0 or maxnorm < 0 or spec.ndim < 2:
+    if not (p > 0 and maxnorm >= 0 and spec.ndim > 1):
         raise SpecError("renorm: expected a positive p, a maxnorm that is not negative, and at least 2 dimensions, but got "
                         f"{p}, {maxnorm} and {spec.ndim}")
     kept = dim_of(dim, input)
     size = statistics.vector_norm(input, p=float(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
-    # The same number as PyTorch's against a division by 0.
-    return input * elementwise.where(elementwise.gt(size, float(maxnorm)), float(maxnorm) / (size + 1e-7), 1.0)
+    large = elementwise.gt(size, float(maxnorm))
+    # The same number as PyTorch's against a division by 0. Where nothing is scaled, the slope of the quotient may be infinite.
+    factor = float(maxnorm) / (elementwise.where(large, size, 1.0) + 1e-7)
+    return input * elementwise.where(large, factor, 1.0)
 
 
 # -- in place --------------------------------------------------------------------------------------------------------------

@@ -178,6 +178,7 @@ CASES: dict[str, Case] = {
     "median": (lambda t: f(t, 0, 2).median(0), SpecError, ("reduction dim 0", "non-zero size")),
     "var of ints": (lambda t: i(t, 1, 2).var(), SpecError, ("var", "int64")),
     "cumsum dim": (lambda t: f(t, 2).cumsum(1), DimError, ("[-1, 0]", "but got 1")),
+    "renorm": (lambda t: f(t, 2, 2).renorm(2, 0, float("nan")), SpecError, ("maxnorm that is not negative", "nan")),
     "norm of ints": (lambda t: i(t, 1).norm(), SpecError, ("norm", "int64")),
     "outer": (lambda t: t.outer(f(t, 2), f(t, 2, 2)), SpecError, ("1-D", "[2] and [2, 2]")),
     "addmm": (lambda t: t.addmm(f(t, 3), f(t, 2, 2), f(t, 2, 2)), SpecError, ("expanded size", "[2, 2]", "[3]")),

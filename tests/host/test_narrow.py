@@ -119,6 +119,12 @@ def test_results_and_gradients_are_near_torchs(name: str, torch: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=0.02, atol=0.02 * max(np.abs(b).max(), 1))
 
 
+def test_renorm_of_a_slice_of_zeros_has_a_gradient_in_float16() -> None:
+    x = gradcore.tensor([[0.0, 0.0], [3.0, 4.0], [0.5, 0.25]], dtype=gradcore.float16, requires_grad=True)
+    x.renorm(1, 0, 2.0).backward(gradcore.ones_like(x))
+    assert x.grad is not None and x.grad[0].tolist() == x.grad[2].tolist() == [1, 1] and x.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["attention", "layer_norm", "batch_norm"])
 @pytest.mark.parametrize("dtype", [bfloat16, gradcore.float16], ids=["bfloat16", "float16"])
 def test_gradients_are_as_accurate_as_their_dtype(name: str, dtype: Any) -> None:
