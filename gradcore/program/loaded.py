@@ -147,6 +147,10 @@ class LoadedProgram:
                     (first.spec is x.spec and there.spec is t.spec) or _lie_alike(first.spec, there.spec, x.spec, t.spec)):
                 raise SpecError(f"input {k} must share the memory of an earlier input, as in the traced run: lie as far from "
                                 "it, and have the same strides")
+            if x.buffer in self._written and any(t.storage is u.storage and x.buffer != y.buffer
+                                                 for y, u in zip(wanted, tensors, strict=True)):
+                raise SpecError(f"the program writes to input {k}, which must not share the memory of another input, as in the "
+                                "traced run")
         tensors = self._brought(tensors)
         self._check_gradients()
         return self._replay.run(tensors)

@@ -43,6 +43,16 @@ def test_inputs_in_one_memory_lie_as_far_from_each_other_as_in_the_traced_run(tm
             loaded(first, second)
 
 
+def test_an_input_that_is_written_to_shares_no_memory_if_it_did_not(tmp_path: Path) -> None:
+    loaded = gradcore.load_program(saved(lambda x, y: x.add_(1) * y, tmp_path, gradcore.ones(4), gradcore.ones(4)))
+    base = gradcore.arange(8.0)
+    assert loaded(base[:4], base[4:].clone()).tolist() == [4.0, 10.0, 18.0, 28.0]
+    for second in (base[2:6], base[:4]):
+        with raises(SpecError, "the program writes to input 0, which must not share the memory of another input"):
+            loaded(base[:4], second)
+    assert base.tolist() == [1, 2, 3, 4, 4, 5, 6, 7]
+
+
 def test_one_tensor_given_twice_may_have_another_layout(tmp_path: Path) -> None:
     x = gradcore.ones(2, 2)
     loaded = gradcore.load_program(saved(lambda x, y: (x * 2 + y).clone(), tmp_path, x, x))
