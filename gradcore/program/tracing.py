@@ -141,10 +141,10 @@ class Tracing:
         self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
-        if "state" in self._watcher.names().read:
-            trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
-                                for at, _, _ in trace.updates for o in [at()] for name in o._numbers
-                                if name in self._watcher.constants()][:1]
+        by_name = "state" in self._watcher.names().read
+        trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
+                            for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
+                            for name in o._numbers if name in self._watcher.constants()][:1]
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
         self.guards = self._all_guards(trace, ran[0])
@@ -169,8 +169,8 @@ class Tracing:
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
         rates = self._watcher.names().options
         clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
-        found += [OptimizerGuard(o, rates or self._watcher.tells_options(o) or (i not in updated and not clears[i]), clears[i])
-                  for i, o in seen.items()]
+        found += [OptimizerGuard(o, rates or self._watcher.tells(o) or self._watcher.is_extended(o)
+                                 or (i not in updated and not clears[i]), clears[i]) for i, o in seen.items()]
         for guard in found:
             if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None:
                 # The mode in which the run began.

@@ -44,7 +44,7 @@ from gradcore.program.values import is_plain
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
-#: What tells a caller all options of an optimizer, of which nothing but the library's own code names some.
+#: What tells a caller the options of an optimizer, which only the library's own code names then.
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
 _EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
@@ -301,9 +301,9 @@ class Watcher:
         """Did the object run methods that are defined outside the library?"""
         return any(not is_inside(code) for code in self.methods.get(id(owner), (owner, set()))[1])
 
-    def tells_options(self, optimizer: Optimizer) -> bool:
-        """Did the optimizer run a method that tells its options, or one from outside the library, which may?"""
-        return self.is_extended(optimizer) or not _TELL.isdisjoint(self.methods.get(id(optimizer), (optimizer, set()))[1])
+    def tells(self, optimizer: Optimizer) -> bool:
+        """Did the optimizer run a method that tells its options, and what is in its state?"""
+        return not _TELL.isdisjoint(self.methods.get(id(optimizer), (optimizer, set()))[1])
 
     def names(self) -> Names:
         """All attributes that the functions name."""

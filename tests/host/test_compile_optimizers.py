@@ -100,11 +100,13 @@ def test_two_optimizers_of_the_same_parameters_count_apart(kinds: tuple[str, str
     assert eager == compiled and {6} in [set(counts) for counts in eager[1]]
 
 
-def test_counts_that_the_function_reads_are_not_frozen() -> None:
+@pytest.mark.parametrize("count", [lambda o, p: o.state[p]["step"],
+                                   lambda o, p: o.state_dict()["state"][0]["step"]], ids=["state", "state_dict"])
+def test_counts_that_the_function_reads_are_not_frozen(count: Any) -> None:
     def train(wrap: Wrap) -> Any:
         model = nn.Linear(4, 3)
         optimizer = optim.Adam(model.parameters(), lr=0.1)
-        step = wrap(step_of(model, optimizer, read=lambda loss: loss * optimizer.state[model.weight]["step"]))
+        step = wrap(step_of(model, optimizer, read=lambda loss: loss * count(optimizer, model.weight)))
         losses = [step(gradcore.ones(*X)).item() for _ in range(6)]
         return losses if wrap is not gradcore.compile else (losses, step.traces[-1])
 
