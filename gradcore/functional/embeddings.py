@@ -100,6 +100,8 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     if (input.spec.ndim, offsets is None) not in ((1, False), (2, True)):
         raise ValueError(f"embedding_bag: expected a 2D input, or a 1D input with offsets, but got {input.spec.ndim}D with "
                          f"{'no ' if offsets is None else ''}offsets")
+    if offsets is not None and (offsets.spec.ndim != 1 or offsets.spec.dtype.kind not in "iu"):
+        raise ValueError(f"embedding_bag: offsets has to be a 1D tensor of integers, but got {offsets.spec}")
     if sparse:
         raise refusal("embedding_bag", "sparse")
     if mode == "max":
