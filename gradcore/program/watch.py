@@ -322,6 +322,9 @@ class Watcher:
         found += [f"{type(owner).__name__}.step() changes the learning rate: call it after the function"
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
+        found += [f"it asks {type(owner).__name__} for its state_dict(), which changes with the rate: call that outside"
+                  for owner, codes in self.methods.values()
+                  if isinstance(owner, LRScheduler) and any(c.co_name == "state_dict" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
         return found or [*(guard.refusal() for guard in self.began.values()
                            if not guard.holds() and (numbers or not (isinstance(guard, Never) and guard.numbers))),

@@ -114,6 +114,22 @@ def test_counts_that_the_function_reads_are_not_frozen(count: Any) -> None:
     assert eager == compiled and "it reads 'step' in the state of the optimizer Adam, which each run changes" in reason
 
 
+def test_counts_of_a_schedule_that_the_function_reads_are_not_frozen() -> None:
+    def train(wrap: Wrap) -> Any:
+        model = nn.Linear(4, 3)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        schedule = optim.lr_scheduler.StepLR(optimizer, 3)
+        step = wrap(step_of(model, optimizer, read=lambda loss: loss * schedule.state_dict()["last_epoch"]))
+        losses = []
+        for _ in range(6):
+            losses.append(step(gradcore.ones(*X)).item())
+            schedule.step()
+        return losses if wrap is not gradcore.compile else (losses, step.traces[-1])
+
+    eager, (compiled, reason) = both(train)
+    assert eager == compiled and "it asks StepLR for its state_dict(), which changes with the rate" in reason
+
+
 def test_an_optimizer_that_is_made_inside() -> None:
     def train(wrap: Wrap) -> Any:
         def solve(x: Any) -> Any:
