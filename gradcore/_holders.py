@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gradcore._references import LEADING, How, Name, parts, referrers, variables
+from gradcore._references import LEADING, How, Name, own_dict, parts, referrers, variables
 from gradcore.devices.device import Device
 from gradcore.engine.below import reachable
 from gradcore.engine.node import Node
@@ -24,9 +24,10 @@ from gradcore.engine.value import Value
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.stack import install_namer
 
-#: The most references that lead from a name to a tensor, and the most objects that are followed at a time: each costs a look at
-#: every reference in the program.
-_DEPTH, _WIDTH = 14, 48
+#: The most references that lead from a name to a tensor, those from calls and from their tracebacks aside; the most objects
+#: that are followed at a time; and the most times, each of which costs a look at every reference in the program.
+_DEPTH, _WIDTH, _LOOKS = 14, 48, 80
+_CALLS = (types.FrameType, types.TracebackType)
 #: Collections of a module, whose names are left out: ``net.0.weight``.
 _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 #: What is not worth a word of what makes up a cycle.
@@ -137,15 +138,17 @@ class _Search:
         #: By id of a holder: what it holds, as (id, how).
         self.below: dict[int, list[tuple[int, How]]] = {}
         self.seen: dict[int, Any] = {id(o): o for o in targets}
+        #: By id of what was seen: how many references lead from there to a target.
+        self.far = dict.fromkeys(self.seen, 0)
         self.variables = {**given, **dict(variables())}
         self.names |= {number: name for number, o in self.seen.items() if (name := self.root(o))}
         try:
             following = list(self.seen)
-            for _ in range(_DEPTH):
-                following = [number for number in following if number not in self.names][:_WIDTH]
+            for _ in range(_LOOKS):
+                following = [number for number in following if number not in self.names and self.far[number] < _DEPTH]
                 if not following:
                     break
-                following = self.step(tuple(map(self.seen.get, following)))
+                following = following[_WIDTH:] + self.step(tuple(map(self.seen.get, following[:_WIDTH])))
             self.name_rest()
         finally:
             # Two searches at a time may have seen each other.
@@ -170,6 +173,7 @@ class _Search:
                     self.name(child, _joined(name, how))
                 elif id(holder) not in self.seen:
                     self.seen[id(holder)] = holder
+                    self.far[id(holder)] = self.far[child] + (type(holder) not in _CALLS)
                     following.append(id(holder))
         return following
 
@@ -182,9 +186,10 @@ class _Search:
 
     def name(self, child: int, name: Name) -> None:
         """``child`` has a name, and what it holds gets one from that."""
-        waiting = [(child, name)]
+        waiting = deque([(child, name)])
         while waiting:
-            child, name = waiting.pop()
+            # The nearest first: a frame has a variable by itself, and in the dict of its locals() too.
+            child, name = waiting.popleft()
             if child not in self.names:
                 self.names[child] = name
                 waiting += [(below, _joined(name, how)) for below, how in self.below.get(child, ())]
@@ -196,7 +201,7 @@ class _Search:
                 self.names[number] = Name("", f"a reference cycle of {cycle}, which only gc.collect() frees", "")
         for number in self.below:
             if type(self.seen.get(number)) is types.FrameType:
-                self.name(number, Name("", "a traceback", ""))
+                self.name(number, Name("a traceback", "", ""))
 
     def cycle(self, target: int) -> str:
         """The type of what leads to an object, if that is garbage: if, as the collector counts, all references to any of it are
@@ -213,12 +218,16 @@ class _Search:
                 if holder not in above:
                     above[holder] = self.seen[holder]
                     waiting.append(holder)
+        # That of an object may not have been there before the search read it.
+        above |= {id(own): own for own in map(own_dict, list(above.values())) if own is not None}
         within = Counter(id(x) for o in (*above.values(), above, self.seen, self.targets) for x in gc.get_referents(o))
         # Each is held by the iteration, too.
         if len(above) == 1 or any(n - 1 > within[o] for o, n in zip(above, map(sys.getrefcount, above.values()), strict=True)):
             return ""
-        kinds = [type(o).__name__ for o in above.values() if type(o) not in _PLUMBING]
-        return kinds[1] if len(kinds) > 1 else "containers"
+        kinds = [type(o) for o in above.values() if type(o) not in _PLUMBING]
+        # What has raised it says more than what was called on the way.
+        return next((kind.__name__ for kind in kinds if issubclass(kind, BaseException)),
+                    kinds[1].__name__ if len(kinds) > 1 else "containers")
 
 
 def _joined(name: Name, how: How) -> Name:

@@ -36,7 +36,7 @@ class Name(NamedTuple):
     where: str
 
     def __str__(self) -> str:
-        return f"{self.what}{self.path} in {self.where}" if self.where else self.path
+        return f"{self.what}{self.path} in {self.where}" if self.where else self.path or self.what
 
 
 #: How a holder refers to something: what this adds to the holder's name, or what is said of it; for a local variable, its name.
@@ -108,6 +108,11 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
                 continue
 
 
+def own_dict(holder: Any) -> dict[str, Any] | None:
+    """The ``__dict__`` of an object, if it has one that is a plain dict."""
+    return next((own for how, own in _attributes(holder) if how == ".__dict__" and type(own) is dict), None)
+
+
 def variables() -> Iterator[tuple[int, tuple[str, str]]]:
     """The ids of what variables refer to, with their names: those of functions that run, which the collector does not see, and
     of modules, which it does not see if they are frozen. Of several names of one object the last counts.
@@ -123,10 +128,18 @@ def variables() -> Iterator[tuple[int, tuple[str, str]]]:
     # The program's own module is the first that is loaded, and may be listed once more under another name.
     for module, there in reversed(list(sys.modules.items())):
         if type(there) is types.ModuleType:
-            # A notebook keeps results that it has shown as _3, too.
+            # A notebook keeps results that it has shown, too.
             for hidden in (True, False):
-                yield from ((id(value), (name, module)) for name, value in list(vars(there).items())
-                            if type(name) is str and (name[:1] == "_") is hidden)
+                yield from ((id(value), (_shown(there, name, value) if hidden else name, module))
+                            for name, value in list(vars(there).items()) if type(name) is str and (name[:1] == "_") is hidden)
+
+
+def _shown(module: types.ModuleType, name: str, value: Any) -> str:
+    """``Out[3]`` for the variable ``_3`` of a notebook, which is the same; other names as they are."""
+    number, results = name[1:], vars(module).get("Out")
+    if number.isdecimal() and type(results) is dict and dict.get(results, int(number)) is value:
+        return f"Out[{number}]"
+    return name
 
 
 def _locals_of(frame: types.FrameType) -> Iterator[tuple[str, Any]]:
