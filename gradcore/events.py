@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from gradcore.cells import name_of_file
 from gradcore.spec import TensorSpec
 
 #: The segment number of blocks over memory that is not the pool's. Such a block counts as 0 bytes; its tag's spec has the size.
@@ -51,12 +52,12 @@ class Site(NamedTuple):
     callers: tuple[Site, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{name_of_file(self.file)}:{self.line}"
 
     @property
     def short(self) -> str:
         """``train.py:12``: the line without the folders of its file, which may come from another system."""
-        name = self.file.replace("\\", "/").rpartition("/")[2]
+        name = name_of_file(self.file).replace("\\", "/").rpartition("/")[2]
         return f"{name}:{self.line}"
 
 
@@ -89,7 +90,7 @@ class Export(NamedTuple):
     site: Site
 
     def __str__(self) -> str:
-        return f"{self.form}, {self.site.file}:{self.site.line} in {self.site.function}"
+        return f"{self.form}, {self.site} in {self.site.function}"
 
 
 class Tag(NamedTuple):

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gradcore.cells import name_of_file
 from gradcore.events import ALLOC, KEEP, RESERVE, RETAG, TAG_AT, Network, Raw, Record, Scope, Site, Tag, typed
 
 
@@ -81,5 +82,5 @@ def owner_in(tag: Tag, names: Mapping[Network, str]) -> dict[str, Any]:
     """What an :class:`~gradcore.errors.OutOfMemory` says about the owner of the bytes that it could not allocate."""
     layer, caller = layer_in(tag, names), tag.caller or Site("", 0, "")
     return {"by": f"{tag.op} in layer {layer or '(root)'}, {tag.phase}, {tag.site}", "op": tag.op, "layer": layer,
-            "phase": tag.phase, "file": tag.site.file, "line": tag.site.line, "caller_file": caller.file,
-            "caller_line": caller.line}
+            "phase": tag.phase, "file": name_of_file(tag.site.file), "line": tag.site.line,
+            "caller_file": name_of_file(caller.file), "caller_line": caller.line}

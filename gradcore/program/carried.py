@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator
 from types import CodeType
 from typing import Any
 
+from gradcore.cells import name_of_file
 from gradcore.engine.value import Value
 from gradcore.nn.parameter import Parameter
 from gradcore.program.assignments import Assignment
@@ -81,7 +82,7 @@ class Stored:
         """What was assigned to and is not carried: for each instruction a reason against a replay, and the places."""
         for of, a, places in self._changing:
             if any(place is None or place.key not in self._carried for place in places):
-                yield f"{of.code.co_filename}:{a.line} assigns to {a.name}", places
+                yield f"{name_of_file(of.code.co_filename)}:{a.line} assigns to {a.name}", places
 
     def carriable(self) -> list[Place]:
         """The places that could be carried, which hold tensors now; none if the functions assigned to anything else."""

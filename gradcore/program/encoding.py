@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.cells import name_of_file
 from gradcore.errors import ProgramError
 from gradcore.events import ROLES, Network, Site, Tag
 from gradcore.reading import layer_in
@@ -171,7 +172,7 @@ class Tags:
         if site not in self.sites:
             callers = [self.site(s) for s in site.callers]
             self.sites[site] = len(self.lines)
-            self.lines.append([site.file, site.line, site.function, callers])
+            self.lines.append([name_of_file(site.file), site.line, site.function, callers])
         return self.sites[site]
 
     def tag(self, tag: Tag) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from gradcore.cells import name_of_file
 from gradcore.engine.sites import is_inside
 from gradcore.program.instructions import LOADS_CONSTANT
 from gradcore.program.libraries import is_library
@@ -52,7 +53,7 @@ def id_in(cell: Any) -> int | None:
 
 
 def line_of(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{name_of_file(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def users_line(frame: FrameType) -> str:

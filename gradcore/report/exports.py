@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gradcore import folds
+from gradcore.cells import name_of_file
 from gradcore.events import Alloc, Free, Launch, Mark, Record, Retag
 from gradcore.report.files import replacing
 from gradcore.report.growth import line_of
@@ -110,7 +111,7 @@ def to_csv(recording: Recording) -> str:
     for serial, row in rows.items():
         tag = row.pop("tag")
         row |= {"role": folds.role_of(tag, serial in kept), "op": tag.op, "layer": tag.layer, "phase": tag.phase,
-                "file": tag.site.file, "line": tag.site.line, "function": tag.site.function,
+                "file": name_of_file(tag.site.file), "line": tag.site.line, "function": tag.site.function,
                 "exported": "" if tag.export is None else str(tag.export)}
         if tag.spec is not None:
             row |= {"shape": "x".join(map(str, tag.spec.shape)), "dtype": tag.spec.dtype.name}

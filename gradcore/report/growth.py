@@ -121,8 +121,8 @@ def explained(growth: Growth, records: Sequence[Record], start: int, gained: Map
 
 
 def line_of(tag: Tag | Export) -> str:
-    """``file:line in function``, the path as the interpreter has it."""
-    return f"{tag.site.file}:{tag.site.line} in {tag.site.function}"
+    """``file:line in function``, the path as the interpreter has it, or the name of a notebook's cell."""
+    return f"{tag.site} in {tag.site.function}"
 
 
 def held_by(holder: folds.Holder) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from gradcore.cells import name_of_file
 from gradcore.events import ROLES, WRITTEN, Export, Site, Tag
 
 _LABEL = re.compile(r"(?P<op>.*) \((?P<role>[^(),]+), layer (?P<layer>.*?), (?P<phase>[^(),]*)\)(, shared by (?P<export>.*))?",
@@ -22,7 +23,7 @@ def frames_of(tag: Tag, role: str) -> list[dict[str, Any]]:
     if tag.export is not None:
         what += f", shared by {tag.export}"
     return [{"filename": WRITTEN, "line": 0, "name": what},
-            *({"filename": s.file, "line": s.line, "name": s.function} for s in sites)]
+            *({"filename": name_of_file(s.file), "line": s.line, "name": s.function} for s in sites)]
 
 
 def tag_of(sites: Sequence[Site]) -> Tag | None:

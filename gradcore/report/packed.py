@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradcore import events
+from gradcore.cells import name_of_file
 from gradcore.events import Export, Invocation, Record, Site, Table, Tag
 from gradcore.spec import TensorSpec, dtype_named
 
@@ -52,7 +53,7 @@ class _Tables:
         self.invocations: Table[Invocation] = Table()
 
     def site(self, site: Site) -> list[Any]:
-        row: list[Any] = [self.strings.index(site.file), site.line, self.strings.index(site.function)]
+        row: list[Any] = [self.strings.index(name_of_file(site.file)), site.line, self.strings.index(site.function)]
         return [*row, [self.sites.index(c) for c in site.callers]] if site.callers else row
 
     def tag(self, tag: Tag) -> list[int | None]:

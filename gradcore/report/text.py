@@ -31,21 +31,9 @@ def working_directory() -> str | None:
 
 
 def short_path(line: str) -> str:
-    """A line of source, with its path relative to the working directory if it is below that; or in a notebook's cell."""
-    path, dot, rest = line.partition(".py:")
-    cell = _cell(path + ".py") if dot else None
-    if cell is not None:
-        return f"{cell}:{rest}"
+    """A line of source, with its path relative to the working directory if it is below that."""
     here = working_directory()
     return line if here is None else below(here, line)
-
-
-def _cell(path: str) -> str | None:
-    """The name of the cell, such as ``In[4]``, whose code the notebook that runs this has put in a file; None for others."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    name_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda path: None)
-    found = name_of(path)
-    return None if found is None else str(found[1])
 
 
 def below(root: str | os.PathLike[str], line: str) -> str:
@@ -63,7 +51,7 @@ def below(root: str | os.PathLike[str], line: str) -> str:
 
 
 def by_short_line(report: StepReport) -> dict[str, int]:
-    """The sums by line with their paths shortened; two cells of a notebook may have one name."""
+    """The sums by line with their paths shortened; two may be one line then."""
     sums: dict[str, int] = {}
     for line, nbytes in report.by_line.items():
         sums[short_path(line)] = sums.get(short_path(line), 0) + nbytes

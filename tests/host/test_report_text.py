@@ -6,7 +6,6 @@ import dataclasses
 import io
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -224,17 +223,6 @@ def test_a_bar_is_drawn_in_eighths_and_a_path_below_the_folder_is_relative(
     assert short_path(f"{tmp_path}/a/b.py:3 in f") == "a/b.py:3 in f"
     assert short_path(f"{tmp_path.parent}/b.py:3 in f") == f"{tmp_path.parent}/b.py:3 in f"
     assert short_path("b.py:3 in f") == "b.py:3 in f" and short_path("a.py") == "a.py"
-
-
-def test_a_line_of_a_notebook_is_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = "/tmp/ipykernel_7/123.py"
-    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=lambda name: ("Cell", "In[4]") if name == file else None))
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert short_path(f"{file}:3 in train") == "In[4]:3 in train" and short_path("/a/b.py:3 in f") == "/a/b.py:3 in f"
-    # Outside of a notebook, and with an IPython that does not tell.
-    for found in (None, SimpleNamespace()):
-        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda found=found: found))
-        assert short_path(f"{file}:3 in train") == f"{file}:3 in train"
 
 
 def test_what_was_kept_is_listed_once_and_what_an_earlier_step_keeps_hides_none_of_it() -> None:
