@@ -63,9 +63,9 @@ def unnamed() -> Iterator[None]:
 
 def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     """Lines that name the largest holders of a device's memory, ten at most; if ``named``, with what in the program holds the
-    first buffer of each."""
+    largest buffer of each, the first of several."""
     held: Counter[str] = Counter()
-    first: dict[str, int] = {}
+    largest_of: dict[str, tuple[int, int]] = {}
     live = ledger.live.values()
     networks = network_names(block.tag.network for block in live)
     for block in live:
@@ -74,11 +74,12 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
         layer = layer_in(tag, networks) or "(root)"
         line = f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"
         held[line] += block.size
-        first[line] = min(block.serial, first.get(line, block.serial))
+        largest_of[line] = min((-block.size, block.serial), largest_of.get(line, (1, 0)))
     largest = held.most_common(10)
     if not largest:
         return ["Nothing is live."]
-    names = {} if _namer is None or not named else _namer(ledger, [first[line] for line, _ in largest])
+    first = {line: largest_of[line][1] for line, _ in largest}
+    names = {} if _namer is None or not named else _namer(ledger, list(first.values()))
     lines = [f"The {len(largest)} largest holders:" if len(largest) > 1 else "The largest holder:"]
     for line, nbytes in largest:
         lines.append(f"  {nbytes:>15,} bytes  {line}")
