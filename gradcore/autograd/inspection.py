@@ -65,7 +65,7 @@ class GraphNode:
     inputs: tuple[int | str | None, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """The nodes that a tensor's gradient would run through, the newest first."""
 
@@ -92,7 +92,7 @@ class Graph:
         """Bytes of the parameters that the graph keeps."""
         return self._bytes(True)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{count_of(len(self), 'node')} keep{'s' * (len(self) == 1)} {self.nbytes:,} bytes, and "
                  f"{self.parameter_nbytes:,} of parameters"]
         by_number = {n.number: n for n in self.nodes}
