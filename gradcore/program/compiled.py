@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +36,7 @@ from gradcore.program.carried import Carried, Exchange, joined, parted
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
+from gradcore.program.escapes import DEBUGGED, HELD, STORED
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.reasons import difference
@@ -254,9 +256,11 @@ class Compiled:
         """Say why the last trace cannot be replayed."""
         # What the function assigns to first, from which others often follow.
         reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: " assigns to " not in reason)
+        if sys.gettrace() is not None and any(HELD in reason or STORED in reason for reason in reasons):
+            reasons.insert(0, DEBUGGED)
         more = len(reasons) - _MOST_REASONS
         self.traces[-1] += (REFUSED + "; ".join(reasons[:_MOST_REASONS]) + f"; and {more} more such reasons" * (more > 0))
-        if DISTURBED in reasons:
+        if DISTURBED in reasons or DEBUGGED in reasons:
             self._attempts.disturbed()
         else:
             self._attempts.refused(reasons)

@@ -15,6 +15,11 @@ from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.trace_log import TraceLog
 
+#: What is said of a result that is live when the run has ended, and of one that is returned and held elsewhere too.
+HELD, STORED = "is still referenced after the run", "the function stores a result"
+#: Why it may be: the debugger of a notebook keeps the frames of all calls, and with them what was local there.
+DEBUGGED = "a debugger, or what else sys.settrace() has set, may hold results"
+
 
 def gradient_serial(leaf: Leaf) -> int:
     """The serial of a leaf's gradient, or 0 if it has none."""
@@ -43,8 +48,8 @@ def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mappin
     # One reason for all of it: the first step of every optimizer makes it.
     states = dict.fromkeys(f"{tag.site} makes optimizer state, as a first step does" for tag in tags
                            if tag.role == "optimizer state")
-    return [*states, *(f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced "
-                       f"after the run{_holder(device.ledger.live.get(serial))}"
+    return [*states, *(f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, {HELD}"
+                       f"{_holder(device.ledger.live.get(serial))}"
                        for tag, serial in tags.items() if tag.role != "optimizer state")]
 
 

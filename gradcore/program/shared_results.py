@@ -16,7 +16,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
 from gradcore.program.arguments import parts
-from gradcore.program.escapes import referrers
+from gradcore.program.escapes import STORED, referrers
 from gradcore.program.guards import Guard
 
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
@@ -74,7 +74,7 @@ def _stored(outputs: list[Any], made: frozenset[int]) -> list[str]:
         if sys.getrefcount(outputs[k]) > 2 and outputs[k].storage.serial in made:
             holders = [x for x in referrers(outputs[k:k + 1]) if x is not outputs and not isinstance(x, _ENGINE)]
             if holders:
-                found.append(f"the function stores a result, {outputs[k].spec}, in a {type(holders[0]).__name__}, which a "
+                found.append(f"{STORED}, {outputs[k].spec}, in a {type(holders[0]).__name__}, which a "
                              "replay would not do")
     return found
 

@@ -202,3 +202,47 @@ def test_the_last_error_is_that_of_sys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "last_traceback", error.__traceback__, raising=False)
     assert holder(SERIALS[-1]) == "batch in fails(), whose frame the traceback of last_traceback in sys holds"
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("ops", [1, 3])
+def test_a_debugger_that_keeps_frames_only_puts_off_a_compiled_function(ops: int) -> None:
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        for _ in range(ops):
+            x = x * 2
+        return x
+
+    frames = []
+
+    def follow(frame: Any, event: str, arg: Any) -> None:
+        frames.append((frame, frame.f_locals))
+
+    x, before = gradcore.ones(3), sys.gettrace()
+    sys.settrace(follow)
+    try:
+        for _ in range(40):
+            f(x)
+    finally:
+        sys.settrace(before)
+        frames.clear()
+        # Those of calls that held one another.
+        gc.collect()
+    assert not f.programs and "a debugger, or what else sys.settrace() has set, may hold results" in f.explain()
+    assert len(f.traces) < 12
+    for _ in range(12):
+        assert f(x).tolist() == [2.0 ** ops] * 3
+    assert f.programs
+
+
+def test_a_graph_at_the_end_of_a_cell_is_shown_as_text() -> None:
+    graph = gradcore.graph(gradcore.ones(3, requires_grad=True).exp())
+    assert repr(graph) == str(graph) and repr(graph).startswith("1 node keeps 12 bytes, and 0 of parameters\n#")
+
+
+def test_of_what_one_line_has_made_the_largest_is_named(cell_runs: Run) -> None:
+    # Each line that is typed is the first of its file.
+    space = cell_runs("small = [gradcore.ones(n) for n in (10, 5000, 20)]")
+    first, second, third = space.pop("small")
+    assert "21,504 bytes  output of full in layer (root), " in (text := gradcore.memory_summary().partition("holder")[2])
+    assert "held by second in " in text and "held by first in " not in text
+    del first, second, third
