@@ -10,7 +10,10 @@ def name_of_file(file: str) -> str:
 
     A cell that has run again unchanged has its last number, which the notebook shows beside it.
     """
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    module = sys.modules.get("IPython")
+    if module is None:
+        return file
+    shell = getattr(module, "get_ipython", lambda: None)()
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda file: None)
     found = name_of(file)
     return file if found is None else str(found[1])
