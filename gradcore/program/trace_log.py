@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from itertools import dropwhile
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -34,6 +35,18 @@ _PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "run",
 _WRITTEN = {"__bool__": "`if tensor:` or the like", "__repr__": "printing", "__str__": "printing", "__format__": "printing",
             "__getitem__": "an index with a mask", "__setitem__": "an index with a mask", "__contains__": "`in tensor`",
             "__array__": "an array of it", "__index__": "a tensor in the place of an integer"}
+#: Modules whose functions call what a user types while a debugger has stopped the program: Python's, and that of editors.
+_DEBUGGERS = ("bdb", "pydevd", "_pydevd_bundle")
+
+
+def _calling() -> list[str]:
+    """The modules of the calls that run, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    names = []
+    while frame is not None:
+        names.append(str(frame.f_globals.get("__name__")))
+        frame = frame.f_back
+    return names
 
 
 def _bytes_of(storage: Storage) -> TensorSpec:
@@ -73,6 +86,8 @@ class TraceLog(Tracer):
 
     def __init__(self) -> None:
         super().__init__()
+        #: How many calls ran when the trace began, without those of gradcore itself that began it.
+        self._began = len(list(dropwhile(lambda name: name.partition(".")[0] == "gradcore", _calling())))
         #: By launch: the call, and its operands, each a number or a pair (weak reference to the storage, spec).
         self.launches: list[tuple[Call, list[Any]]] = []
         #: The serials of the storages of leaves that an op read. The leaves weakly: those that the run creates itself must be
@@ -151,6 +166,10 @@ class TraceLog(Tracer):
             storage.version = version
         self.undo = None
 
+    def _stopped(self) -> bool:
+        """Has a debugger stopped the traced run, and reads for who looks? One below that has not."""
+        return any(name.partition(".")[0] in _DEBUGGERS for name in _calling()[:-self._began or None])
+
     def append(self, record: Raw) -> None:
         if threading.get_ident() != self.thread:
             self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
@@ -160,6 +179,9 @@ class TraceLog(Tracer):
             return
         if record[0] == LAUNCH and 0 < record[3] < self.first:
             self.beyond = self.beyond or str(SITES[here()])
+        if record[0] == READ and self._stopped():
+            # Nothing that the function computes depends on what is shown meanwhile.
+            return
         if record[0] == READ:
             raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host, by {_asked()}. A traced function runs "
                              "once and is replayed without its Python code, so what depends on the value would be frozen: "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import pdb
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -246,3 +248,33 @@ def test_of_what_one_line_has_made_the_largest_is_named(cell_runs: Run) -> None:
     assert "21,504 bytes  output of full in layer (root), " in (text := gradcore.memory_summary().partition("holder")[2])
     assert "held by second in " in text and "held by first in " not in text
     del first, second, third
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="what traces already, such as coverage, would be ended by the debugger")
+def test_a_debugger_that_stops_in_a_traced_function_shows_values() -> None:
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        y = x * 2
+        z = y + 1
+        return z
+
+    out = io.StringIO()
+    debugger = pdb.Pdb(stdin=io.StringIO("c\np y\np y.sum().item()\nc\n"), stdout=out, nosigint=True, readrc=False)
+    debugger.use_rawinput = False
+    code = f.__wrapped__.__code__
+    assert debugger.set_break(code.co_filename, code.co_firstlineno + 3) is None
+    x = gradcore.ones(3)
+    try:
+        # Also if all of the program runs in a debugger, what the function itself reads is refused.
+        assert debugger.runcall(f, x).tolist() == [3.0] * 3
+        read = gradcore.compile(lambda x: x * x.sum().item())
+        with pytest.raises(RuntimeError, match="reads a value"):
+            pdb.Pdb(stdin=io.StringIO("c\n"), stdout=io.StringIO(), nosigint=True, readrc=False).runcall(read, x)
+    finally:
+        sys.settrace(None)
+        debugger.clear_all_breaks()
+        debugger.forget()
+    assert "tensor([2., 2., 2.])" in out.getvalue() and "6.0" in out.getvalue(), out.getvalue()
+    assert f(x * 2).tolist() == f(x * 2).tolist() == [5.0] * 3
+    del debugger
+    gc.collect()
