@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -92,7 +93,9 @@ class Outside:
     def saw(self, frame: FrameType, event: str, called: Any) -> None:
         """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
         code = frame.f_code
-        if event == "c_call" and not is_inside(code):
+        if event == "c_call" and called is sys.settrace and not is_inside(code):
+            self._refuse(frame, "starts a debugger, which is to stop in each call")
+        elif event == "c_call" and not is_inside(code):
             what = _asked(called, not is_library(code.co_filename))
             if what is not None and (not is_library(code.co_filename) or code.co_filename in _ASKING):
                 self._refuse(frame, f"calls {what}, which may give something else each time")

@@ -278,3 +278,27 @@ def test_a_debugger_that_stops_in_a_traced_function_shows_values() -> None:
     assert f(x * 2).tolist() == f(x * 2).tolist() == [5.0] * 3
     del debugger
     gc.collect()
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="what traces already, such as coverage, would be ended by the debugger")
+def test_a_function_with_a_breakpoint_stops_in_each_call() -> None:
+    out = io.StringIO()
+
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        pdb.Pdb(stdin=io.StringIO("c\n"), stdout=out, nosigint=True, readrc=False).set_trace()
+        return x + 1
+
+    try:
+        for _ in range(3):
+            assert f(gradcore.ones(1)).item() == 2.0
+    finally:
+        sys.settrace(None)
+        # The debugger has set itself in every call that runs.
+        frame: Any = sys._getframe()
+        while frame is not None:
+            frame.f_trace, frame = None, frame.f_back
+    assert out.getvalue().count("-> return x + 1") == 3, out.getvalue()
+    where = f"{__file__}:{f.__wrapped__.__code__.co_firstlineno + 2}"
+    assert f"{where} starts a debugger, which is to stop in each call" in f.explain()
+    gc.collect()
