@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gradcore._references import LEADING, How, Name, own_dict, parts, referrers, variables
+from gradcore._references import LEADING, How, Name, mro, own_dict, parts, referrers, variables
 from gradcore.devices.device import Device
 from gradcore.engine.below import reachable
 from gradcore.engine.node import Node
@@ -30,6 +30,9 @@ _DEPTH, _WIDTH, _LOOKS = 14, 48, 80
 _CALLS = (types.FrameType, types.TracebackType)
 #: Collections of a module, whose names are left out: ``net.0.weight``.
 _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
+#: Kinds of objects that refer to what has a better name elsewhere, as optimizers do to parameters: a name that leads through
+#: one of them is given to what has no other.
+BORROWERS: set[type] = set()
 #: What is not worth a word of what makes up a cycle.
 _PLUMBING = frozenset((dict, list, tuple, types.CellType, types.FrameType, types.TracebackType))
 
@@ -140,12 +143,16 @@ class _Search:
         self.seen: dict[int, Any] = {id(o): o for o in targets}
         #: By id of what was seen: how many references lead from there to a target.
         self.far = dict.fromkeys(self.seen, 0)
+        #: Borrowers that were met, and not followed yet; None once they are.
+        self.aside: list[Any] | None = []
         self.variables = {**given, **dict(variables())}
         self.names |= {number: name for number, o in self.seen.items() if (name := self.root(o))}
         try:
             following = list(self.seen)
             for _ in range(_LOOKS):
                 following = [number for number in following if number not in self.names and self.far[number] < _DEPTH]
+                if not following and self.aside:
+                    following = self.followed(self.aside)
                 if not following:
                     break
                 following = following[_WIDTH:] + self.step(tuple(map(self.seen.get, following[:_WIDTH])))
@@ -169,13 +176,26 @@ class _Search:
                     self.name(child, how)
                     continue
                 self.below.setdefault(id(holder), []).append((child, how))
-                if name is not None:
+                borrower = self.aside is not None and not BORROWERS.isdisjoint(mro(type(holder)))
+                if name is not None and not borrower:
                     self.name(child, _joined(name, how))
                 elif id(holder) not in self.seen:
                     self.seen[id(holder)] = holder
                     self.far[id(holder)] = self.far[child] + (type(holder) not in _CALLS)
-                    following.append(id(holder))
+                    if borrower and self.aside is not None:
+                        self.aside.append(holder)
+                    else:
+                        following.append(id(holder))
         return following
+
+    def followed(self, aside: list[Any]) -> list[int]:
+        """Name what has no other name after the borrowers that have one; the result has the ids of the others."""
+        self.aside = None
+        for holder in aside:
+            name = self.root(holder)
+            if name is not None:
+                self.name(id(holder), name)
+        return [id(holder) for holder in aside]
 
     def root(self, holder: Any) -> Name | None:
         """The name that the program has for an object itself."""

@@ -25,7 +25,7 @@ _C_ATTRIBUTES = frozenset(("__dict__", "__defaults__", "__kwdefaults__", "__cont
 _WAITING: dict[type, str] = {
     types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 #: Attributes of classes as they are: a metaclass may answer for them.
-_vars, _mro = type.__dict__["__dict__"].__get__, type.__dict__["__mro__"].__get__
+_vars, mro = type.__dict__["__dict__"].__get__, type.__dict__["__mro__"].__get__
 
 
 class Name(NamedTuple):
@@ -94,7 +94,7 @@ def _key(key: Any) -> str:
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
     """The attributes of an object that need no code of its class's to be read."""
-    for cls in _mro(type(holder)):
+    for cls in mro(type(holder)):
         for name, member in list(_vars(cls).items()):
             try:
                 if type(member) is types.MemberDescriptorType:

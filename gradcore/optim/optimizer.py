@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional
+from gradcore._holders import BORROWERS
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
 from gradcore.engine.hooks import RemovableHandle, Table, hang
@@ -293,6 +294,9 @@ class Optimizer(StateHooks):
         for k, group in enumerate(self.param_groups):
             lines += ["", f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
         return f"{type(self).__name__} (\n" + "\n".join(lines[1:]) + "\n)"
+
+
+BORROWERS.add(Optimizer)
 
 
 def _loss_of(closure: Callable[[], Any] | None) -> Any:

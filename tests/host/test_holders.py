@@ -14,27 +14,18 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore._holders import holders_of
-from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
 from gradcore.memory import stack
 from gradcore.memory.stack import unnamed
+from tests.host.holding import CPU, fresh, holder
 
-CPU = get_device("cpu")
 FOUND: dict[str, Any] = {}
-
-
-def holder(serial: int) -> str:
-    return holders_of(CPU.ledger, [serial]).get(serial, "")
 
 
 def of_operand(x: Any) -> str:
     serial = x.storage.serial
     del x
     return holder(serial)
-
-
-def fresh() -> Any:
-    return gradcore.ones(100)
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +107,24 @@ def test_parts_of_a_network_have_the_names_of_its_layers() -> None:
     names = holders_of(CPU.ledger, serials)
     assert [names[s] for s in serials] == [
         f"FOUND['net'].{part} in {__name__}" for part in ("1.0.weight", "1.0.running_mean", "0.weight.grad")]
+
+
+def test_parameters_have_the_names_of_their_layers_rather_than_of_an_optimizer_of_theirs() -> None:
+    optimizer = FOUND["optimizer"] = gradcore.optim.Adam((net := nn.Sequential(nn.Sequential(nn.Linear(3, 3)))).parameters())
+    net(gradcore.ones(2, 3)).sum().backward()
+    optimizer.step()
+    weight = net[0][0].weight
+    FOUND["net"] = net
+    serials = [x.storage.serial for x in (weight, weight.grad, optimizer.state[weight]["exp_avg"])]
+    del net, weight, optimizer
+    here = f"in {__name__}"
+    names = holders_of(CPU.ledger, serials)
+    state = f"FOUND['optimizer'].state[...]['exp_avg'] {here}"
+    assert [names[s] for s in serials] == [f"FOUND['net'].0.0.weight {here}", f"FOUND['net'].0.0.weight.grad {here}", state]
+    # What nothing else holds has the optimizer's name.
+    FOUND["net"] = None
+    names = holders_of(CPU.ledger, serials)
+    assert names[serials[0]] == f"FOUND['optimizer'].state.keys()[0] {here}" and names[serials[2]] == state
 
 
 def test_a_local_variable_of_a_function_that_runs_and_no_reference_is_left() -> None:

@@ -15,21 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradcore
 from gradcore import _holders
-from gradcore._holders import holders_of
-from gradcore.devices.device import get_device
+from tests.host.holding import CPU, fresh, holder
 
-CPU = get_device("cpu")
 FOUND: dict[str, Any] = {}
-
-
-def holder(serial: int) -> str:
-    return holders_of(CPU.ledger, [serial]).get(serial, "")
-
-
-def fresh() -> Any:
-    return gradcore.ones(100)
 
 
 @pytest.fixture(autouse=True)
