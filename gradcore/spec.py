@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from gradcore.errors import DimError, SpecError
+from gradcore.forking import brief
 
 Shape = tuple[int, ...]
 
@@ -79,8 +80,9 @@ class TensorSpec:
             found.floating = is_floating(found.dtype)
             found.narrow = found.floating and found.dtype.itemsize == 2
             found.overlapping = not found.contiguous and is_overlapping(found.shape, found.strides)
-            found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
-            _interned[key] = found
+            with _interning:
+                found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
+                _interned[key] = found
         return found
 
     @property
@@ -110,6 +112,7 @@ class TensorSpec:
 
 # Weak, or the layouts of texts and pictures of all sizes would pile up.
 _interned: WeakValueDictionary[Any, TensorSpec] = WeakValueDictionary()
+_interning = brief()
 
 
 def contiguous_strides(shape: Shape) -> tuple[int, ...]:
@@ -159,16 +162,12 @@ def normalize_dims(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...
     if dim is None:
         return tuple(range(ndim))
     if not isinstance(dim, Sequence):
-        return (normalize_dim(dim, ndim),) if ndim else _check_0d(dim)
+        one = normalize_dim(dim, ndim)
+        return (one,) if ndim else ()
     dims = tuple(normalize_dim(d, ndim) for d in dim)
     if len(set(dims)) != len(dims):
         raise SpecError(f"dim {sorted(dims)} appears multiple times in the list of dims {tuple(dim)}")
     return tuple(sorted(dims)) if dims and ndim else tuple(range(ndim))
-
-
-def _check_0d(dim: int) -> tuple[int, ...]:
-    normalize_dim(dim, 0)
-    return ()
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from collections import Counter
 from contextlib import nullcontext
 
@@ -59,3 +61,24 @@ def test_a_spec_that_nobody_uses_is_forgotten_and_made_again() -> None:
     del spec
     assert len([x for x in gc.get_objects() if type(x) is TensorSpec]) == number - 1
     assert TensorSpec.of((7, 11, 13, 17), "float32").shape == (7, 11, 13, 17)
+
+
+def test_threads_that_meet_get_one_spec() -> None:
+    start, found = threading.Barrier(4), []
+
+    def make() -> None:
+        for size in range(300):
+            start.wait()
+            found.append((size, TensorSpec.of((size, 19, 23), "float32")))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert len(found) == 1200 and len({id(spec) for _, spec in found}) == 300
