@@ -35,6 +35,8 @@ _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 BORROWERS: set[type] = set()
 #: What is not worth a word of what makes up a cycle.
 _PLUMBING = frozenset((dict, list, tuple, types.CellType, types.FrameType, types.TracebackType))
+#: Reads the slot: a subclass may have a property of the name, as that of a lazy layer's parameters, which raises ValueError.
+_storage: Any = vars(Value)["storage"].__get__
 
 
 @contextmanager
@@ -85,7 +87,10 @@ def _chosen(ledger: Ledger, wanted: set[int]) -> dict[int, tuple[list[Any], str]
     values = [o for o in gc.get_referrers(*kinds) if issubclass(type(o), Value)]
     found: dict[int, list[Any]] = {serial: [] for serial in wanted}
     for value in values:
-        storage: Any = getattr(value, "storage", None)
+        try:
+            storage: Any = _storage(value)
+        except AttributeError:
+            continue
         block = getattr(storage, "block", None)
         if block is not None and storage.device.ledger is ledger and block.serial in found:
             found[block.serial].append(value)

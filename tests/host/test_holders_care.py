@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gradcore
 from gradcore import _holders
 from tests.host.holding import CPU, fresh, holder
 
@@ -109,6 +110,11 @@ class Kind(enum.Enum):
     (lambda x: {".edge[0]": [x]}, "['.edge[0]'][0]")])
 def test_no_code_of_the_program_is_run(wrap: Callable[[Any], Any], path: str) -> None:
     assert of(wrap) == f"FOUND['here']{path} in {__name__}"
+
+
+def test_a_lazy_layer_that_was_never_called_hinders_no_search() -> None:
+    FOUND["lazy"] = gradcore.nn.LazyLinear(3)
+    assert of(lambda x: x) == f"FOUND['here'] in {__name__}"
 
 
 def test_a_tuple_that_is_being_filled_is_not_read() -> None:
