@@ -138,6 +138,9 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
+        # What ran there was not recorded, so its results would be those of the traced run.
+        trace.obstacles += [f"it is the first to use {d.name}, whose ops were not recorded" for d in devices()
+                            if d.compute is d and all(d is not r.device for r in self._recorders)]
         self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]

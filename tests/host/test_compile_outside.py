@@ -7,6 +7,8 @@ import contextvars
 import datetime
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -173,3 +175,21 @@ def test_asking_ends_in_eager_runs_with_a_warning() -> None:
     f(gradcore.ones(1))
     with pytest.warns(RuntimeWarning, match=r"calls time\.time\(\)"):
         f(gradcore.ones(1))
+
+
+def test_the_first_use_of_a_device_is_not_missed() -> None:
+    # In a process of its own, in which no test has used the device.
+    program = """
+import gradcore
+f = gradcore.compile(lambda x: (x * 2, gradcore.ones(2, device="meta") * 2))
+f(gradcore.ones(1))
+print(f.traces)
+try:
+    f(gradcore.ones(1))
+except gradcore.errors.TraceError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [
+        "['the first call; it cannot be replayed: it is the first to use meta, whose ops were not recorded']",
+        "a traced function runs on one device, but this one ran ops on cpu, meta"], done
