@@ -66,7 +66,7 @@ def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
 
 
 def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
-    """The figures as a dictionary, in bytes, besides the counts ``segments`` and ``allocations``."""
+    """The figures as a dictionary, in bytes except for the counts ``segments`` and ``allocations``."""
     ledger = get_device(device).ledger
     with ledger.lock:
         ledger.drain()
@@ -78,7 +78,7 @@ def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
 
 
 def memory_summary(device: AnyDevice = None) -> str:
-    """The figures as text, with the largest owners of live bytes, and the names in the program that hold them."""
+    """The figures as text, with the largest owners of live bytes and what holds them, such as ``outputs[0] in __main__``."""
     settle()
     stats, on = memory_stats(device), get_device(device)
     lines = [f"Memory of {on}:"]

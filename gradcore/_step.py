@@ -47,9 +47,9 @@ class step:
     """A context manager that records everything between entry and exit; afterwards ``report`` has the figures.
 
     With ``batch_size`` the report has bytes per sample. ``device`` is the device to report on, by default the one with the most
-    launches in the step. ``level`` is one of :data:`LEVELS`, by default the environment variable ``GRADCORE_RECORD``, or
-    ``events``. Raises RuntimeError if steps that keep a log are nested. After an exception inside there is a report of what
-    ran.
+    launches in the step. ``level`` is one of :data:`LEVELS`, by default the environment variable ``GRADCORE_RECORD``, or else
+    ``events``; docs/report.md says what each records. Raises RuntimeError if steps that keep a log are nested. After an
+    exception inside, the report is of what ran.
     """
 
     #: Does the report of steps that grow name what in the program holds the bytes? It takes a tenth of a second.

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="FOLDER",
                         help="folder for the run's file (default runs)")
     parser.add_argument("--events", type=positives, default=[], metavar="N,N,...",
-                        help="steps whose events are saved, besides the first, the peak and the last step's")
+                        help="steps whose events are saved, besides the first and last step and that of the peak")
     parser.add_argument("--quiet", action="store_true", help="do not print a line per step")
     parser.add_argument("--live", action="store_true", help="on a terminal, draw each step's memory by role, and the loss; "
                                                             "elsewhere print a line per step")

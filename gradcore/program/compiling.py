@@ -71,12 +71,12 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
             disable: bool = False) -> Any:
     """Compile a function, module or whole training step: it is traced at its first call and replayed afterwards.
 
-    It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to read (see
-    :mod:`gradcore.program.watch`); at most ``max_programs`` are kept. A replay runs none of the function's Python code: what it
-    prints or appends happens only when it is traced. Raises :class:`TraceError`, naming the line, if values of tensors are read
-    on the host or tensors are made from host data. With ``check_every=n`` every n-th call also runs eagerly, and TraceError is
-    raised if the two differ. On a GPU a program is launched as one CUDA graph, unless ``capture`` is False (see
-    :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
+    It is traced again when shapes, dtypes, devices, modes or anything else that it was seen to read changes (see
+    docs/graph-mode.md); at most ``max_programs`` are kept. A replay runs none of the function's Python code: it prints only
+    while it is traced, and a function that changes a list, say, is not replayed. Raises :class:`TraceError`, naming the line, if
+    values of tensors are read on the host or tensors are made from host data. With ``check_every=n`` every n-th call also runs
+    eagerly, and TraceError is raised if the two differ. On a GPU a program is launched as one CUDA graph, unless ``capture`` is
+    False (see :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
 
     ``disable`` returns the function unchanged. ``fullgraph``, ``dynamic``, ``backend``, ``mode`` and ``options`` exist for
     PyTorch's sake and change nothing: there is one compiler, a graph is always whole, and each shape has its own program.

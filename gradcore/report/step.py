@@ -153,8 +153,8 @@ class Left:
 class StepReport:
     """Device memory over one step, in bytes and seconds.
 
-    ``by_role``, ``by_layer``, ``by_op`` and ``by_line``, of source, split the allocated bytes at the peak: each adds up to
-    ``peak.allocated``.
+    ``by_role``, ``by_layer``, ``by_op`` and ``by_line`` (of source) split the allocated bytes at the peak: each adds up to
+    ``peak.allocated``. ``str`` is the report as text; docs/report-schema.md describes the fields.
     """
 
     device: str
@@ -189,7 +189,7 @@ class StepReport:
     exported: tuple[Exported, ...] = ()
     #: Empty in a report that an earlier version of gradcore wrote.
     by_line: dict[str, int] = dataclasses.field(default_factory=dict)
-    #: ``step``, or ``snapshot``: that tells neither of nodes nor of what they kept, which are then 0 and empty.
+    #: ``step``, or ``snapshot`` for a report of a memory snapshot, which has no nodes: their figures are 0 and empty.
     of: str = "step"
     version: int = SCHEMA_VERSION
 
@@ -197,7 +197,7 @@ class StepReport:
     def bytes_per_sample(self) -> float | None:
         """Bytes at the peak per sample, without parameters, buffers, gradients and optimizer state; None if unknown.
 
-        It is a quotient: what else does not scale with the batch, such as the workspace of an update, is a part of it.
+        A quotient, which includes what else does not scale with the batch, such as the workspace of an update.
         """
         if not self.batch_size or not self.by_role:
             return None
