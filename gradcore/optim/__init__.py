@@ -1,4 +1,4 @@
-"""Optimizers: each updates all parameters of a group in one op, but for Adafactor."""
+"""Optimizers: each updates all parameters of a group in one op, except Adafactor, Muon and LBFGS, which take more."""
 
 from gradcore.optim import lr_scheduler, swa_utils
 from gradcore.optim.adam import Adam, AdamW

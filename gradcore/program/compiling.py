@@ -73,7 +73,7 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
 
     It is traced again when shapes, dtypes, devices, modes or anything else that it was seen to read changes (see
     docs/graph-mode.md); at most ``max_programs`` are kept. A replay runs none of the function's Python code: it prints only
-    while it is traced, and a function that changes a list, say, is not replayed. Raises :class:`TraceError`, naming the line, if
+    while it is traced, and a function that changes a list is not replayed. Raises :class:`TraceError`, naming the line, if
     values of tensors are read on the host or tensors are made from host data. With ``check_every=n`` every n-th call also runs
     eagerly, and TraceError is raised if the two differ. On a GPU a program is launched as one CUDA graph, unless ``capture`` is
     False (see :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
