@@ -148,7 +148,7 @@ def _make_cuda(index: int) -> Device:
     if not status.available:
         raise DeviceError(f"cuda is not available: {status.reason}")
     if index >= status.devices:
-        raise DeviceError(f"device cuda:{index} does not exist: there are {status.devices}")
+        raise DeviceError(f"device cuda:{index} does not exist: the number of GPUs is {status.devices}")
     # CuPy is imported only when a GPU is first used.
     from cupy.cuda import runtime
 

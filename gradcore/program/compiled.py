@@ -106,7 +106,7 @@ class Compiled:
         found = self._cached()
         if not -len(found) <= index < len(found):
             why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
-            raise TraceError(f"cannot save program {index}: there are {len(found)} programs; {why}")
+            raise TraceError(f"cannot save program {index}: the cache has {count_of(len(found), 'program')}; {why}")
         for place in found[index].carried[:1]:
             raise TraceError(f"cannot save program {index}, which keeps a tensor in {place.name} from one call to the next: "
                              "pass that as an argument, and return it")
@@ -319,8 +319,8 @@ class Compiled:
         """
         from gradcore.program.drawing import drawn
         if program >= len(self.programs):
-            raise IndexError(f"cannot draw program {program}: there are {len(self.programs)} programs in the cache; call the "
-                             "function first")
+            raise IndexError(f"cannot draw program {program}: the cache has {count_of(len(self.programs), 'program')}; call "
+                             "the function first")
         return drawn(self.programs[program], self.plans[program], path)
 
     def __repr__(self) -> str:

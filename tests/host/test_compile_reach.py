@@ -323,5 +323,5 @@ def test_reasons_are_few_however_many_there_are() -> None:
 def test_a_function_without_an_op_says_so(tmp_path: Path) -> None:
     f = gradcore.compile(lambda x: x)
     assert f(gradcore.ones(1)).item() == 1.0
-    with pytest.raises(gradcore.errors.TraceError, match=r"cannot save program 0: there are 0 .* trace: .* runs no op"):
+    with pytest.raises(gradcore.errors.TraceError, match=r"cannot save program 0: the cache has 0 .* trace: .* runs no op"):
         f.save(tmp_path / "none")
