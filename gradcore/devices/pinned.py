@@ -35,7 +35,7 @@ class PinnedDevice(HostDevice):
     def __init__(self, runtime: Any = None, limit: int | None = None) -> None:
         driver = NoDriver() if runtime is None else CudaDriver(runtime)
         stack = build(HostSource() if runtime is None else PinnedSource(runtime), driver, limit=limit)
-        stack.pool.serial = _FIRST
+        stack.pool.serial = stack.pool.first = _FIRST
         super().__init__("pinned", stack, Stream(0), {})
         self.memory = AfterCopies(stack.top, driver, stack.pool.segments)
         self.locked = runtime is not None

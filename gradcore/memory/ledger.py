@@ -266,7 +266,7 @@ class Ledger:
 
     @property
     def allocations(self) -> int:
-        return self.pool.serial
+        return self.pool.serial - self.pool.first
 
     @property
     def reserved(self) -> int:

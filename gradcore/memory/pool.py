@@ -64,8 +64,8 @@ class Pool:
     def __init__(self, source: Source, order: StreamOrder) -> None:
         self._source = source
         self.order = order
-        #: The serial of the last allocation.
-        self.serial = 0
+        #: The serial of the last allocation, and what it was before the first.
+        self.serial = self.first = 0
         self._next_segment = 0
         self.segments: dict[int, Segment] = {}
         self.streams: list[Stream] = []

@@ -34,6 +34,14 @@ def pool():
     assert found.ledger.allocated == before
 
 
+def test_the_number_of_allocations_begins_at_0(pool):
+    before = gradcore.memory_stats("pinned")["allocations"]
+    x = gradcore.ones(3).pin_memory()
+    assert gradcore.memory_stats("pinned")["allocations"] == before + 1
+    assert before < 1_000_000 and PinnedDevice().ledger.allocations == 0
+    del x
+
+
 def test_a_pinned_copy_lies_in_the_pinned_pool(pool):
     x = gradcore.arange(12, dtype=np.float32).reshape(3, 4)
     before = gradcore.memory_allocated("cpu")
