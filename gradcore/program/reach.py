@@ -151,7 +151,7 @@ class Reach:
             if isinstance(value, LONG):
                 yield _unseen(name), (*key, "unseen")
             if is_opaque(value):
-                why = f"the function refers to {name}, a {type(value).__name__}, whose state no guard can see"
+                why = f"the function refers to {name}, of type {type(value).__name__}, whose state no guard can see"
                 yield Never(why), (*key, "opaque")
             yield from self.of_object(value)
             if is_bound(value):

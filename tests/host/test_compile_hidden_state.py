@@ -201,7 +201,7 @@ REFUSED = {
     a_file_in_memory: "calls getvalue() of a file",
     a_database: "calls execute() of sqlite3",
     a_number_that_processes_share: "calls acquire() of _multiprocessing",
-    an_attrgetter: "refers to the variable scale of <lambda>'s closure, a attrgetter, whose state no guard can see",
+    an_attrgetter: "refers to the variable scale of <lambda>'s closure, of type attrgetter, whose state no guard can see",
 }
 
 
