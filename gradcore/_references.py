@@ -109,8 +109,12 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def own_dict(holder: Any) -> dict[str, Any] | None:
-    """The ``__dict__`` of an object, if it has one that is a plain dict."""
-    return next((own for how, own in _attributes(holder) if how == ".__dict__" and type(own) is dict), None)
+    """The ``__dict__`` of an object, if that is a plain dict and holds the attributes.
+
+    From Python 3.13 on the object itself may hold them, though it has a dict.
+    """
+    return next((own for how, own in _attributes(holder)
+                 if how == ".__dict__" and type(own) is dict and any(x is own for x in gc.get_referents(holder))), None)
 
 
 def variables() -> Iterator[tuple[int, tuple[str, str]]]:

@@ -38,6 +38,8 @@ _FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, 
 #: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
 _ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
 _HANDLES: CodeType = logging.Logger.handle.__code__
+#: What a debugger calls to be told of lines, from Python 3.14 on by default through ``sys.monitoring``.
+_DEBUGS = frozenset((sys.settrace, getattr(getattr(sys, "monitoring", None), "use_tool_id", sys.settrace)))
 _ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
 #: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
 _COMPUTES: CodeType = parametrize._value.__code__
@@ -93,7 +95,7 @@ class Outside:
     def saw(self, frame: FrameType, event: str, called: Any) -> None:
         """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
         code = frame.f_code
-        if event == "c_call" and called is sys.settrace and not is_inside(code):
+        if event == "c_call" and called in _DEBUGS and not is_inside(code):
             self._refuse(frame, "starts a debugger, which is to stop in each call")
         elif event == "c_call" and not is_inside(code):
             what = _asked(called, not is_library(code.co_filename))

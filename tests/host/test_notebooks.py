@@ -298,7 +298,8 @@ def test_a_function_with_a_breakpoint_stops_in_each_call() -> None:
         frame: Any = sys._getframe()
         while frame is not None:
             frame.f_trace, frame = None, frame.f_back
-    assert out.getvalue().count("-> return x + 1") == 3, out.getvalue()
+    # Behind the line of set_trace, or from Python 3.13 on at it.
+    assert out.getvalue().count(")f()\n-> ") == 3, out.getvalue()
     where = f"{__file__}:{f.__wrapped__.__code__.co_firstlineno + 2}"
     assert f"{where} starts a debugger, which is to stop in each call" in f.explain()
     gc.collect()
