@@ -119,10 +119,13 @@ def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[KernelCall] |
             probes.append(a)
     try:
         kernel(*probes)
+        cells: dict[Any, Any] = {}
+        return [(function, _with_cells(function, operands, cells)) for function, operands in tape]
     except (TooLong, TypeError):
         return None
-    cells: dict[Any, Any] = {}
-    return [(function, _with_cells(function, operands, cells)) for function, operands in tape]
+    finally:
+        # The tape has arrays that refer to probes, which refer to the tape: the collector does not look into arrays.
+        tape.clear()
 
 
 def _with_cells(function: Callable[..., Any], operands: list[Any], cells: dict[Any, Any]) -> list[Any]:

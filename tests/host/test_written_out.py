@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import gradcore
 from gradcore.devices.calls import Changing
 from gradcore.devices.host import make_host
-from gradcore.devices.host_tape import STRAIGHT, written_out
+from gradcore.devices.host_tape import STRAIGHT, Probe, noted, written_out
 from tests.rows import ROWS, Row, tensors_of
 from tests.rows_big import BIG
 
@@ -99,3 +100,21 @@ def test_the_sign_of_zero_is_kept() -> None:
     for function, args in written_out("mul", both, [x, out]) or ():
         function(*args)
     assert out.tobytes() == (x * np.float32(0.0) + np.float32(-0.0)).tobytes()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_collector_finds_all_that_a_recording_leaves(fails: bool) -> None:
+    def kernel(a: Any, out: Any) -> None:
+        np.multiply(a[1:].T, 2, out.T[:, :-1])
+        if fails:
+            a.tolist()
+
+    def probes() -> int:
+        gc.collect()
+        return len([x for x in gc.get_objects() if type(x) is Probe])
+
+    before = probes()
+    calls = noted(kernel, (np.ones((3, 2)), np.ones((3, 2))))
+    assert (calls is None) == fails
+    del calls
+    assert probes() == before
