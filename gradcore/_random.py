@@ -19,7 +19,7 @@ from gradcore.devices.turns import share, take_turn
 from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
-from gradcore.engine.state import SCOPES, SETUP, local, scoped
+from gradcore.engine.state import SETUP, local, scoped
 from gradcore.errors import TraceError
 from gradcore.functional.shape import plain
 from gradcore.ops import elementwise, movement, random
@@ -170,7 +170,7 @@ def default_generator(device: str | Device | None = None) -> Generator:
     found: Generator | None = device.generator
     if found is None:
         # It is no layer's, though one be the first to draw.
-        with scoped(like=SCOPES[SETUP]):
+        with scoped(like=SETUP.plain):
             found = device.generator = Generator(device).manual_seed(_seed[0])
     return found
 

@@ -299,7 +299,7 @@ def node_seconds() -> float:
             for _ in range(500):
                 edges = [None if type(a) in PLAIN else a.edge for a in args]
                 plan = call.plans[tuple(map(bool, edges))]
-                build_node(call, plan, args, (y,), (), edges, 0, 0, 0)
+                build_node(call, plan, args, (y,), (), edges, 0, 0, local.state.scope)
             best = min(best, perf_counter() - start)
         return best / 500
     finally:

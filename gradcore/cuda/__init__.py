@@ -18,7 +18,7 @@ from gradcore.cuda.properties import get_device_capability, get_device_name, get
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.sites import SITES, find_site
-from gradcore.engine.state import SCOPES, local
+from gradcore.engine.state import local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 from gradcore.events import Tag
 
@@ -192,7 +192,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
         frame: Any = sys._getframe(1)
         while frame is not None and os.path.join(os.sep, "cupy", "") in frame.f_code.co_filename:
             frame = frame.f_back
-        scope = SCOPES[local.state.scope]
+        scope = local.state.scope.plain
         site = SITES[find_site(frame)]
         owner = Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)
         block = target.ledger.allocate(nbytes, target.current, owner)

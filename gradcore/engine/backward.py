@@ -19,10 +19,10 @@ from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag_gradient
-from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
+from gradcore.engine.residuals import backward_scope, residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import SITES, here
-from gradcore.engine.state import SCOPES, local, mark
+from gradcore.engine.state import local, mark
 from gradcore.engine.value import Edge, make_value
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import Tag
@@ -61,7 +61,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else leads_to(captures, roots)
         plain = wanted is None and not state.anomaly
-        forward = -1
+        forward = None
         heap, pending = sweep.heap, sweep.pending
         while pending:
             # With one node waiting, as along a chain, there is nothing to order.
@@ -69,7 +69,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             node, gs = pending.pop(number)
             if node.scope != forward:
                 forward = node.scope
-                state.scope = BACKWARD_SCOPES.get((forward, caller)) or backward_scope(forward, caller)
+                state.scope = forward.backward.get(caller) or backward_scope(forward, caller)
             state.site = node.site
             state.node = number
             if plain and node.hooks is None:
@@ -247,7 +247,7 @@ def check_for_nan(node: Node, results: Sequence[Any]) -> None:
     for k, g in enumerate(results):
         if g is not None and g.storage.device.type != "meta" and np.isnan(g.storage.device.read(g.storage, g.spec)).any():
             raise RuntimeError(f"Function '{node.name()}' returned nan values in its {k}th output. Its forward ran at "
-                               f"{SITES[node.site]}" + (f" in layer {SCOPES[node.scope].layer}" if SCOPES[node.scope].layer
+                               f"{SITES[node.site]}" + (f" in layer {node.scope.plain.layer}" if node.scope.plain.layer
                                                         else ""))
 
 

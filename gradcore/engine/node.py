@@ -9,7 +9,7 @@ from weakref import WeakSet, ref
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
 from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep, kept
-from gradcore.engine.state import local
+from gradcore.engine.state import Where, local
 from gradcore.engine.value import PLAIN, Edge, Value, make_value
 from gradcore.errors import AlreadyReleased
 from gradcore.events import Network
@@ -26,8 +26,8 @@ class Node:
     plan: Any
     edges: list[Edge | None]
     call: Any
-    #: Index of the scope, and of the line of source, that the op ran in.
-    scope: int
+    #: The scope that the op ran in, and the index of the line of source.
+    scope: Where
     site: int
     #: Residuals in the order of ``plan.slots``; None if there are none, and after backward has run the node: dropping
     #: the references is all that it takes to release them.
@@ -72,7 +72,7 @@ class Node:
 
 
 def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
-               number: int, site: int, scope: int, overwritten: Saved | Packed | None = None) -> Node:
+               number: int, site: int, scope: Where, overwritten: Saved | Packed | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
     state = local.state
     packing = state.packing

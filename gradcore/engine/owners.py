@@ -13,7 +13,7 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.sites import SITES, here
-from gradcore.engine.state import SCOPES, local
+from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value, value_over
 from gradcore.events import BORROW, Network, Tag
@@ -77,7 +77,7 @@ def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
 
 
 def _tag(op: str, role: str, spec: TensorSpec) -> Tag:
-    scope = SCOPES[local.state.scope]
+    scope = local.state.scope.plain
     if local.state.node and role == "input":
         # Uploads during backward are temporaries of backward.
         role = "temporary"
@@ -94,7 +94,7 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
     """A tensor over the memory of a NumPy or CuPy array, which it keeps alive. ``dtype`` is that of the elements if the array's
     own is not. Raises TypeError for an array that is not of numbers, ValueError for strides that tensors cannot have."""
     state = local.state
-    scope = SCOPES[state.scope]
+    scope = state.scope.plain
     dtype, step = np.dtype(dtype or values.dtype), values.dtype.itemsize
     library = type(values).__module__.partition(".")[0]
     try:

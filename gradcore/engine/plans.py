@@ -12,7 +12,7 @@ import numpy as np
 from gradcore.devices.device import Device
 from gradcore.devices.operands import Operands
 from gradcore.engine.sites import SITES
-from gradcore.engine.state import SCOPES
+from gradcore.engine.state import Where
 from gradcore.events import WRITTEN, Invocation, Tag
 from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
@@ -189,9 +189,9 @@ class Call:
             found = self.plans[mask] = made if made.rules and any(s.floating for s in self.specs) else None
             return found
 
-    def make_tags(self, site: int, scope: int) -> tuple[Tag, ...]:
+    def make_tags(self, site: int, scope: Where) -> tuple[Tag, ...]:
         """Tags for outputs, then auxiliary outputs, then workspace."""
-        where = SCOPES[scope]
+        where = scope.plain
         role = where.role or ("output" if where.phase in ("forward", "setup") else "temporary")
 
         def tag(role: str, spec: TensorSpec | None) -> Tag:

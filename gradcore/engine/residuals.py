@@ -9,18 +9,19 @@ from weakref import ref
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
 from gradcore.engine.sites import SITES
-from gradcore.engine.state import SCOPES, local, mark
+from gradcore.engine.state import Where, local, mark, where
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import AlreadyReleased
 
-#: Scopes of backward, by the scope that forward ran a node in and the site of backward's caller.
-BACKWARD_SCOPES: dict[tuple[int, int], int] = {}
+#: So many places are remembered with one: a model that stays may work together with others that come and go.
+MOST = 64
 
 
-def backward_scope(forward: int, caller: int) -> int:
-    """The scope in which backward runs a node that forward created in scope ``forward``."""
-    scope = SCOPES.index(SCOPES[forward]._replace(phase="backward", caller=SITES[caller], role=None))
-    return BACKWARD_SCOPES.setdefault((forward, caller), scope)
+def backward_scope(forward: Where, caller: int) -> Where:
+    """Where backward runs a node that forward created at ``forward``."""
+    found = where(forward.plain._replace(phase="backward", caller=SITES[caller], role=None))
+    forward.backward[caller] = found
+    return found
 
 
 def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = None) -> list[Any]:
@@ -115,13 +116,12 @@ def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
     return made
 
 
-_like: dict[tuple[int, int], int] = {}
-
-
-def scope_like(forward: int, now: int) -> int:
-    """The layer of scope ``forward``, with the phase and the caller of scope ``now``."""
-    found = _like.get((forward, now))
+def scope_like(forward: Where, now: Where) -> Where:
+    """The layer of ``forward``, with the phase and the caller of ``now``."""
+    found = forward.like.get(now)
     if found is None:
-        old = SCOPES[now]
-        found = _like[forward, now] = SCOPES.index(SCOPES[forward]._replace(phase=old.phase, caller=old.caller, role=None))
+        found = where(forward.plain._replace(phase=now.plain.phase, caller=now.plain.caller, role=None))
+        if len(forward.like) >= MOST:
+            forward.like.clear()
+        forward.like[now] = found
     return found

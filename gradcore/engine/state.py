@@ -6,16 +6,48 @@ import contextvars
 import threading
 from time import perf_counter_ns
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
 from gradcore.devices.device import devices
-from gradcore.events import MARK, Scope, Table, Tag
+from gradcore.events import MARK, Scope, Tag
+from gradcore.forking import brief
 
-SCOPES: Table[Scope] = Table()
-SETUP = SCOPES.index(Scope("", "setup"))
-FORWARD = SCOPES.index(Scope("", "forward"))
+
+class Where:
+    """A scope as threads, nodes and keys of caches hold it: equal scopes have one, which hashes by identity, and goes with its
+    last holder. Make one with :func:`where`; the constructor would not look for the one that there is."""
+
+    __slots__ = ("plain", "backward", "like", "update", "__weakref__")
+
+    def __init__(self, plain: Scope) -> None:
+        self.plain = plain
+        #: Where backward runs what ran here in forward, by the site of backward's caller.
+        self.backward: dict[int, Where] = {}
+        #: Where its layer is computed again, by the present place.
+        self.like: dict[Where, Where] = {}
+        #: Where an optimizer's update runs that is called here.
+        self.update: Where | None = None
+
+
+#: Weak, or the layers of all models that there ever were would pile up.
+_places: WeakValueDictionary[Scope, Where] = WeakValueDictionary()
+_placing = brief()
+
+
+def where(scope: Scope) -> Where:
+    """The one :class:`Where` of a scope."""
+    found = _places.get(scope)
+    if found is None:
+        made = Where(scope)
+        with _placing:
+            found = _places.setdefault(scope, made)
+    return found
+
+
+SETUP = where(Scope("", "setup"))
+FORWARD = where(Scope("", "forward"))
 #: Steps that are being recorded.
 _steps = 0
 
@@ -93,10 +125,10 @@ class scoped:
         like, phase, role = self._given
         state = local.state
         self._before = state.scope
-        old = SCOPES[self._before]
-        where = old if like is None else like
-        state.scope = SCOPES.index(Scope(where.layer, old.phase if phase is None else phase, old.caller,
-                                         old.role if role is None else role, where.network))
+        old = self._before.plain
+        layer = old if like is None else like
+        state.scope = where(Scope(layer.layer, old.phase if phase is None else phase, old.caller,
+                                  old.role if role is None else role, layer.network))
 
     def __exit__(self, *exc: object) -> None:
         local.state.scope = self._before
@@ -105,12 +137,12 @@ class scoped:
 class within_step:
     """A context of the phase ``forward``, and of the threads that begin meanwhile. To end it twice is to end it once."""
 
-    _before: int | None = None
+    _before: Where | None = None
 
     def __enter__(self) -> None:
         global _steps
         state = local.state
-        scope = SCOPES.index(SCOPES[state.scope]._replace(phase="forward"))
+        scope = where(state.scope.plain._replace(phase="forward"))
         _steps += 1
         self._before, state.scope = state.scope, scope
 

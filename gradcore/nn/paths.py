@@ -14,7 +14,8 @@ from weakref import ref
 
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf
-from gradcore.engine.state import SCOPES
+from gradcore.engine.residuals import MOST
+from gradcore.engine.state import Where, where
 from gradcore.events import Network, Scope
 from gradcore.forking import brief
 from gradcore.nn.parameter import is_lazy
@@ -33,7 +34,7 @@ class Tree:
         self.root = ref(root)
 
 
-class Place(dict[int, int]):
+class Place(dict[Where, Where]):
     """A module's path in one tree; as a dict, the scope that a call enters, by the scope of its caller."""
 
     __slots__ = ("path", "network")
@@ -43,10 +44,12 @@ class Place(dict[int, int]):
         self.path = path
         self.network = network
 
-    def __missing__(self, before: int) -> int:
-        old = SCOPES[before]
+    def __missing__(self, before: Where) -> Where:
+        old = before.plain
         phase = "forward" if old.phase == "setup" else old.phase
-        after = self[before] = SCOPES.index(Scope(self.path, phase, old.caller, old.role, self.network))
+        if len(self) >= MOST:
+            self.clear()
+        after = self[before] = where(Scope(self.path, phase, old.caller, old.role, self.network))
         return after
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore._tensor import Tensor
 from gradcore.engine.owners import retag
-from gradcore.engine.state import SCOPES, local, mark
+from gradcore.engine.state import Where, local, mark, where
 from gradcore.engine.value import tensors_in
 
 #: Roles of tensors that become optimizer state when a step puts them there.
@@ -26,10 +26,11 @@ class _Required:
 required = _Required()
 
 
-@functools.cache
-def update_scope(scope: int) -> int:
+def update_scope(scope: Where) -> Where:
     """The scope of an update, in the caller's layer."""
-    return SCOPES.index(SCOPES[scope]._replace(phase="optimizer"))
+    if scope.update is None:
+        scope.update = where(scope.plain._replace(phase="optimizer"))
+    return scope.update
 
 
 def whole(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +68,7 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _as_caller(optimizer: Any, closure: Any, scope: int) -> Any:
+def _as_caller(optimizer: Any, closure: Any, scope: Where) -> Any:
     """``closure`` run in the scope of the step's caller: the loss that it computes is no part of the update."""
     if not callable(closure) or isinstance(closure, type) or hasattr(closure, "parameters"):
         return closure

@@ -11,7 +11,7 @@ from gradcore._random import default_generator
 from gradcore.autograd.inspection import is_held
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
-from gradcore.engine.state import SCOPES, local, scoped
+from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.nn.parameter import is_lazy
@@ -27,7 +27,7 @@ from gradcore.program.watch import Watcher
 
 def as_forward() -> AbstractContextManager[None]:
     """A scope of the phase ``forward``, unless there is a phase already, so that bytes are labelled as in a training step."""
-    return scoped(phase="forward") if SCOPES[local.state.scope].phase == "setup" else nullcontext()
+    return scoped(phase="forward") if local.state.scope.plain.phase == "setup" else nullcontext()
 
 
 class Tracing:

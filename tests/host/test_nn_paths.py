@@ -10,7 +10,7 @@ from typing import Any
 
 import gradcore
 from gradcore import nn
-from gradcore.engine.state import SCOPES, local, scoped
+from gradcore.engine.state import local, scoped
 from gradcore.events import Launch, typed
 from gradcore.nn import functional as F
 from gradcore.nn.paths import calls
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.seen: list[Any] = []
 
     def forward(self, x: Any) -> Any:
-        self.seen.append(SCOPES[local.state.scope])
+        self.seen.append(local.state.scope.plain)
         return self.fc(x) * self.scale
 
 
