@@ -41,6 +41,8 @@ from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
 _MASK = SPACING - 1
+#: A stream forgets the sizes for which nothing waits when there are more: each merge looks at all of them.
+_SIZES = 1024
 
 
 class _Returned:
@@ -144,6 +146,11 @@ class Pool:
                     self.blocks.discard(block)
                     stream.free[segment.kind].add(segment.index * SPACING + block.offset, block.size)
                 blocks.clear()
+        if len(stream.waiting) > _SIZES:
+            # Or those of texts and pictures of all sizes would pile up. Live blocks will go back to their lists.
+            homes = {id(block.home) for block in self.blocks}
+            for size in [size for size, blocks in stream.waiting.items() if id(blocks) not in homes]:
+                del stream.waiting[size]
 
     def _take_over(self, size: int, kind: int, stream: Stream) -> int | None:
         for giver in self.streams:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gradcore.errors import OutOfMemory
@@ -325,3 +327,16 @@ def test_no_gradient_lies_in_a_segment_that_is_needed_in_turn(monkeypatch: pytes
     gradient = memory.ledger.allocate(16 * MiB, stream, PLAIN)
     assert gradient.segment.nbytes == 16 * MiB and memory.pool.reserved == 208 * MiB
     check_free_lists(memory)
+
+
+def test_sizes_that_never_come_again_are_forgotten() -> None:
+    pool, stream = pool_over(CountingSource()), Stream(0)
+    live = [pool.allocate(size, stream) for size in (512, 5 * MiB)]
+    for size in range(2, 5000):
+        give(pool, pool.allocate(size * 512, stream))
+    assert len(stream.waiting) < 2000
+    # Those that were live meanwhile go back to where they are looked for.
+    give(pool, *live)
+    assert stream.waiting[512] == [live[0]]
+    check_free_lists(SimpleNamespace(pool=pool))  # type: ignore[arg-type]
+    assert pool.flush() > 0 and pool.reserved == 0 and not pool.blocks
