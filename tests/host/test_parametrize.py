@@ -195,6 +195,21 @@ def test_parametrizations_one_after_the_other_are_torchs(torch: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_what_cached_computes_goes_with_its_layer_and_is_no_other_ones() -> None:
+    with parametrize.cached():
+        for k in range(20):
+            # The next layer lies where this one was.
+            layer = nn.Linear(1, 1)
+            parametrize.register_parametrization(layer, "weight", Symmetric())
+            weight = layer.weight
+            assert layer.weight is weight
+            np.testing.assert_array_equal(plain(weight), plain(layer.parametrizations.weight()))
+            del layer, weight
+            live = gradcore.memory_allocated("cpu")
+            assert k == 0 or live == before
+            before = live
+
+
 def test_a_value_that_no_original_makes_is_refused() -> None:
     layer = parametrize.register_parametrization(nn.Linear(3, 3), "weight", Symmetric())
     with raises(RuntimeError, "parametrization Symmetric does not implement right_inverse."):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gradcore.engine.modes import no_grad
 from gradcore.nn.container import ModuleDict
@@ -15,9 +16,9 @@ Tensor = Any
 
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
 
-#: The number of open :func:`cached` blocks; and the values computed in them, by the id of the ParametrizationList.
+#: The number of open :func:`cached` blocks; and the values computed in them, which go with their lists, or with the last block.
 _open: list[int] = [0]
-_made: dict[int, Tensor] = {}
+_made: WeakKeyDictionary[ParametrizationList, Tensor] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -141,9 +142,9 @@ def _check(before: tuple[int, ...], after: tuple[int, ...]) -> None:
 def _value(parts: ParametrizationList) -> Tensor:
     if not _open[0]:
         return parts()
-    if id(parts) not in _made:
-        _made[id(parts)] = parts()
-    return _made[id(parts)]
+    if parts not in _made:
+        _made[parts] = parts()
+    return _made[parts]
 
 
 def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Any:
