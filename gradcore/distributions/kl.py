@@ -21,7 +21,10 @@ from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.functional import linalg
 
 _REGISTRY: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
+#: By types of p and q.
 _FOUND: dict[tuple[type, type], Callable[[Any, Any], Any] | None] = {}
+#: So many are remembered: classes may be made anew in each step, and would stay.
+_MOST = 1024
 
 
 def register_kl(type_p: type, type_q: type) -> Callable[[Any], Any]:
@@ -47,9 +50,12 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
     Raises NotImplementedError for distributions of types without a formula here.
     """
     kinds = type(p), type(q)
-    if kinds not in _FOUND:
-        _FOUND[kinds] = _find(*kinds)
-    function = _FOUND[kinds]
+    try:
+        function = _FOUND[kinds]
+    except KeyError:
+        if len(_FOUND) >= _MOST:
+            _FOUND.clear()
+        function = _FOUND[kinds] = _find(*kinds)
     if function is None:
         raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")
     return function(p, q)
