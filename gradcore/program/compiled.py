@@ -54,6 +54,8 @@ _MODES = attrgetter(*_STATE)
 _tracing: Any = long()
 #: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
 _PATIENCE = 5.0
+#: The most traces of which the reason is kept: shapes that never come again lead to one after another.
+_MOST_TRACES = 1000
 #: The most reasons that are given for one trace that cannot be replayed.
 _MOST_REASONS = 4
 
@@ -61,7 +63,7 @@ _MOST_REASONS = 4
 class Compiled:
     """A compiled function, made by :func:`compile`, which says what the function may contain.
 
-    ``programs`` are those in the cache; ``traces`` has the reason for each trace.
+    ``programs`` are those in the cache; ``traces`` has the reason for each of the last thousand traces.
     """
 
     def __init__(self, function: Callable[..., Any], *, check_every: int = 0, max_programs: int = 8,
@@ -83,6 +85,8 @@ class Compiled:
         self._before: Any = None
         self._lost = ""
         self.traces: list[str] = []
+        #: Traces before those.
+        self._earlier = 0
         functools.update_wrapper(self, function, updated=())
 
     @property
@@ -193,6 +197,9 @@ class Compiled:
 
     def _begin(self, key: Any, tensors: list[Any]) -> None:
         self.traces.append(self._reason(key, tensors))
+        if len(self.traces) > _MOST_TRACES:
+            del self.traces[0]
+            self._earlier += 1
         self._before, self._lost = key, ""
         self._forget_lost()
 
@@ -300,7 +307,7 @@ class Compiled:
 
     def explain(self) -> str:
         """A report as text: the reason for each trace; for each program its first four inputs, instructions, arena, guards."""
-        lines = [f"trace {k + 1}: {reason}" for k, reason in enumerate(self.traces)]
+        lines = [f"trace {k}: {reason}" for k, reason in enumerate(self.traces, self._earlier + 1)]
         for entry in self._cached():
             found = entry.replay.plan
             saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""

@@ -12,6 +12,7 @@ import pytest
 import gradcore
 from gradcore import folds, nn
 from gradcore.events import Alloc, Launch
+from gradcore.program import compiled
 from tests.conftest import raises
 from tests.host.test_compile import data, net, pair, same, same_state, step_of
 
@@ -210,6 +211,16 @@ def test_a_function_that_is_always_traced_runs_eagerly_after_as_many_traces_as_p
     with pytest.warns(RuntimeWarning, match="was traced 3 times without one replay"):
         assert f(gradcore.ones(7)).tolist() == [2.0] * 7
     assert not f.programs
+
+
+def test_the_reasons_for_the_last_traces_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_MOST_TRACES", 4)
+    f = gradcore.compile(lambda x: x * 2)
+    for n in range(1, 9):
+        for _ in range(2):
+            f(gradcore.ones(n))
+    assert f.traces == [f"argument 0 is float32[{n}] on cpu and was float32[{n - 1}] on cpu" for n in range(5, 9)]
+    assert f.explain().startswith("trace 5: argument 0 is float32[5] on cpu")
 
 
 def test_the_reason_for_a_trace_names_the_leaf_whose_gradient_came_or_went() -> None:
