@@ -196,8 +196,9 @@ def test_parametrizations_one_after_the_other_are_torchs(torch: Any) -> None:
 
 
 def test_what_cached_computes_goes_with_its_layer_and_is_no_other_ones() -> None:
+    live = set()
     with parametrize.cached():
-        for k in range(20):
+        for _ in range(20):
             # The next layer lies where this one was.
             layer = nn.Linear(1, 1)
             parametrize.register_parametrization(layer, "weight", Symmetric())
@@ -205,9 +206,8 @@ def test_what_cached_computes_goes_with_its_layer_and_is_no_other_ones() -> None
             assert layer.weight is weight
             np.testing.assert_array_equal(plain(weight), plain(layer.parametrizations.weight()))
             del layer, weight
-            live = gradcore.memory_allocated("cpu")
-            assert k == 0 or live == before
-            before = live
+            live.add(gradcore.memory_allocated("cpu"))
+    assert len(live) == 1
 
 
 def test_a_value_that_no_original_makes_is_refused() -> None:
