@@ -7,12 +7,13 @@ lists are called through another class only while some thread is inside of one.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet, ref
 
 import numpy as np
 
 from gradcore.engine.dispatch import apply
 from gradcore.engine.node import Leaf
-from gradcore.engine.state import local
+from gradcore.engine.state import State, local
 from gradcore.engine.value import Value
 from gradcore.forking import brief
 from gradcore.ops import all_ops
@@ -28,14 +29,30 @@ FLOAT32 = frozenset("""arccos arcsin bce bce_logits cosh cross_entropy ctc_loss 
 _FLOAT = np.dtype(np.float32)
 
 
+class Casts(dict[tuple[Any, ...], tuple[ref[Any], tuple[int, int], Any]]):
+    """By the weight's identity and whether gradients were recorded: the weight, its memory and version, and the cast of it. An
+    entry goes with its weight, since a region may be around all models that a program makes."""
+
+    __slots__ = ("__weakref__",)
+
+    def add(self, key: tuple[Any, ...], weight: Any, now: tuple[int, int], cast: Any) -> None:
+        # Weak, so that the casts of a region that is dropped do not wait for the collector.
+        casts = ref(self)
+
+        def gone(_: Any) -> None:
+            if (left := casts()) is not None:
+                left.pop(key, None)
+
+        self[key] = ref(weight, gone), now, cast
+
+
 class Region:
     """What a thread has said: the dtype of products by type of device, and the casts of weights that it has made."""
 
     __slots__ = ("dtypes", "casts", "caching")
 
-    def __init__(self, dtypes: dict[str, np.dtype[Any]], casts: dict[Any, Any], caching: bool) -> None:
+    def __init__(self, dtypes: dict[str, np.dtype[Any]], casts: Casts, caching: bool) -> None:
         self.dtypes = dtypes
-        #: By the weight's identity and whether gradients were recorded: the weight, its memory and version, and the cast of it.
         self.casts = casts
         self.caching = caching
 
@@ -68,9 +85,11 @@ class Region:
         # The serial tells memory that the weight has been given since from what was cast.
         now = x.storage.serial, x.storage.version
         found = self.casts.get(key)
-        if found is None or found[1] != now:
-            found = self.casts[key] = x, now, cast(x, dtype=dtype)
-        return found[2]
+        if found is not None and found[1] == now and found[0]() is x:
+            return found[2]
+        made = cast(x, dtype=dtype)
+        self.casts.add(key, x, now, made)
+        return made
 
 
 class Chosen(Op):
@@ -83,8 +102,8 @@ class Chosen(Op):
 
 _listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
 _lock = brief()
-#: The states of the threads that are in a region, by identity.
-_open: set[int] = set()
+#: The states of the threads that are in a region. A thread may end in one, as in a generator that never went on.
+_open: WeakSet[State] = WeakSet()
 
 
 def note(inside: bool) -> None:
@@ -95,9 +114,9 @@ def note(inside: bool) -> None:
     """
     with _lock:
         if inside:
-            _open.add(id(local.state))
+            _open.add(local.state)
         else:
-            _open.discard(id(local.state))
+            _open.discard(local.state)
         kind = Chosen if _open else Op
         # The first and the last differ after half a loop.
         if not _listed[0].__class__ is _listed[-1].__class__ is kind:
@@ -115,7 +134,7 @@ def inside(around: Region | None, device_type: str, dtype: np.dtype[Any] | None,
         else:
             dtypes[kind] = dtype
     # The casts go with the outermost.
-    return Region(dtypes, {} if around is None else around.casts, caching)
+    return Region(dtypes, Casts() if around is None else around.casts, caching)
 
 
 class resumed:
@@ -124,7 +143,7 @@ class resumed:
     __slots__ = ("_region", "_around")
 
     def __init__(self, region: Region | None) -> None:
-        self._region = None if region is None else Region(region.dtypes, {}, region.caching)
+        self._region = None if region is None else Region(region.dtypes, Casts(), region.caching)
 
     def __enter__(self) -> None:
         state = local.state

@@ -56,7 +56,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade", "partial", "sweep", "inference", "asked")
+                 "remade", "partial", "sweep", "inference", "asked", "__weakref__")
 
     def __init__(self) -> None:
         self.grad = True

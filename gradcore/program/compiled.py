@@ -48,7 +48,8 @@ from gradcore.program.unread import Unread
 from gradcore.units import count_of
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
-_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep")]
+_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
+                                                             "__weakref__")]
 _MODES = attrgetter(*_STATE)
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
 _tracing: Any = long()

@@ -12,6 +12,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.amp import GradScaler, autocast
+from gradcore.engine import autocast as regions
 from gradcore.engine.autocast import FLOAT32, LOWER
 from gradcore.nn import functional as F
 from gradcore.ops import all_ops
@@ -308,3 +309,34 @@ def test_training_ends_where_float32_does(make: Callable[[], Any], shape: tuple[
     found = trained(make, shape, dtype, GradScaler("cpu", enabled=dtype == float16))
     assert found == pytest.approx(expected, abs=0.05)
     assert expected < 1.0
+
+
+def test_casts_go_with_their_weights_within_a_region() -> None:
+    x, live = gradcore.ones(2, 3), set()
+    with autocast("cpu", dtype=float16):
+        for _ in range(5):
+            layer = nn.Linear(3, 3)
+            assert layer(x).dtype == float16
+            layer(x).sum().backward()
+            with gradcore.no_grad():
+                layer(x)
+            del layer
+            live.add(gradcore.memory_allocated("cpu"))
+    assert live == {gradcore.memory_allocated("cpu")}
+
+
+def test_threads_that_end_in_a_region_are_forgotten() -> None:
+    def enter() -> None:
+        autocast("cpu").__enter__()
+
+    for _ in range(20):
+        # Together, since a thread's state lies where that of one before it was.
+        threads = [threading.Thread(target=enter) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not regions._open
+    with autocast("cpu"):
+        pass
+    assert type(all_ops()["matmul"]) is Op
