@@ -1,7 +1,8 @@
-"""Shared fixtures: a browser, for one module at a time since its driver keeps an event loop; a simulated GPU with capture."""
+"""Fixtures: a browser, for one module at a time since its driver keeps an event loop; a simulated GPU with capture; others."""
 
 from __future__ import annotations
 
+import gc
 import shutil
 import tracemalloc
 from collections.abc import Iterator
@@ -25,6 +26,16 @@ def tracing() -> Iterator[None]:
     tracemalloc.start()
     yield
     tracemalloc.stop()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Reference counts alone free what is given up."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,15 +75,6 @@ def closures(wrap: Wrap) -> tuple[Callable[[], Any], Any]:
         return step
 
     return trainer, step
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """Reference counts are to free what is given up."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize("kind", [methods, arguments, objects, closures])

@@ -16,10 +16,9 @@ import pytest
 import gradcore
 from gradcore import report
 from gradcore._holders import holders_of
-from gradcore.devices.device import get_device
 from gradcore.report.text import short_path
+from tests.host.holding import CPU, holder
 
-CPU = get_device("cpu")
 #: As a kernel names the files of its cells, of which there are none on disk.
 FILE = "/tmp/ipykernel_7/123.py"
 CELL = """
@@ -122,19 +121,6 @@ def test_outside_of_a_notebook_a_file_has_its_name(monkeypatch: pytest.MonkeyPat
 
 
 # -- what holds it -----------------------------------------------------------------------------------------------------
-
-
-def holder(serial: int) -> str:
-    return holders_of(CPU.ledger, [serial]).get(serial, "")
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.collect()
 
 
 def test_a_result_that_a_cell_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
