@@ -92,6 +92,9 @@ class LoadedProgram:
             leaves={slots[k]: x.buffer for k, (_, x) in enumerate(shipment.leaves)})
         self.plan: Plan = plan(program)
         self._optimizers = optimizers
+        #: Each group's optimizer, the group, and its options as they are in the program.
+        self._options = [(o, group, {name: x for name, x in group.items() if name != "params"})
+                         for o in optimizers for group in o.param_groups]
         self._replay = replay_of(self._trace, self.plan)
         written = program.written()
         self._written = {x.buffer for x in program.inputs if x.buffer in written}
@@ -105,7 +108,9 @@ class LoadedProgram:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of every optimizer in the program: ``params`` and ``lr``; other options are part of the instructions."""
+        """The groups of every optimizer in the program: ``params``, ``lr``, and other options. Those that are part of the
+        instructions may not be changed, which :meth:`run` checks.
+        """
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
     @property
@@ -133,7 +138,7 @@ class LoadedProgram:
         """Run on tensors or arrays of the traced shapes and dtypes, in the order of the function's tensor arguments.
 
         Returns the outputs as new tensors. Raises :class:`SpecError` for other inputs, :class:`TraceError` if a parameter has a
-        gradient and must not have one, or the other way round.
+        gradient and must not have one, or the other way round, or if an option has changed that is part of the program.
         """
         wanted = self._trace.program.inputs
         if len(inputs) != len(wanted):
@@ -152,6 +157,7 @@ class LoadedProgram:
                 raise SpecError(f"the program writes to input {k}, which must not share the memory of another input, as in the "
                                 "traced run")
         tensors = self._brought(tensors)
+        self._check_options()
         self._check_gradients()
         return self._replay.run(tensors)
 
@@ -178,6 +184,15 @@ class LoadedProgram:
             wholes = {b: functional.empty(buffers[b].nbytes, dtype=np.uint8, device=self.device) for b in other}
             return [value_over(wholes[x.buffer].storage, x.spec).copy_(t) if x.buffer in wholes else t
                     for x, t in zip(inputs, tensors, strict=True)]
+
+    def _check_options(self) -> None:
+        for k, (optimizer, group, traced) in enumerate(self._options):
+            # Whether there is a momentum decides which op makes the update; its value is the op's argument, as the rate is.
+            other_op = optimizer._decisive(group) != optimizer._decisive(traced)
+            for name, value in traced.items():
+                if group.get(name) != value and (name not in optimizer._free or (other_op and name != "lr")):
+                    raise TraceError(f"{name!r} of param_groups[{k}] is {group.get(name)!r}, but {value!r} is part of the "
+                                     "program: trace the function again with the new value")
 
     def _check_gradients(self) -> None:
         for leaf, wanted in self._trace.presence.items():

@@ -1,4 +1,4 @@
-"""Figures of benchmarks in the documentation: one source for each."""
+"""Figures of benchmarks in the documentation: one source for each; and lists that are to be complete."""
 
 from __future__ import annotations
 
@@ -34,3 +34,9 @@ def test_what_results_over_operands_save(name: str, words: str, batch: int) -> N
     (said,) = re.findall(rf"{words}[^%]*? (\d+\.\d+ %)(?= of the arena at batch size {batch}| at {batch}\b)",
                          text_of("docs/graph-mode.md"))
     assert said == gain
+
+
+def test_every_environment_variable_is_listed() -> None:
+    code = "".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "gradcore").rglob("*.py")))
+    _, _, listed = text_of("docs/questions.md").partition("Which environment variables are there?")
+    assert set(re.findall(r"GRADCORE_[A-Z_]+", code)) == set(re.findall(r"`(GRADCORE_[A-Z_]+)`", listed))

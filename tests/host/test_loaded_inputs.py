@@ -125,6 +125,35 @@ def test_a_learning_rate_is_no_negative_number(rate: float, tmp_path: Path) -> N
     assert loaded.learning_rate == 0.1
 
 
+@pytest.mark.parametrize(("kind", "given", "name", "value"), [
+    ("SGD", {"momentum": 0.9}, "weight_decay", 0.1), ("SGD", {"momentum": 0.9}, "momentum", 0.0), ("SGD", {}, "momentum", 0.9),
+    ("AdamW", {}, "eps", 1e-3), ("AdamW", {}, "betas", (0.9, 0.9)), ("RMSprop", {}, "alpha", 0.5)])
+def test_an_option_that_is_part_of_the_program_cannot_be_changed(
+        kind: str, given: dict[str, Any], name: str, value: Any, tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = getattr(gradcore.optim, kind)(model.parameters(), lr=0.1, **given)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    loaded = gradcore.load_program(saved(step, tmp_path, gradcore.ones(3, 2)))
+    group, x = loaded.param_groups[0], gradcore.ones(3, 2)
+    before, weights = group[name], {k: v.tolist() for k, v in loaded.state.items()}
+    # What a schedule adds is nobody's option.
+    group["initial_lr"] = group["lr"] = 0.2
+    group[name] = value
+    with raises(TraceError, f"'{name}' of param_groups[0] is {value!r}, but {before!r} is part of the program"):
+        loaded(x)
+    assert {k: v.tolist() for k, v in loaded.state.items()} == weights
+    group[name] = before
+    loaded(x)
+    assert {k: v.tolist() for k, v in loaded.state.items()} != weights
+
+
 def test_a_program_without_an_optimizer_has_no_learning_rate(tmp_path: Path) -> None:
     loaded = gradcore.load_program(saved(lambda x: x + 1, tmp_path, gradcore.ones(2)))
     with pytest.raises(AttributeError, match="updates no parameters"):
