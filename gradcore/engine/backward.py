@@ -67,7 +67,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             # With one node waiting, as along a chain, there is nothing to order.
             number = -heappop(heap) if len(heap) > 1 else -heap.pop()
             node, gs = pending.pop(number)
-            if node.scope != forward:
+            if node.scope is not forward:
                 forward = node.scope
                 state.scope = forward.backward.get(caller) or backward_scope(forward, caller)
             state.site = node.site

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
 from gradcore.memory.freelist import FreeList
+from gradcore.memory.pool import Pool
 from gradcore.memory.resource import KINDS, SPACING, Block
-
-if TYPE_CHECKING:
-    from gradcore.memory.pool import Pool
 
 
 def mend(pool: Pool) -> None:

@@ -103,12 +103,11 @@ def test_a_gradient_of_another_layout_than_the_program_reads_is_refused(tmp_path
     assert leaf.grad.tolist() == [[0.0, 2.0], [4.0, 6.0]]
 
 
-@pytest.mark.parametrize("rate", [float("nan"), -1])
-def test_a_learning_rate_is_no_negative_number(rate: float, tmp_path: Path) -> None:
+def training(path: Path, kind: str = "SGD", **options: Any) -> Any:
+    """The loaded step of a model, which takes a tensor of 3 by 2."""
     model = nn.Linear(2, 1)
-    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = getattr(gradcore.optim, kind)(model.parameters(), lr=0.1, **options)
 
-    @gradcore.compile
     def step(x: Any) -> Any:
         optimizer.zero_grad()
         loss = model(x).sum()
@@ -116,10 +115,12 @@ def test_a_learning_rate_is_no_negative_number(rate: float, tmp_path: Path) -> N
         optimizer.step()
         return loss
 
-    for _ in range(2):
-        step(gradcore.ones(3, 2))
-    step.save(tmp_path / "p")
-    loaded = gradcore.load_program(tmp_path / "p")
+    return gradcore.load_program(saved(step, path, gradcore.ones(3, 2)))
+
+
+@pytest.mark.parametrize("rate", [float("nan"), -1])
+def test_a_learning_rate_is_no_negative_number(rate: float, tmp_path: Path) -> None:
+    loaded = training(tmp_path)
     with pytest.raises(ValueError, match=f"Invalid learning rate: {rate}"):
         loaded.learning_rate = rate
     assert loaded.learning_rate == 0.1
@@ -130,17 +131,7 @@ def test_a_learning_rate_is_no_negative_number(rate: float, tmp_path: Path) -> N
     ("AdamW", {}, "eps", 1e-3), ("AdamW", {}, "betas", (0.9, 0.9)), ("RMSprop", {}, "alpha", 0.5)])
 def test_an_option_that_is_part_of_the_program_cannot_be_changed(
         kind: str, given: dict[str, Any], name: str, value: Any, tmp_path: Path) -> None:
-    model = nn.Linear(2, 1)
-    optimizer = getattr(gradcore.optim, kind)(model.parameters(), lr=0.1, **given)
-
-    def step(x: Any) -> Any:
-        optimizer.zero_grad()
-        loss = model(x).sum()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    loaded = gradcore.load_program(saved(step, tmp_path, gradcore.ones(3, 2)))
+    loaded = training(tmp_path, kind, **given)
     group, x = loaded.param_groups[0], gradcore.ones(3, 2)
     before, weights = group[name], {k: v.tolist() for k, v in loaded.state.items()}
     # What a schedule adds is nobody's option.
