@@ -32,12 +32,10 @@ DROP_REASONS = ("consumed", "graph died")
 
 #: The role of bytes that no tensor holds any more, but only another library's array that was made from one.
 HELD_OUTSIDE = "held outside"
-#: The role of what an optimizer keeps from step to step.
-STATE = "optimizer state"
-ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace", STATE, "communication",
-         "arena", HELD_OUTSIDE)
+ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
+         "optimizer state", "communication", "arena", HELD_OUTSIDE)
 #: Roles that follow from what a tensor is, rather than from where its memory came from.
-LASTING = frozenset(("parameter", "buffer", "gradient", STATE))
+LASTING = frozenset(("parameter", "buffer", "gradient", "optimizer state"))
 
 #: The file name, as in tracebacks, of code that gradcore generates at run time; a line of it is never a site.
 WRITTEN = "<gradcore>"

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import itemgetter
 
 from gradcore.errors import OutOfMemory, SourceExhausted
-from gradcore.events import STATE, UNTAGGED, Tag
+from gradcore.events import UNTAGGED, Tag
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.placement import (
     MIDDLE,
@@ -101,7 +101,7 @@ class Pool:
             self.streams.append(stream)
             # The default stream comes first, even if another one allocated first.
             self.streams.sort(key=lambda s: s.index)
-        kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag.role == STATE else LARGE_BLOCKS
+        kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag.role == "optimizer state" else LARGE_BLOCKS
         # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
         start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
         if start is None:
