@@ -7,20 +7,22 @@ Formulas are of ``x`` and ``y``, the arguments in order; the tests compare them 
 
 from __future__ import annotations
 
-_DECOMPOSED = ("gradcore.linalg.solve, inv, det, slogdet and cholesky; for other decompositions numpy.linalg on "
+_DECOMPOSED = ("gradcore.linalg.solve, qr, svd, eigh and cholesky; for other decompositions numpy.linalg on "
                "x.detach().numpy(), without a gradient")
 _COMPLEX = "real and imaginary parts as two tensors: all tensors of gradcore are real"
 _SCIPY = "scipy.special on x.detach().numpy(), which shares its memory, without a gradient"
 
 #: Formulas, checked against PyTorch.
 FORMULAS: dict[str, str] = {
-    "gradcore.linalg.slogdet(x).logabsdet": "logdet"}
+    "gradcore.linalg.matrix_norm(x, 'nuc')": "nuclear_norm"}
 
 #: Words.
 WORDS: dict[str, str] = {
-    _DECOMPOSED: """svd eig symeig qr lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg svd_lowrank
-        pca_lowrank pinverse pinv linalg.cond matrix_rank matrix_exp eigh eigvals eigvalsh svdvals householder_product
-        ldl_factor ldl_factor_ex ldl_solve lstsq nuclear_norm""",
+    _DECOMPOSED: """eig lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg matrix_exp eigvals
+        householder_product ldl_factor ldl_factor_ex ldl_solve""",
+    "gradcore.linalg.eigh": "symeig",
+    "gradcore.linalg.svd": "svd_lowrank pca_lowrank",
+    "gradcore.linalg.lstsq": "Tensor.lstsq",
     "gradcore.linalg.solve": "tensorsolve tensorinv solve",
     "gradcore.linalg.solve_triangular": "triangular_solve",
     "gradcore.linalg.norm": "frobenius_norm",

@@ -70,6 +70,7 @@ template <typename A> __device__ __forceinline__ A lowest() { return -infinity<A
 template <> __device__ __forceinline__ i64 lowest<i64>() { return (i64)((u64)1 << 63); }
 template <typename A> __device__ __forceinline__ A highest() { return infinity<A>(); }
 template <> __device__ __forceinline__ i64 highest<i64>() { return (i64)~((u64)1 << 63); }
+template <typename A> __device__ __forceinline__ A size_of(A x) { return x < 0 ? -x : x; }
 
 // A thread's elements in a loop over n elements by all threads of the grid.
 #define EACH(i, n) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)

@@ -7,8 +7,6 @@
 
 #include "common.cuh"
 
-template <typename A> __device__ __forceinline__ A size_of(A x) { return x < 0 ? -x : x; }
-
 // The row at or below `step` with the largest element in that column; among equal ones, the same row in every run.
 template <typename T>
 __device__ __forceinline__ i64 pivot_of(const T* a, i64 n, i64 step, T* values, i64* rows) {

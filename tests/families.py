@@ -26,7 +26,7 @@ from tests.rows import ROWS, Row, parts, tensors_of
 FAMILIES: dict[str, tuple[str, str]] = {
     "elementwise": ("elementwise pointwise special activation rectifiers", "forms_pointwise forms_composed forms_special"),
     "reductions, running sums, sorting": ("reduce scan statistics order", "forms_folds forms_gathered"),
-    "linear algebra": ("linalg decompositions", "forms_products"),
+    "linear algebra": ("linalg decompositions factors", "forms_products forms_factors"),
     "shape and index": ("movement arrangement placing", "forms_shapes"),
     "networks": ("nn losses ctc attention batch_norm group_norm convolution pooling recurrent rms_norm",
                  "forms_networks forms_layers"),

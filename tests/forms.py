@@ -53,6 +53,7 @@ class Form:
 def all_forms() -> list[Form]:
     from tests import (
         forms_composed,
+        forms_factors,
         forms_folds,
         forms_gathered,
         forms_layers,
@@ -63,8 +64,8 @@ def all_forms() -> list[Form]:
         forms_special,
     )
 
-    modules = (forms_pointwise, forms_composed, forms_shapes, forms_folds, forms_products, forms_gathered, forms_networks,
-               forms_layers, forms_special)
+    modules = (forms_pointwise, forms_composed, forms_shapes, forms_folds, forms_products, forms_factors, forms_gathered,
+               forms_networks, forms_layers, forms_special)
     return [form for module in modules for form in module.FORMS]
 
 

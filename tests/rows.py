@@ -198,6 +198,7 @@ def _rows() -> list[Row]:
     from tests import (
         rows_attention,
         rows_elementwise,
+        rows_factors,
         rows_images,
         rows_linalg,
         rows_losses,
@@ -209,7 +210,7 @@ def _rows() -> list[Row]:
         rows_shapes,
     )
 
-    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_linalg, rows_networks, rows_images,
+    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_linalg, rows_factors, rows_networks, rows_images,
                rows_attention, rows_optimizers, rows_losses, rows_recurrent)
     return [row for module in modules for row in module.ROWS]
 

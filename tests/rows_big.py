@@ -141,6 +141,12 @@ def add_decompositions() -> None:
             add(name, a)
         add("solve", a, a, transpose=True)
     add("cholesky", floats(256, 256, given=near_one))
+    for name, attrs in (("eigh", {}), ("svd", {}), ("qr", {}), ("pinv", {"rtol": 1e-6})):
+        add(name, floats(256, 256, given=near_one), **attrs)
+        add(name, floats(512, 8, 8), **attrs)
+    add("svd", floats(512, 64))
+    add("svd", floats(64, 512))
+    add("qr", floats(512, 64), complete=True)
 
 
 add_pointwise()

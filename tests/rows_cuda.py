@@ -296,7 +296,7 @@ for lead, length, keys, width, values, causal, mask, drop in (
                         floats(*lead, length, low=3.0, high=5.0), *drops), how)]
 
 #: Elimination, and sums of logarithms over many steps, run in at least single precision.
-DECOMPOSED = frozenset("inv solve det slogdet cholesky ctc_loss ctc_loss_grad".split())
+DECOMPOSED = frozenset("inv solve det slogdet cholesky eigh svd qr pinv ctc_loss ctc_loss_grad".split())
 _RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
 #: A call of each op on floats, stored in two bytes and computed in four, and all sizes of the ops that round in between.
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())

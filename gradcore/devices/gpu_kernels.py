@@ -10,6 +10,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     gpu_ctc,
     gpu_decompositions,
     gpu_elementwise,
+    gpu_factors,
     gpu_folds,
     gpu_images,
     gpu_indexing,

@@ -16,6 +16,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_decompositions,
     host_elementary,
     host_erf,
+    host_factors,
     host_folding,
     host_gamma,
     host_indexing,

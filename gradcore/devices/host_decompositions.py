@@ -11,7 +11,8 @@ from gradcore.devices.host_kernels import Array, kernel
 from gradcore.errors import LinAlgError
 
 
-def _by_lapack(name: str, function: Callable[..., Any], *arrays: Array) -> Any:
+def by_lapack(name: str, function: Callable[..., Any], *arrays: Array) -> Any:
+    """What the function returns. Raises :class:`LinAlgError`, naming the matrices, where LAPACK gives up."""
     try:
         return function(*arrays)
     except np.linalg.LinAlgError as error:
@@ -20,17 +21,17 @@ def _by_lapack(name: str, function: Callable[..., Any], *arrays: Array) -> Any:
 
 @kernel
 def inv(a: Array, out: Array, workspace: Array) -> None:
-    out[...] = _by_lapack("inv", np.linalg.inv, a)
+    out[...] = by_lapack("inv", np.linalg.inv, a)
 
 
 @kernel
 def solve(a: Array, b: Array, out: Array, workspace: Array, *, transpose: bool = False) -> None:
-    out[...] = _by_lapack("solve", np.linalg.solve, a.swapaxes(-1, -2) if transpose else a, b)
+    out[...] = by_lapack("solve", np.linalg.solve, a.swapaxes(-1, -2) if transpose else a, b)
 
 
 @kernel
 def cholesky(a: Array, out: Array, workspace: Array) -> None:
-    out[...] = _by_lapack("cholesky", np.linalg.cholesky, a)
+    out[...] = by_lapack("cholesky", np.linalg.cholesky, a)
 
 
 @kernel

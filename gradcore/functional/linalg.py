@@ -1,4 +1,4 @@
-"""``gradcore.linalg``: norms, inverses, linear equations and determinants, with the signatures of ``torch.linalg``."""
+"""``gradcore.linalg``: norms, inverses, equations, determinants and factors, with the signatures of ``torch.linalg``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gradcore.errors import LinAlgError, SpecError
+from gradcore.functional import factors
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.diagonals import diagonal as _diagonal
+from gradcore.functional.factors import *  # noqa: F403
+from gradcore.functional.factors import svdvals
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
-from gradcore.ops import creation, decompositions, elementwise, statistics
+from gradcore.ops import creation, decompositions, elementwise, movement, statistics
 from gradcore.spec import broadcast_shapes, normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None
 
-__all__ = ["LinAlgError", "SlogDet", "cholesky", "cross", "det", "diagonal", "inv", "matmul", "matrix_norm",
-           "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vecdot", "vector_norm"]
+__all__ = [  # noqa: PLE0604 - strings all
+    *factors.__all__, "LinAlgError", "SlogDet", "cholesky", "cond", "cross", "det", "diagonal", "inv", "matmul",
+    "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vecdot", "vector_norm"]
 
 
 class SlogDet(NamedTuple):
@@ -40,9 +44,8 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dim = None, keepdim: bool = Fals
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:
-    """A norm of the matrices in two dimensions: "fro"; the largest (1) or smallest (-1) column sum of |A|; inf, -inf for rows.
-
-    Raises NotImplementedError for norms of singular values: 2, -2 and "nuc".
+    """A norm of the matrices in two dimensions: "fro"; the largest (1) or smallest (-1) column sum of |A|; inf, -inf for rows;
+    the largest (2), the smallest (-2) or the sum ("nuc") of the singular values.
     """
     A = A if dtype is None else A.to(dtype)
     rows, columns = (sh.dim_of(d, A) for d in dim)
@@ -50,13 +53,25 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keep
         raise SpecError(f"linalg.matrix_norm: dims must be different. Got ({dim[0]}, {dim[1]})")
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim)
+    if ord in (2, -2, "nuc"):
+        return _singular_norm(A, ord, rows, columns, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
-        raise NotImplementedError(f"linalg.matrix_norm with ord={ord!r}: expected 'fro', 1, -1, inf or -inf")
+        raise SpecError(f"linalg.matrix_norm: Order {ord} not supported: expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     summed, over = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = vector_norm(A, 1, summed, keepdim=True)
     # Without any rows or columns to compare, the largest sum is 0.
     found = (m.amin if ord < 0 else m.amax if sums.spec.shape[over] else m.sum)(sums, over, True)
     return found if keepdim else sh.squeeze(found, (rows, columns))
+
+
+def _singular_norm(A: Tensor, ord: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
+    others = [d for d in range(A.spec.ndim) if d not in (rows, columns)]
+    s = svdvals(movement.permute(A, dims=(*others, rows, columns)))
+    found = m.sum(s, -1) if ord == "nuc" or not s.spec.shape[-1] else m.amax(s, -1) if ord == 2 else m.amin(s, -1)
+    if keepdim:
+        for d in sorted((rows, columns)):
+            found = sh.unsqueeze(found, d)
+    return found
 
 
 def norm(A: Tensor, ord: Any = None, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -122,6 +137,11 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     return sh.transpose(found, -2, -1) if upper else found
 
 
+def _cholesky_of(input: Tensor, upper: bool = False) -> Tensor:
+    """The method of a tensor: :func:`cholesky`, with ``upper`` also by position."""
+    return cholesky(input, upper=upper)
+
+
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
     """The X of A X = ``input`` [..., n, k], for A = L L^T and ``input2`` = L, or A = U^T U and an ``upper`` one = U."""
     half = solve_triangular(input2.mT if upper else input2, input, upper=False)
@@ -142,6 +162,24 @@ def det(A: Tensor) -> Tensor:
 def slogdet(A: Tensor) -> SlogDet:
     """The signs of the determinants, and the logarithms of their absolute values."""
     return SlogDet(*decompositions.slogdet(A))
+
+
+def logdet(input: Tensor) -> Tensor:
+    """The logarithms of the determinants; NaN for a negative one."""
+    sign, logabsdet = decompositions.slogdet(input)
+    return elementwise.where(elementwise.lt(sign, 0), math.nan, logabsdet)
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    """The condition numbers in a norm of :func:`matrix_norm`, 2 unless given; in others than 2 and -2, that of A times that of
+    its inverse, which a singular A has none of."""
+    if p in (None, 2, -2):
+        s = svdvals(A)
+        if not s.spec.shape[-1]:
+            return m.sum(s, -1)
+        largest, smallest = m.amax(s, -1), m.amin(s, -1)
+        return smallest / largest if p == -2 else largest / smallest
+    return matrix_norm(A, p) * matrix_norm(inv(A), p)
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
@@ -186,5 +224,6 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 
 #: Methods of a tensor, such as ``x.inverse()`` and ``x.det()``.
-TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "matrix_power": matrix_power,
-                  "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse}
+TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "logdet": logdet, "matrix_power": matrix_power,
+                  "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse, "cholesky": _cholesky_of,
+                  **factors.TENSOR_METHODS}

@@ -10,6 +10,7 @@ from gradcore.ops import (
     ctc,
     decompositions,
     elementwise,
+    factors,
     group_norm,
     in_place,
     linalg,
@@ -33,6 +34,6 @@ from gradcore.ops import (
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "ctc",
-           "decompositions", "elementwise", "group_norm", "in_place", "linalg", "losses", "movement", "nn", "optimizer",
-           "order", "placing", "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan",
-           "special", "statistics"]
+           "decompositions", "elementwise", "factors", "group_norm", "in_place", "linalg", "losses", "movement", "nn",
+           "optimizer", "order", "placing", "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm",
+           "scan", "special", "statistics"]

@@ -15,9 +15,15 @@ from gradcore.ops.op import Inferred, joint, op
 from gradcore.spec import TensorSpec
 
 
-def _square(name: str, a: TensorSpec) -> None:
+def need_square(name: str, a: TensorSpec) -> None:
+    """Raise :class:`SpecError` for what is not square matrices, or not of at least single precision."""
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise SpecError(f"linalg.{name}: A must be batches of square matrices, but got shape {list(a.shape)}")
+    need_wide(name, a)
+
+
+def need_wide(name: str, a: TensorSpec) -> None:
+    """Raise :class:`SpecError` for a dtype below single precision."""
     if not a.floating or a.dtype.itemsize < 4:
         raise SpecError(f"linalg.{name}: Low precision dtypes and integers are not supported. Got {a.dtype.name}")
 
@@ -28,30 +34,30 @@ def _result(a: TensorSpec, *outputs: TensorSpec, room: int) -> Inferred:
 
 
 def _inv_spec(a: TensorSpec) -> Inferred:
-    _square("inv", a)
+    need_square("inv", a)
     return _result(a, a.like(), room=a.nbytes)
 
 
 def _solve_spec(a: TensorSpec, b: TensorSpec, *, transpose: bool = False) -> Inferred:
-    _square("solve", a)
+    need_square("solve", a)
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1] or b.dtype != a.dtype:
         raise SpecError(f"linalg.solve: Incompatible shapes or types of A and B for the equation AX = B: {a} and {b}")
     return _result(a, b.like(), room=a.nbytes)
 
 
 def _cholesky_spec(a: TensorSpec) -> Inferred:
-    _square("cholesky", a)
+    need_square("cholesky", a)
     return _result(a, a.like(), room=0)
 
 
 def _slogdet_spec(a: TensorSpec) -> Inferred:
-    _square("slogdet", a)
+    need_square("slogdet", a)
     out = TensorSpec.of(a.shape[:-2], a.dtype)
     return _result(a, out, out, room=a.nbytes)
 
 
 def _det_spec(a: TensorSpec) -> Inferred:
-    _square("det", a)
+    need_square("det", a)
     return _result(a, TensorSpec.of(a.shape[:-2], a.dtype), room=a.nbytes)
 
 
@@ -95,4 +101,4 @@ slogdet = op("slogdet", _slogdet_spec, contiguous=True, outputs=("sign", "logabs
              a=lambda g_logabsdet, a: None if g_logabsdet is None else _column(g_logabsdet) * transposed(inv(a)))
 det = op("det", _det_spec, contiguous=True, a=lambda g, a, out: _column(g * out) * transposed(inv(a)))
 
-__all__ = ["cholesky", "det", "inv", "slogdet", "solve", "transposed"]
+__all__ = ["cholesky", "det", "inv", "need_square", "need_wide", "slogdet", "solve", "transposed"]

@@ -97,6 +97,7 @@ REFUSED = {
     "addmm baddbmm bmm mm Tensor.addmm Tensor.baddbmm Tensor.bmm Tensor.mm": "out_dtype",
     "as_tensor tensor": "t", "einsum": "path tensors", "normal": "input", "sort Tensor.sort": "reverse",
     "randperm tril_indices triu_indices": "requires_grad",
+    "linalg.lstsq": "b",
     "Tensor.add_": "b", "Tensor.to": "other", "Tensor.expand": "implicit",
     "Tensor.is_pinned Tensor.pin_memory": "device", "Tensor.random_": "from to", "Tensor.record_stream": "s",
     "nn.functional.interpolate": "antialias", "layer_norm": "cudnn_enable",

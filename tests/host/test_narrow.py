@@ -27,7 +27,7 @@ from tests.rows_big import BIG
 bfloat16 = gradcore.bfloat16
 F = gradcore.nn.functional
 #: Ops that decompose matrices, or add up logarithms over many steps, in at least single precision, in PyTorch too.
-WIDE = {"inv", "solve", "det", "slogdet", "cholesky", "ctc_loss", "ctc_loss_grad"}
+WIDE = {"inv", "solve", "det", "slogdet", "cholesky", "eigh", "svd", "qr", "pinv", "ctc_loss", "ctc_loss_grad"}
 #: Ops whose result is wider than what they read.
 RAISING = {"square_sum"}
 FLOATS = [r for r in ROWS if any(o.kind == "float" for o in r.operands()) and r.op not in WIDE

@@ -210,6 +210,10 @@ KEEPS: dict[str, dict[str, str]] = {
     "cholesky": {"a": "out"},
     "slogdet": {"a": "a"},
     "det": {"a": "a out"},
+    "eigh": {"a": "values vectors"},
+    "svd": {"a": "u s vh"},
+    "qr": {"a": "q r"},
+    "pinv": {"a": "a out"},
 }
 #: In-place ops like others; if nothing else has a gradient, the overwritten operand has one of 0, which keeps nothing.
 KEEPS |= {f"{name}_": {"x": "", **KEEPS.get(name, {})} for name in OVERWRITING}

@@ -1,0 +1,59 @@
+"""Eigenvalues, singular values, QR factors and pseudoinverses on the GPU, by gradcore's own kernels with a block for each
+matrix. cuSOLVER would allocate by itself, reads its errors on the host, and CuPy refuses it in captures.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.kernels import split_workspace
+
+
+def _sizes(a: Any) -> tuple[int, np.int64, np.int64]:
+    """The number of matrices, and their rows and columns."""
+    return math.prod(a.shape[:-2]), np.int64(a.shape[-2]), np.int64(a.shape[-1])
+
+
+@gl.kernel
+def eigh(a: Any, values: Any, vectors: Any, workspace: Any) -> None:
+    if a.size:
+        count, _, n = _sizes(a)
+        gl.run_blocks("factors", "symmetric", (a.dtype,), count, a, values, vectors, workspace.view(a.dtype), n)
+
+
+def _singular(a: Any, u: Any, s: Any, vh: Any, room: Any) -> None:
+    if a.size:
+        count, m, n = _sizes(a)
+        gl.run_blocks("factors", "singular", (a.dtype,), count, a, u, s, vh, room, m, n)
+
+
+@gl.kernel
+def svd(a: Any, u: Any, s: Any, vh: Any, workspace: Any) -> None:
+    _singular(a, u, s, vh, workspace.view(a.dtype))
+
+
+@gl.kernel
+def qr(a: Any, q: Any, r: Any, workspace: Any, *, complete: bool = False) -> None:
+    if q.size:
+        count, m, n = _sizes(a)
+        gl.run_blocks("factors", "orthogonal", (a.dtype,), count, a, q, r, workspace.view(a.dtype), m, n,
+                      np.int64(q.shape[-1]))
+
+
+@gl.kernel
+def pinv(a: Any, out: Any, workspace: Any, *, atol: float = 0.0, rtol: float) -> None:
+    if not a.size:
+        gl.zero(out)
+        return
+    count, m, n = _sizes(a)
+    k = int(min(m, n))
+    pieces = [count * int(m) * k, count * k, count * k * int(n)]
+    u, s, vh, room = split_workspace(workspace, *((size, a.dtype) for size in pieces),
+                                     (count * int(2 * m * n + k * k + 2 * k), a.dtype))
+    _singular(a, u, s, vh, room)
+    gl.run("factors", "pseudoinverse", (a.dtype,), out.size, u, s, vh, out, m, n, np.int64(out.size), a.dtype.type(atol),
+           a.dtype.type(rtol))

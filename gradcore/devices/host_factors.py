@@ -1,0 +1,48 @@
+"""Eigenvalues, singular values, QR factors and pseudoinverses on the CPU, by LAPACK; see ``ops.factors``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradcore.devices.host_decompositions import by_lapack
+from gradcore.devices.host_kernels import Array, kernel
+
+
+def _signs(vectors: Array) -> Array:
+    """-1 or 1 for each column: the sign of its first component that is at least half as large as the largest."""
+    if not vectors.size:
+        return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
+    sizes = np.abs(vectors)
+    first = np.argmax(sizes >= sizes.max(-2, keepdims=True) / 2, -2)
+    signs: Array = np.copysign(vectors.dtype.type(1), np.take_along_axis(vectors, first[..., None, :], -2))
+    return signs
+
+
+@kernel
+def eigh(a: Array, values: Array, vectors: Array, workspace: Array) -> None:
+    values[...], found = by_lapack("eigh", np.linalg.eigh, a)
+    np.multiply(found, _signs(found), out=vectors)
+
+
+@kernel
+def svd(a: Array, u: Array, s: Array, vh: Array, workspace: Array) -> None:
+    left, s[...], right = by_lapack("svd", lambda x: np.linalg.svd(x, full_matrices=False), a)
+    signs = _signs(left)
+    np.multiply(left, signs, out=u)
+    np.multiply(right, signs.swapaxes(-1, -2), out=vh)
+
+
+@kernel
+def qr(a: Array, q: Array, r: Array, workspace: Array, *, complete: bool = False) -> None:
+    q[...], r[...] = by_lapack("qr", lambda x: np.linalg.qr(x, "complete" if complete else "reduced"), a)
+
+
+@kernel
+def pinv(a: Array, out: Array, workspace: Array, *, atol: float = 0.0, rtol: float) -> None:
+    u, s, vh = by_lapack("pinv", lambda x: np.linalg.svd(x, full_matrices=False), a)
+    if not s.size:
+        out[...] = 0
+        return
+    least = np.maximum(s[..., :1] * rtol, atol)
+    inverse = np.divide(1, s, out=np.zeros_like(s), where=~(s <= least))
+    np.matmul(vh.swapaxes(-1, -2) * inverse[..., None, :], u.swapaxes(-1, -2), out=out)
