@@ -54,8 +54,8 @@ which users write them, are compared with PyTorch in float32 and float64, values
   `repeat_interleave` by a tensor and `one_hot` without `num_classes` read values on the host, since the shape of their result
   depends on them. The meta device raises an error for them. `x[mask] = number` reads none.
 - On the GPU, a sort of n > 2048 elements takes about (log2(n) - 10)^2 / 2 launches; systems of equations, determinants,
-  eigenvalues, singular values and QR use one block per matrix. Sums at repeated positions have the same bits in every run: there are no atomics, and many positions
-  are sorted first.
+  eigenvalues, singular values and QR use one block per matrix. Sums at repeated positions have the same bits in every run:
+  there are no atomics, and many positions are sorted first.
 - On the CPU, the recurrence in the gradients of `prod` and `cumprod` is a Python loop over the dimension.
 - The second derivative of attention stores the scores; that of a recurrent layer takes 12 (RNN) to 88 (LSTM) launches per step.
 - `cumsum_`, `cumprod_`, `tril_` and `triu_` allocate their result, and then copy it over the tensor.
