@@ -22,7 +22,7 @@ from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SETUP, local, scoped
 from gradcore.errors import TraceError
 from gradcore.functional.shape import plain
-from gradcore.ops import elementwise, movement, random
+from gradcore.ops import elementwise, movement, random, sampling
 from gradcore.ops.creation import sized
 
 Tensor = Any
@@ -322,3 +322,22 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     return _fill(tensor, random.normal_, random.normal, mean, std, generator)
+
+
+def standard_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
+    """Numbers of gamma distributions of rate 1, with a gradient for their concentrations; those of 0 give the least number."""
+    return sampling.standard_gamma(concentration, _blocks(concentration, generator))
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Counts of events that come at the rates in ``input``, with its shape and dtype.
+
+    On the CPU, raises RuntimeError for a negative rate; on a GPU it gives NaN.
+    """
+    with no_grad():
+        return sampling.poisson(input, _blocks(input, generator))
+
+
+def _blocks(like: Tensor, generator: Generator | None) -> Tensor:
+    """The state for one op, which takes a block of four doubles, or more of other streams, for each element."""
+    return _of(like.device, generator).snapshot(4 * like.spec.numel)

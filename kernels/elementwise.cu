@@ -151,6 +151,13 @@ BINARY(BceLogits, log1p(exp(x < 0 ? x : -x)) + x * ((x > 0 ? (C)1 : (C)0) - y))
 #include "pointwise.cuh"
 #include "gamma.cuh"
 
+UNARY(Lgamma, lgamma(x))
+UNARY(Erfinv, erfinv(x))
+UNARY(Digamma, (C)digamma_of((double)x))
+BINARY(Polygamma, (C)polygamma_of((double)x, (int)y))
+BINARY(Gammainc, (C)incomplete_of((double)x, (double)y, false))
+BINARY(Gammaincc, (C)incomplete_of((double)x, (double)y, true))
+
 // F after G, in one pass: Then<Relu, Add> is a bias and its activation.
 template <typename F, typename G> struct Then {
     template <typename... C> static __device__ __forceinline__ auto of(C... x) { return F::of(G::of(x...)); }

@@ -1,5 +1,6 @@
-// digamma and its derivatives, computed in double precision and rounded once: asymptotic series after the recurrence has moved x
-// far enough, and reflection for negative x. gradcore/devices/host_gamma.py says where the coefficients are from.
+// digamma and its derivatives, and the incomplete gamma functions, computed in double precision and rounded once: asymptotic
+// series after the recurrence has moved x far enough, and reflection for negative x. gradcore/devices/host_gamma.py says where
+// the coefficients are from, and host_sampling.py what is done for the incomplete functions.
 
 __device__ __forceinline__ double series_of(double x, const double* c, int n) {
     double total = c[n - 1], y = 1 / (x * x);
@@ -58,7 +59,44 @@ __device__ double polygamma_of(double x, int n) {
     return sign * factorial * total;
 }
 
-UNARY(Lgamma, lgamma(x))
-UNARY(Erfinv, erfinv(x))
-UNARY(Digamma, (C)digamma_of((double)x))
-BINARY(Polygamma, (C)polygamma_of((double)x, (int)y))
+// S of gammainc(a, x) = x^a e^-x / Gamma(a + 1) S, and minus its derivative by a.
+__device__ __forceinline__ double incomplete_series(double a, double x, double& slope) {
+    double term = 1, total = 1, sums = 0;
+    slope = 0;
+    for (int n = 1; n < 20000; n++) {
+        double below = 1 / (a + n);
+        term *= x * below;
+        sums += below;
+        total += term;
+        slope += term * sums;
+        if (!(term * (1 + sums) > 1e-17 * total)) break;
+    }
+    return total;
+}
+
+// C of gammaincc(a, x) = x^a e^-x / Gamma(a) C.
+__device__ double incomplete_fraction(double a, double x) {
+    double b = x + 1 - a, c = 1e300, d = 1 / b, total = d;
+    for (int n = 1; n < 20000; n++) {
+        double step = n * (a - n);
+        b += 2;
+        d = step * d + b;
+        d = 1 / (fabs(d) < 1e-300 ? 1e-300 : d);
+        c = step / c + b;
+        c = fabs(c) < 1e-300 ? 1e-300 : c;
+        total *= c * d;
+        if (!(fabs(c * d - 1) > 1e-15)) break;
+    }
+    return total;
+}
+
+__device__ double incomplete_of(double a, double x, bool upper) {
+    const double most = infinity<double>();
+    if (!(a >= 0 && x >= 0) || (a == x && (a == 0 || a == most))) return not_a_number<double>();
+    if (x == most || a == 0) return upper ? 0 : 1;
+    if (a == most || x == 0) return upper ? 1 : 0;
+    double slope, scale = exp(a * log(x) - x - lgamma(a));
+    bool low = x < a + 1;
+    double part = low ? scale / a * incomplete_series(a, x, slope) : scale * incomplete_fraction(a, x);
+    return low != upper ? part : 1 - part;
+}

@@ -6,9 +6,9 @@
 
 struct Words { u64 w[4]; };
 
-__device__ __forceinline__ Words philox(u64 key, u64 counter) {
+__device__ __forceinline__ Words philox(u64 key, u64 counter, u64 next = 0) {
     u64 k0 = key, k1 = 0;
-    Words c = {{counter, 0, 0, 0}};
+    Words c = {{counter, next, 0, 0}};
     for (int round = 0; round < 10; ++round) {
         const u64 m0 = 0xD2E7470EE14C6C93ull, m1 = 0xCA5A826395121157ull;
         u64 high0 = __umul64hi(m0, c.w[0]), low0 = m0 * c.w[0];
@@ -20,7 +20,8 @@ __device__ __forceinline__ Words philox(u64 key, u64 counter) {
     return c;
 }
 
-// The numbers of one block of the stream that begins at `state`: eight in single or four in double precision.
+// The numbers of one block of the stream that begins at `state`: eight in single or four in double precision. An attempt after the
+// first reads a stream of its own.
 __device__ __forceinline__ void draw(const u64* state, i64 block, float (&u)[8]) {
     Words words = philox(state[0], state[2] + 1 + (u64)block);
 #pragma unroll
@@ -28,8 +29,8 @@ __device__ __forceinline__ void draw(const u64* state, i64 block, float (&u)[8])
         u[k] = __fmul_rn((float)((u32)(k & 1 ? words.w[k / 2] >> 32 : words.w[k / 2]) >> 8), 1.0f / 16777216.0f);
 }
 
-__device__ __forceinline__ void draw(const u64* state, i64 block, double (&u)[4]) {
-    Words words = philox(state[0], state[2] + 1 + (u64)block);
+__device__ __forceinline__ void draw(const u64* state, i64 block, double (&u)[4], u64 attempt = 0) {
+    Words words = philox(state[0], state[2] + 1 + (u64)block, attempt);
 #pragma unroll
     for (int k = 0; k < 4; ++k) u[k] = __dmul_rn((double)(words.w[k] >> 11), 1.0 / 9007199254740992.0);
 }

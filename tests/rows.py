@@ -207,11 +207,12 @@ def _rows() -> list[Row]:
         rows_order,
         rows_pointwise,
         rows_recurrent,
+        rows_sampling,
         rows_shapes,
     )
 
     modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_linalg, rows_factors, rows_networks, rows_images,
-               rows_attention, rows_optimizers, rows_losses, rows_recurrent)
+               rows_attention, rows_optimizers, rows_losses, rows_recurrent, rows_sampling)
     return [row for module in modules for row in module.ROWS]
 
 

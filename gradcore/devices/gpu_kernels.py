@@ -23,6 +23,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     gpu_pointwise,
     gpu_random,
     gpu_recurrent,
+    gpu_sampling,
 )
 
 KERNELS = gpu_launch.KERNELS

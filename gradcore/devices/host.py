@@ -31,6 +31,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_rectifiers,
     host_recurrent,
     host_reductions,
+    host_sampling,
     host_softmax,
 )
 from gradcore.devices.attention import build_attention

@@ -1,10 +1,11 @@
 """Probability distributions, with the names of ``torch.distributions``; all computations are composed of ops."""
 
-from gradcore.distributions import constraints, transforms
+from gradcore.distributions import constraints, kl_gammas, transforms  # noqa: F401 - registers divergences
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
-from gradcore.distributions.counts import Binomial, Geometric, Poisson
+from gradcore.distributions.counts import Binomial, Geometric, NegativeBinomial, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution
+from gradcore.distributions.gammas import Beta, Chi2, Dirichlet, FisherSnedecor, Gamma, InverseGamma, StudentT
 from gradcore.distributions.joint import Independent, MultivariateNormal
 from gradcore.distributions.kl import kl_divergence, register_kl
 from gradcore.distributions.mixture import MixtureSameFamily
@@ -19,9 +20,10 @@ from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import *  # noqa: F403 - what its __all__ names
 
 __all__ = [
-    "Bernoulli", "Binomial", "Categorical", "Cauchy", "Distribution", "Exponential", "Geometric", "Gumbel", "HalfCauchy",
-    "HalfNormal", "Independent", "Laplace", "LogNormal", "LogisticNormal", "MixtureSameFamily", "MultivariateNormal", "Normal",
+    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "Dirichlet", "Distribution", "Exponential",
+    "FisherSnedecor", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "Laplace",
+    "LogNormal", "LogisticNormal", "MixtureSameFamily", "MultivariateNormal", "NegativeBinomial", "Normal",
     "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli",
-    "RelaxedOneHotCategorical", "TransformedDistribution", "Uniform", "Weibull",
+    "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "Weibull",
     "constraints", "kl_divergence", "register_kl", "transforms"]
 __all__ += transforms.__all__

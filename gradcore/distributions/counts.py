@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore import functional
-from gradcore._random import rand
+from gradcore._random import poisson, rand
 from gradcore.distributions import constraints
 from gradcore.distributions.discrete import chances, counted
 from gradcore.distributions.distribution import Distribution, broadcast
+from gradcore.distributions.gammas import Gamma
 from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits, logsigmoid
@@ -61,10 +62,7 @@ class Geometric(Distribution):
 
 
 class Poisson(Distribution):
-    """Counts of events that come independently at a mean ``rate``: P(k) = rate^k exp(-rate) / k!.
-
-    There is no sample(): as many uniform numbers as the rate asks for would depend on values on the device.
-    """
+    """Counts of events that come independently at a mean ``rate``: P(k) = rate^k exp(-rate) / k!."""
 
     arg_constraints = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
@@ -85,12 +83,56 @@ class Poisson(Distribution):
         return functional.floor(self.rate)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        raise NotImplementedError("Poisson.sample() is not implemented: use numpy.random.Generator.poisson with "
-                                  "rate.detach().numpy()")
+        return poisson(self.rate.detach().expand(*self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)
         return value.xlogy(self.rate) - self.rate - (value + 1).lgamma()
+
+
+class NegativeBinomial(Distribution):
+    """Successes of probability ``probs``, or sigmoid(``logits``), before ``total_count`` failures, which may be a fraction.
+
+    P(k) = Gamma(k + r) / (k! Gamma(r)) (1 - probs)^r probs^k, with r the ``total_count``. Raises ValueError unless exactly one of
+    ``probs`` and ``logits`` is given.
+    """
+
+    arg_constraints = {"total_count": constraints.greater_than_eq(0), "probs": constraints.half_open_interval(0.0, 1.0),
+                       "logits": constraints.real}
+    support = constraints.nonnegative_integer
+
+    def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self.probs, self.logits, given, count = chances(probs, logits, total_count)
+        self._shown = ("total_count", given)  # type: ignore[misc]
+        self.total_count = count.to(self.probs.dtype)
+        super().__init__(self.probs.shape, validate_args=validate_args)
+
+    @property
+    def param_shape(self) -> Any:
+        return self.probs.shape
+
+    @property
+    def mean(self) -> Any:
+        return self.total_count * self.logits.exp()
+
+    @property
+    def mode(self) -> Any:
+        return functional.floor((self.total_count - 1) * self.logits.exp()).clamp(min=0)
+
+    @property
+    def variance(self) -> Any:
+        return self.mean / (-self.logits).sigmoid()
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            return poisson(Gamma(self.total_count, (-self.logits).exp(), validate_args=False).sample(sample_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        r = self.total_count
+        # Without failures to wait for, none is certain.
+        ways = functional.where(r + value == 0, 0.0, (r + value).lgamma() - (1.0 + value).lgamma() - r.lgamma())
+        return r * logsigmoid(-self.logits) + value * logsigmoid(self.logits) + ways
 
 
 class Binomial(Distribution):

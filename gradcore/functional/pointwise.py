@@ -32,8 +32,9 @@ lgamma, digamma, erfinv = (_named(n, o) for n, o in (
     ("lgamma", special.lgamma), ("digamma", special.digamma), ("erfinv", special.erfinv)))
 frac, fmod, fmax, fmin = (_named(n, o) for n, o in (
     ("frac", pointwise.frac), ("fmod", pointwise.fmod), ("fmax", pointwise.fmax), ("fmin", pointwise.fmin)))
-atan2, hypot, logaddexp = (_named(n, o) for n, o in (
-    ("atan2", pointwise.arctan2), ("hypot", pointwise.hypot), ("logaddexp", pointwise.logaddexp)))
+atan2, hypot, logaddexp, igamma, igammac = (_named(n, o) for n, o in (
+    ("atan2", pointwise.arctan2), ("hypot", pointwise.hypot), ("logaddexp", pointwise.logaddexp),
+    ("igamma", special.gammainc), ("igammac", special.gammaincc)))
 bitwise_not, bitwise_and, bitwise_or = (_named(n, o) for n, o in (
     ("bitwise_not", pointwise.bitwise_not), ("bitwise_and", pointwise.bitwise_and), ("bitwise_or", pointwise.bitwise_or)))
 bitwise_xor, bitwise_left_shift, bitwise_right_shift = (_named(n, o) for n, o in (
@@ -284,7 +285,7 @@ TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_
 
 METHODS = (
     "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc lgamma digamma "
-    "erfinv sinc trunc fix frac fmod fmax fmin atan2 "
+    "erfinv sinc trunc fix frac fmod fmax fmin atan2 igamma igammac "
     "arctan2 hypot logaddexp bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift absolute "
     "negative multiply divide true_divide subtract greater greater_equal less less_equal not_equal clip clamp_min clamp_max "
     "isposinf isneginf sgn nan_to_num lerp addcmul addcdiv masked_fill isclose deg2rad rad2deg positive").split()

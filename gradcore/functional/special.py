@@ -12,6 +12,8 @@ from gradcore.functional.composed import logit, xlogy
 from gradcore.functional.composed import promoted_floats as _floats
 from gradcore.functional.mathematics import erf, expm1, log1p, round
 from gradcore.functional.pointwise import digamma, erfc, erfinv, exp2, polygamma, sinc
+from gradcore.functional.pointwise import igamma as gammainc
+from gradcore.functional.pointwise import igammac as gammaincc
 from gradcore.functional.pointwise import lgamma as gammaln
 from gradcore.ops import elementwise, movement
 from gradcore.ops import special as _special
@@ -19,9 +21,9 @@ from gradcore.ops.pointwise import erfc as _erfc
 
 Tensor = Any
 
-__all__ = ["digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_ndtr",
-           "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "polygamma", "psi", "round", "sinc", "softmax",
-           "xlog1py", "xlogy"]
+__all__ = ["digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc", "gammaln",
+           "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "polygamma", "psi",
+           "round", "sinc", "softmax", "xlog1py", "xlogy"]
 
 psi, expit, logsumexp = digamma, m.sigmoid, m.logsumexp
 

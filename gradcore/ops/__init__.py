@@ -27,6 +27,7 @@ from gradcore.ops import (
     recurrent,
     reduce,
     rms_norm,
+    sampling,
     scan,
     special,
     statistics,
@@ -36,4 +37,4 @@ from gradcore.ops.op import all_ops
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "ctc",
            "decompositions", "elementwise", "factors", "group_norm", "in_place", "linalg", "losses", "movement", "nn",
            "optimizer", "order", "placing", "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm",
-           "scan", "special", "statistics"]
+           "sampling", "scan", "special", "statistics"]

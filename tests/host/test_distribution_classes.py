@@ -165,7 +165,7 @@ def test_what_there_is_not_says_so() -> None:
             (lambda: distributions.Independent(distributions.Normal(two, two), 2), ValueError, "actual 2 vs 1"),
             (lambda: distributions.kl_divergence(distributions.Cauchy(two, two), distributions.Laplace(two, two)),
              NotImplementedError, "No KL(p || q) is implemented for p type Cauchy and q type Laplace"),
-            (lambda: distributions.Beta, NotCovered, "gradcore.distributions.LogisticNormal")):
+            (lambda: distributions.Kumaraswamy, NotCovered, "gradcore.distributions.Beta")):
         with raises(kind, text):
             call()
     assert distributions.Normal(0, 1).log_prob(gradcore.zeros(())).item() == pytest.approx(-0.5 * math.log(2 * math.pi))

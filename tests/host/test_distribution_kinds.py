@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import math
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore import distributions
+from gradcore import distributions, functional
 from gradcore.distributions import kl
 from tests.conftest import raises
 
@@ -40,6 +41,22 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "RelaxedBernoulli by logits": (lambda t, d: d.RelaxedBernoulli(t([2.2]), logits=t([0.3, -0.9])), [[0.1, 0.8], [0.5, 0.99]]),
     "RelaxedOneHotCategorical": (lambda t, d: d.RelaxedOneHotCategorical(t(0.7), t(P)), P),
     "RelaxedOneHotCategorical by logits": (lambda t, d: d.RelaxedOneHotCategorical(t([1.7]), logits=t(P[1])), P),
+    "Gamma": (lambda t, d: d.Gamma(t([0.5, 3.0]), t([0.7, 2.0])), [[0.1, 2.0], [3.0, 0.2]]),
+    "Chi2": (lambda t, d: d.Chi2(t([0.5, 3.0])), [[0.1, 2.0], [3.0, 0.2]]),
+    "InverseGamma": (lambda t, d: d.InverseGamma(t([0.5, 3.0]), t([0.7, 2.0])), [[0.1, 2.0], [3.0, 0.2]]),
+    "InverseGamma without a mean": (lambda t, d: d.InverseGamma(t([1.0, 2.0]), t(0.7)), [[0.1, 2.0], [3.0, 0.2]]),
+    "Beta": (lambda t, d: d.Beta(t([0.5, 3.0]), t([1.7, 2.0])), [[0.1, 0.9], [0.3, 0.2]]),
+    "Beta below 1": (lambda t, d: d.Beta(t([0.5, 0.3]), t([0.7, 0.3])), [[0.1, 0.9], [0.3, 0.2]]),
+    "Dirichlet": (lambda t, d: d.Dirichlet(t([[0.5, 3.0, 1.0], [2.0, 3.0, 7.0]])), P),
+    "Dirichlet below 1": (lambda t, d: d.Dirichlet(t([0.5, 0.7, 0.2])), P[0]),
+    "StudentT": (lambda t, d: d.StudentT(t([5.5, 9.0]), t([1.7, 2.0]), t(0.5)), [[0.1, 2.0], [3.0, -0.2]]),
+    "StudentT without a variance": (lambda t, d: d.StudentT(t([1.0, 2.0])), [[0.1, 2.0], [3.0, -0.2]]),
+    "FisherSnedecor": (lambda t, d: d.FisherSnedecor(t([1.5, 3.0]), t([14.7, 29.0])), [[0.1, 2.0], [3.0, 0.2]]),
+    "FisherSnedecor without a variance": (lambda t, d: d.FisherSnedecor(t([2.0, 3.0]), t([2.0, 4.0])),
+                                          [[0.1, 2.0], [3.0, 0.2]]),
+    "NegativeBinomial": (lambda t, d: d.NegativeBinomial(t(5.5), t([0.5, 0.1])), [[0.0, 5.0], [2.0, 1.0]]),
+    "NegativeBinomial by logits": (lambda t, d: d.NegativeBinomial(3, logits=t([-0.5, 2.1])), [[0.0, 3.0], [2.0, 1.0]]),
+    "NegativeBinomial of nothing": (lambda t, d: d.NegativeBinomial(t(0.0), t([0.5, 0.1])), [[0.0, 0.0], [0.0, 0.0]]),
     "mixture": (lambda t, d: d.MixtureSameFamily(d.Categorical(t(P[0])), d.Normal(t([-1.0, 0.0, 2.0]), t([0.5, 1.0, 0.2]))),
                 [[0.1], [2.0]]),
     "mixture of vectors": (lambda t, d: d.MixtureSameFamily(d.Categorical(logits=t(P)), d.Independent(
@@ -87,7 +104,7 @@ def test_they_say_what_pytorchs_say(name: str, expanded: bool, torch: Any) -> No
     if expanded:
         both = [p.expand((4, *(2,) * (2 - len(p.batch_shape) - len(p.event_shape)), *p.batch_shape)) for p in both]
     for part in PARTS:
-        if part.startswith("sample") and name.startswith(("Poisson", "Binomial")):
+        if part.startswith("sample") and name.startswith("Binomial"):
             continue
         same(*(asked(p, part, library, name) for p, library in zip(both, (gradcore, torch), strict=True)), part)
 
@@ -110,12 +127,12 @@ def test_gradients_of_densities_are_pytorchs(name: str, torch: Any) -> None:
         loss.backward()
         found.append([leaf.grad for leaf in leaves])
     for a, b in zip(*found, strict=True):
-        same(np.asarray(a), np.asarray(b), "gradient")
+        # PyTorch's second derivative of lgamma, which entropies have in their gradients, is a sum of few terms.
+        same(np.asarray(a), np.asarray(b), "gradient", 1e-7 if "digamma" in inspect.getsource(type(p).entropy) else 1e-9)
 
 
 @pytest.mark.parametrize("name", [n for n in KINDS if "Cauchy" not in n and "Relaxed" not in n and "without" not in n
-                                  and not n.startswith(("Poisson", "Binomial"))
-                                  and n != "LogisticNormal"])
+                                  and not n.startswith("Binomial") and n != "LogisticNormal"])
 def test_draws_have_the_mean_and_the_variance(name: str) -> None:
     gradcore.manual_seed(0)
     p = created(gradcore, name)
@@ -125,7 +142,8 @@ def test_draws_have_the_mean_and_the_variance(name: str) -> None:
     assert ((drawn.var(0) - p.variance).abs() <= 0.1 * p.variance).all().item() or name == "Pareto"
 
 
-@pytest.mark.parametrize("name", ["Cauchy", "HalfCauchy", "Gumbel", "Weibull", "LogNormal", "Pareto", "HalfNormal", "mixture"])
+@pytest.mark.parametrize("name", ["Cauchy", "HalfCauchy", "Gumbel", "Weibull", "LogNormal", "Pareto", "HalfNormal", "mixture",
+                                  "Gamma", "Chi2", "InverseGamma"])
 def test_draws_are_distributed_as_cdf_says(name: str) -> None:
     gradcore.manual_seed(1)
     p = created(gradcore, name)
@@ -161,6 +179,31 @@ def test_gradients_pass_through_a_draw(name: str) -> None:
     assert logits.grad[0, 0].item() == pytest.approx(0.2, abs=0.05)
 
 
+@pytest.mark.parametrize("concentration", [0.05, 0.5, 3.0, 200.0, 3e4])
+def test_gradients_of_gamma_draws_are_those_of_their_means(concentration: float) -> None:
+    """Of the mean of log x, which is digamma, and of x."""
+    gradcore.manual_seed(4)
+    a = gradcore.full((), concentration, dtype=gradcore.float64, requires_grad=True)
+    drawn = distributions.Gamma(a, gradcore.ones((), dtype=gradcore.float64)).rsample((40000,))
+    slope, = gradcore.autograd.grad(drawn.log().mean(), a, retain_graph=True)
+    assert slope.item() == pytest.approx(gradcore.polygamma(1, a).item(), rel=0.03)
+    assert gradcore.autograd.grad(drawn.mean(), a)[0].item() == pytest.approx(1, rel=0.03)
+
+
+@pytest.mark.parametrize("made", [
+    lambda a: distributions.Beta(a, 2.0), lambda a: distributions.StudentT(a + 3),
+    lambda a: distributions.InverseGamma(a + 4, 2.0), lambda a: distributions.FisherSnedecor(a, a + 9),
+    lambda a: distributions.Dirichlet(functional.stack([a, a * 2, a * 3], -1))])
+def test_draws_by_gammas_have_gradients_of_their_means(made: Any) -> None:
+    """Of the mean square, which is variance and squared mean."""
+    gradcore.manual_seed(5)
+    a = gradcore.full((1,), 2.0, dtype=gradcore.float64, requires_grad=True)
+    p = made(a)
+    slope, = gradcore.autograd.grad(p.rsample((60000,)).square().mean(0).sum(), a, retain_graph=True)
+    expected, = gradcore.autograd.grad((p.variance + p.mean.square()).sum(), a)
+    assert slope.item() == pytest.approx(expected.item(), rel=0.06, abs=0.01)
+
+
 #: Two of each that has a divergence.
 PAIRS: dict[str, tuple[Any, Any]] = {
     "Normal": (lambda t, d: d.Normal(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Normal(t([0.1, 1.0]), t([2.0, 0.5]))),
@@ -178,6 +221,10 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "HalfCauchy": (lambda t, d: d.HalfCauchy(t([0.3, 0.8])), lambda t, d: d.HalfCauchy(t([0.5, 0.1]))),
     "LogNormal": (lambda t, d: d.LogNormal(t([0.3, 0.8]), 1.0), lambda t, d: d.LogNormal(t([0.5, 0.1]), 2.0)),
     "OneHotCategorical": (lambda t, d: d.OneHotCategorical(t(P)), lambda t, d: d.OneHotCategorical(logits=t(P))),
+    "Gamma": (lambda t, d: d.Gamma(t([1.5, 3.0]), t([0.7, 2.0])), lambda t, d: d.Gamma(t([0.5, 4.0]), t([1.7, 1.0]))),
+    "Beta": (lambda t, d: d.Beta(t([1.5, 0.7]), t([1.7, 2.0])), lambda t, d: d.Beta(t([0.5, 4.0]), t([1.7, 1.0]))),
+    "Dirichlet": (lambda t, d: d.Dirichlet(t([[1.5, 0.7], [1.0, 3.0]])), lambda t, d: d.Dirichlet(t([[0.5, 4.0], [1.0, 2.0]]))),
+    "Uniform within": (lambda t, d: d.Uniform(t([0.1, 0.0]), t([0.9, 1.0])), lambda t, d: d.Uniform(t([-1.0, 0.0]), 1.0)),
     "MultivariateNormal": (lambda t, d: d.MultivariateNormal(t(P), scale_tril=t([[1.0, 0, 0], [0.5, 2, 0], [1, 1, 3]])),
                            lambda t, d: d.MultivariateNormal(t(P[0]), t([[2.0, 0, 0.5], [0, 2, 0], [0.5, 0, 3]]))),
 }
@@ -202,7 +249,7 @@ def test_divergences_are_pytorchs(torch: Any) -> None:
             same(results[0], results[1], f"{made[1][i]}, {made[1][j]}", 1e-7)
         elif results:
             assert results[0] is None
-    assert compared > 80
+    assert compared > 140
 
 
 def test_a_registered_divergence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +279,8 @@ def test_what_cannot_be_says_so() -> None:
     for call, kind, text in (
             (lambda: d.Geometric(), ValueError, "Either `probs` or `logits` must be specified, but not both."),
             (lambda: d.Geometric(two * 0, validate_args=True), ValueError, "to be positive but found invalid values"),
-            (lambda: d.Poisson(two).sample(), NotImplementedError, "Poisson.sample() is not implemented: use numpy.random"),
+            (lambda: d.Poisson(-two).sample(), RuntimeError, "invalid Poisson rate, expected rate to be non-negative"),
+            (lambda: d.Dirichlet(two.sum()), ValueError, "`concentration` parameter must be at least one-dimensional."),
             (lambda: d.Binomial(3, two / 2).sample(), NotImplementedError, "use Bernoulli(probs).sample((total_count"),
             (lambda: d.Binomial(two, two, two), ValueError, "Either `probs` or `logits`"),
             (lambda: d.Binomial(gradcore.tensor([1, 2]), two).entropy(), NotImplementedError, "Inhomogeneous total count"),

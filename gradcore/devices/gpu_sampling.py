@@ -1,0 +1,29 @@
+"""Draws of gamma and Poisson distributions on the GPU, by the same uniform numbers as on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import function
+from gradcore.spec import limits
+
+gl.KERNELS |= {name: function(name) for name in ("gammainc", "gammaincc")}
+
+
+@gl.kernel
+def standard_gamma(x: Any, state: Any, out: Any) -> None:
+    gl.run("sampling", "standard_gamma", (x.dtype,), x.size, x, state, out, np.int64(x.size),
+           np.float64(limits(out.dtype).tiny))
+
+
+@gl.kernel
+def standard_gamma_slope(concentration: Any, drawn: Any, out: Any) -> None:
+    gl.run("sampling", "standard_gamma_slope", (out.dtype,), out.size, concentration, drawn, out, np.int64(out.size))
+
+
+@gl.kernel
+def poisson(x: Any, state: Any, out: Any) -> None:
+    gl.run("sampling", "poisson", (x.dtype,), x.size, x, state, out, np.int64(x.size))

@@ -1,0 +1,185 @@
+"""Incomplete gamma functions, and draws of gamma and Poisson distributions on the CPU; see ``ops.sampling``.
+
+All are computed in double precision, over parts of pieces, and rounded once. The functions are sums and continued fractions of
+as many terms as the slowest element needs: Press et al., Numerical Recipes, section 6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_gamma import digamma, lgamma
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, pieces
+from gradcore.devices.host_pointwise import walk
+from gradcore.spec import limits
+
+#: Elements of a piece: of more than ten temporaries of doubles.
+_LENGTH = 256
+#: Concentrations from which the expansion of the quantile for large ones is exact to a float's last bits.
+_LARGE = 1e4
+_MOST_TERMS = 20000
+
+
+def _series(a: Array, x: Array) -> tuple[Array, Array]:
+    """S of gammainc(a, x) = x^a e^-x / Gamma(a + 1) S, and minus its derivative by a; all terms are positive."""
+    term, total, slope, sums = np.ones_like(x), np.ones_like(x), np.zeros_like(x), np.zeros_like(x)
+    for n in range(1, _MOST_TERMS):
+        below = 1 / (a + n)
+        term *= x * below
+        sums += below
+        total += term
+        slope += term * sums
+        if not (term * (1 + sums) > 1e-17 * total).any():
+            break
+    return total, slope
+
+
+def _fraction(a: Array, x: Array) -> Array:
+    """C of gammaincc(a, x) = x^a e^-x / Gamma(a) C, by Lentz's method; for x > a."""
+    b = x + 1 - a
+    c, d = np.full_like(x, 1e300), 1 / b
+    total = d.copy()
+    for n in range(1, _MOST_TERMS):
+        step = n * (a - n)
+        b += 2
+        d = 1 / _nonzero(step * d + b)
+        c = _nonzero(step / c + b)
+        total *= c * d
+        if not (np.abs(c * d - 1) > 1e-15).any():
+            break
+    return total
+
+
+def _nonzero(x: Array) -> Array:
+    return np.where(np.abs(x) < 1e-300, 1e-300, x)
+
+
+def _incomplete(a: Array, x: Array, upper: bool) -> Array:
+    a, x = a.astype(np.float64), x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        # NaN for what is neither, and for 0 and 0, infinity and infinity.
+        found = np.where((a >= 0) & (x >= 0) & ~((a == x) & ((a == 0) | (a == np.inf))), 0.0, np.nan)
+        found[((x == np.inf) | (a == 0) if not upper else (a == np.inf) | (x == 0)) & (found == 0)] = 1
+        inner = (a > 0) & (a < np.inf) & (x > 0) & (x < np.inf)
+        for low in (True, False):
+            at = np.flatnonzero(inner & ((x < a + 1) == low))
+            if at.size:
+                ak, xk = a[at], x[at]
+                scale = np.exp(ak * np.log(xk) - xk - lgamma(ak))
+                part = scale / ak * _series(ak, xk)[0] if low else scale * _fraction(ak, xk)
+                found[at] = part if low != upper else 1 - part
+    return found
+
+
+HOST_KERNELS["gammainc"] = lambda a, x, out: walk(lambda u, v: _incomplete(u, v, False), (a, x), out, _LENGTH * out.itemsize)
+HOST_KERNELS["gammaincc"] = lambda a, x, out: walk(lambda u, v: _incomplete(u, v, True), (a, x), out, _LENGTH * out.itemsize)
+
+
+@kernel
+def standard_gamma_slope(concentration: Array, drawn: Array, out: Array) -> None:
+    for ak, xk, part in pieces(concentration, drawn, out, length=_LENGTH):
+        with np.errstate(all="ignore"):
+            part[...] = _slope(ak.astype(np.float64), xk.astype(np.float64))
+
+
+def _slope(a: Array, x: Array) -> Array:
+    """The density divides minus the derivative of the distribution function; for large a, Cornish and Fisher's expansion."""
+    found = np.where((a > 0) & (x >= 0), 0.0, np.nan)
+    at = np.flatnonzero((a > 0) & (a <= _LARGE) & (x > 0) & (x < np.inf))
+    if at.size:
+        ak, xk = a[at], x[at]
+        total, slope = _series(ak, xk)
+        found[at] = xk / ak * ((digamma(ak + 1) - np.log(xk)) * total + slope)
+    at = np.flatnonzero((a > _LARGE) & (x > 0))
+    if at.size:
+        root = np.sqrt(a[at])
+        w = (x[at] - a[at]) / root
+        z = w - (w * w - 1) / (3 * root) + (7 * w ** 3 - w) / (36 * root * root)
+        found[at] = 1 + z / (2 * root) - (z ** 3 - 7 * z) / (72 * root ** 3)
+    return found
+
+
+def _drawn(state: Array, start: int, count: int, attempt: int) -> Array:
+    """The four doubles of each element's block: [count, 4]."""
+    key, _, counter, _ = state.view(np.uint64).tolist()
+    words = np.array([(counter + start) % 2**64, attempt, 0, 0], np.uint64)
+    return np.random.Generator(np.random.Philox(key=np.array([key, 0], np.uint64), counter=words)).random((count, 4))
+
+
+def _by_rejection(x: Array, state: Array, out: Array, begin: Callable[[Array], Array], attempt: Callable[..., Any]) -> None:
+    """Fill ``out``: ``begin`` says what no attempt is made for, by what is not NaN; ``attempt``, of parameters and uniforms,
+    returns which of them it accepts, and their values."""
+    start = 0
+    for xs, part in pieces(x, out, length=_LENGTH):
+        values = xs.astype(np.float64)
+        with np.errstate(all="ignore"):
+            found = begin(values)
+            left = np.flatnonzero((found != found) & (values >= 0))
+            k = 0
+            while left.size:
+                accepted, made = attempt(values[left], _drawn(state, start, xs.size, k)[left].T)
+                found[left[accepted]] = made[accepted]
+                left, k = left[~accepted], k + 1
+            part[...] = found
+        start += xs.size
+
+
+def _gamma_attempt(a: Array, u: Array, least: float) -> Any:
+    small = a < 1
+    d = a + small - 1 / 3
+    normal = np.sqrt(-2 * np.log(1 - u[0])) * np.cos(u[1] * (2 * np.pi))
+    v = (1 + normal / np.sqrt(9 * d)) ** 3
+    accepted = (v > 0) & (np.log(1 - u[2]) < 0.5 * normal * normal + d - d * v + d * np.log(np.where(v > 0, v, 1)))
+    # A small concentration's draw is that of the next one, times a power of a uniform number.
+    return accepted, np.maximum(d * v * np.where(small, (1 - u[3]) ** (1 / a), 1), least)
+
+
+@kernel
+def standard_gamma(x: Array, state: Array, out: Array) -> None:
+    least = float(limits(out.dtype).tiny)
+    _by_rejection(x, state, out, lambda a: np.where(a == np.inf, np.inf, np.where(a == 0, least, np.nan)),
+                  lambda a, u: _gamma_attempt(a, u, least))
+
+
+def _few(rate: Array, u: Array) -> Array:
+    """The count at which the sum of probabilities passes u."""
+    p = np.exp(-rate)
+    total, count = p.copy(), np.zeros_like(rate)
+    for n in range(1, 1000):
+        beyond = u > total
+        if not beyond.any() or not p.any():
+            break
+        p *= rate / n
+        count += beyond
+        total += p
+    return count
+
+
+def _poisson_attempt(rate: Array, u: Array) -> Any:
+    b = 0.931 + 2.53 * np.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    away, v = u[0] - 0.5, 1 - u[1]
+    inside = 0.5 - np.abs(away)
+    count = np.floor((2 * a / inside + b) * away + rate + 0.43)
+    quick = (inside >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
+    possible = (count >= 0) & ((inside >= 0.013) | (v <= inside))
+    count = np.where(possible | quick, count, 0)
+    likely = np.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (inside * inside) + b)) <= (
+        count * np.log(rate) - rate - lgamma(count + 1))
+    return quick | (possible & likely), count
+
+
+@kernel
+def poisson(x: Array, state: Array, out: Array) -> None:
+    if x.size and not float(np.min(x)) >= 0:
+        raise RuntimeError(f"invalid Poisson rate, expected rate to be non-negative, but there is {np.min(x)}")
+
+    def attempt(rate: Array, u: Array) -> Any:
+        accepted, count = _poisson_attempt(np.maximum(rate, 10), u)
+        few = rate < 10
+        return accepted | few, np.where(few, _few(np.where(few, rate, 0), u[0]), count)
+
+    _by_rejection(x, state, out, lambda rate: np.where(rate == np.inf, np.inf, np.nan), attempt)

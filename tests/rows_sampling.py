@@ -1,0 +1,97 @@
+"""Sample calls of draws by rejection, and of the incomplete gamma functions, beside loops over elements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, floats, ints
+
+ROWS: list[Row] = []
+_state = ints(4, given=(7, 0, 3, 0))
+
+
+def _uniforms(state: Any, element: int, attempt: int) -> Any:
+    return np.random.Generator(np.random.Philox(key=[int(state[0]), 0],
+                                                counter=[int(state[2]) + element, attempt, 0, 0])).random(4)
+
+
+def _gamma(concentrations: Any, state: Any) -> Any:
+    """Marsaglia and Tsang's method."""
+    found = []
+    for i, alpha in enumerate(concentrations.astype(np.float64).reshape(-1).tolist()):
+        attempt = 0
+        d = max(alpha, alpha + 1 if alpha < 1 else 0) - 1 / 3
+        while True:
+            u = _uniforms(state, i, attempt)
+            z = math.sqrt(-2 * math.log(1 - u[0])) * math.cos(2 * math.pi * u[1])
+            v = (1 + z / math.sqrt(9 * d)) ** 3
+            if v > 0 and math.log(1 - u[2]) < z * z / 2 + d * (1 - v + math.log(v)):
+                break
+            attempt += 1
+        found.append(d * v * ((1 - u[3]) ** (1 / alpha) if alpha < 1 else 1))
+    return np.array(found).reshape(concentrations.shape).astype(concentrations.dtype)
+
+
+def _poisson(rates: Any, state: Any) -> Any:
+    """Summed probabilities below a rate of 10, else Hoermann's PTRS."""
+    found = []
+    for i, rate in enumerate(rates.astype(np.float64).reshape(-1).tolist()):
+        count, attempt = 0, 0
+        if rate < 10:
+            u, total = _uniforms(state, i, 0)[0], 0.0
+            while (total := total + math.exp(-rate + count * math.log(rate) - math.lgamma(count + 1))) < u:
+                count += 1
+        else:
+            b = 0.931 + 2.53 * math.sqrt(rate)
+            a = 0.02483 * b - 0.059
+            while True:
+                u, v, *_ = _uniforms(state, i, attempt)
+                u, v, attempt = u - 0.5, 1 - v, attempt + 1
+                us = 0.5 - abs(u)
+                count = math.floor((2 * a / us + b) * u + rate + 0.43)
+                if us >= 0.07 and v <= 0.9277 - 3.6224 / (b - 2):
+                    break
+                if count < 0 or (us < 0.013 and v > us):
+                    continue
+                if math.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / us ** 2 + b)) <= (
+                        count * math.log(rate) - rate - math.lgamma(count + 1)):
+                    break
+        found.append(count)
+    return np.array(found).reshape(rates.shape).astype(rates.dtype)
+
+
+def _slope(t: Any, a: Any, x: Any) -> Any:
+    """By central differences of the distribution function, over its density."""
+    a, x = a.double(), x.double()
+    h = 1e-4 * a
+    change = (t.special.gammainc(a + h, x) - t.special.gammainc(a - h, x)) / (2 * h)
+    return (-change / ((a - 1) * x.log() - x - t.lgamma(a)).exp()).float()
+
+
+_wide = floats(3, 50, low=0.05, high=40.0)
+ROWS += [
+    *[Row("standard_gamma", k, (x, _state), numpy=_gamma, tolerance=1e-4, gradient=False) for k, x in {
+        "small": floats(40, low=0.05, high=1.0), "plain": floats(4, 5, low=0.5, high=5.0), "wide": _wide,
+        "layouts": floats(4, 3, low=0.5, high=5.0, layout="transposed"), "large": floats(9, low=1e3, high=1e6),
+        "empty": floats(0, 3), "many": floats(1500, low=0.5, high=3.0)}.items()],
+    *[Row("standard_gamma_slope", k, (a, x), torch=_slope, tolerance=1e-4, gradient=False) for k, (a, x) in {
+        "small": (floats(30, low=0.05, high=1.0), floats(30, low=0.01, high=2.0)),
+        "plain": (floats(5, 4, low=0.5, high=5.0), floats(5, 4, low=0.1, high=9.0)),
+        "layouts": (floats(5, 4, low=0.5, high=5.0, layout="transposed"), floats(5, 4, low=0.1, high=9.0)),
+        "middle": (floats(20, low=90.0, high=110.0), floats(20, low=70.0, high=130.0)),
+        "empty": (floats(0), floats(0))}.items()],
+    *[Row("poisson", k, (x, _state), numpy=_poisson) for k, x in {
+        "few": floats(4, 30, low=0.01, high=9.9), "many": floats(4, 30, low=10.0, high=300.0), "both": _wide,
+        "layouts": floats(4, 3, low=1.0, high=20.0, layout="transposed"), "empty": floats(0)}.items()],
+    *[Row(name, k, (a, x), torch=lambda t, a, x, n=name: getattr(t.special, n)(a, x), tolerance=1e-4, gradient=False)
+      for name in ("gammainc", "gammaincc") for k, (a, x) in {
+          "plain": (floats(4, 5, low=0.3, high=5.0), floats(4, 5, low=0.1, high=9.0)),
+          "large": (floats(20, low=80.0, high=300.0), floats(20, low=80.0, high=300.0)),
+          "broadcast": (floats(4, 1, low=0.3, high=5.0), floats(3, low=0.1, high=9.0)),
+          "ends": (floats(8, given=(0, 1, 0, 2, math.inf, math.inf, -1, 3)),
+                   floats(8, given=(1, 0, 0, math.inf, 2, math.inf, 1, -1))),
+          "empty": (floats(0), floats(0))}.items()],
+]
