@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore._holders import holders_of
+from gradcore._holders import holders_of, uncollected
 from gradcore.devices.device import Device, arrivals, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
@@ -198,10 +198,12 @@ class step:
             return counted_report(device=self._device.name, batch_size=self._batch_size, seconds=self._seconds,
                                   peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth,
                                   pinned=self._pinned)
-        return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
-                            node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
-                            gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
-                            who=functools.partial(holders_of, self._device.ledger) if self.names_holders else None)
+        # Freed by the collector while the report is made, what only a cycle holds would grow without a word of why.
+        with uncollected():
+            return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
+                                node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
+                                gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
+                                who=functools.partial(holders_of, self._device.ledger) if self.names_holders else None)
 
     @property
     def recording(self) -> Recording:

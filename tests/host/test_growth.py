@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import deque
 from pathlib import Path
@@ -224,3 +225,26 @@ def test_gradients_of_a_line_do_not_count_with_what_it_leaves(to_none: bool) -> 
     growth = step.report.growth
     assert growth is not None and growth.requested == 128 * 64 * 4
     assert [(g.op, g.layer, g.count, g.allocated) for g in growth.grown] == [("linear_grad", "2", 6, 6 * 128 * 64 * 4)]
+
+
+def test_a_report_names_the_cycles_that_grow() -> None:
+    """While it is made the garbage collector frees none of them: there are many objects in it."""
+    w = gradcore.ones(1000, requires_grad=True)
+    was, before = gc.isenabled(), gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            with gradcore.step(device="cpu") as step:
+                error = ValueError()
+                error.args = error, w * 2  # type: ignore[assignment]
+                del error
+        gc.set_threshold(gc.get_count()[0] + 40)
+        gc.enable()
+        growth = step.report.growth
+        assert growth is not None and gc.isenabled()
+        assert [g.holder for g in growth.grown] == ["a reference cycle of ValueError, which only gc.collect() frees"]
+    finally:
+        gc.set_threshold(*before)
+        if not was:
+            gc.disable()
