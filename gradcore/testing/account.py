@@ -94,15 +94,17 @@ class Stretch:
     def owners(self, root: str | os.PathLike[str]) -> Owners:
         """The owners of the bytes of :attr:`peak`, with paths relative to ``root``: live there, less live before.
 
-        Owners of bytes that were freed since the beginning are negative, so that each table adds up to the peak.
+        Owners of bytes that were freed since the beginning are negative, so that each table adds up to the peak. What was live
+        all the while is left out: a fixture's parameters have no layer before the test calls them.
         """
         keys: dict[str, Callable[[folds.Holder], str]] = {**GROUPS, "line": lambda h: below(root, line_of(h.tag))}
-        there = folds.live_at(self.records, self.highest.position)
-        before = folds.live_at(self.records, self.start)
+        there = {h.serial: h for h in folds.live_at(self.records, self.highest.position)}
+        before = {h.serial: h for h in folds.live_at(self.records, self.start)}
+        made, freed = ([h for serial, h in a.items() if serial not in b] for a, b in ((there, before), (before, there)))
         by = {}
         for group, key in keys.items():
-            sums = folds.total(there, key)
-            for name, nbytes in folds.total(before, key).items():
+            sums = folds.total(made, key)
+            for name, nbytes in folds.total(freed, key).items():
                 sums[name] = sums.get(name, 0) - nbytes
             by[group] = {name: n for name, n in sorted(sums.items(), key=lambda item: (-item[1], item[0])) if n}
         return Owners(self.peak, by)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import gradcore
 from gradcore.report.diff import Owners
 from gradcore.testing import baseline
+from gradcore.testing.account import Account
 from tests.conftest import raises
 from tests.host.test_pytest_plugin import HEAD, lines, run  # noqa: F401 - the fixture
 
@@ -158,3 +160,19 @@ def test_c():
     result = run(None, tests, "-k", "test_c", "--rootdir", compared, *baselined)
     assert result.ret == pytest.ExitCode.OK
     lines(result, "0 peaks compared with *", "not in it, *::test_c")
+
+
+def test_what_was_live_before_and_is_still_is_no_owner() -> None:
+    """A module's parameters get their layers once it is called: they are not taken from one layer and added to another."""
+    model = gradcore.nn.Sequential(gradcore.nn.Linear(64, 64), gradcore.nn.ReLU())
+    x, freed = gradcore.ones(100, 64), [gradcore.ones(1000)]
+    account = Account("cpu")
+    try:
+        start = account.now()
+        freed.clear()
+        y = model(x)
+        owners = account.since(start).owners("")
+    finally:
+        account.close()
+    assert owners.by["layer"] == {"0": y.nbytes, "1": y.nbytes, "": -4096} and owners.peak == 2 * y.nbytes - 4096
+    assert owners.by["role"] == {"output": owners.peak}
