@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, keep_safe, of_step, step_of
+from gradcore.cli.runs import keep_safe, of_step, step_of, which
 from gradcore.report.diff import allowance, compare
 from gradcore.report.diff_page import diff_page
 from gradcore.report.html import save
@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", type=Path,
                         help="a run's file, a recording or a step report as JSON, or a folder (its newest run)")
     parser.add_argument("after", metavar="B", type=Path, help="the same for the second run")
-    add_step(parser, "which step of each run to compare (default peak)")
+    parser.add_argument("--step", type=_steps, default=("peak", "peak"), metavar="N|peak|first|last",
+                        help="which step of each run to compare (default peak); first,last: the first of A, the last of B")
     parser.add_argument("--fail-above", type=limit, metavar="1%|BYTES",
                         help="exit with status 1 if the peak has grown by more than this")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -36,9 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(error_status=2)
 
 
+def _steps(text: str) -> tuple[int | str, int | str]:
+    """The steps of A and of B: one for both, or two with a comma between."""
+    before, comma, after = text.partition(",")
+    return which(before), which(after if comma else before)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the diff; returns 1 if the peak has grown by more than ``--fail-above``, else 0."""
-    (a_text, a_data, a), (b_text, b_data, b) = (_read(path, options.step) for path in (options.before, options.after))
+    (a_text, a_data, a), (b_text, b_data, b) = (
+        _read(path, step) for path, step in zip((options.before, options.after), options.step, strict=True))
     diff = compare(a, b)
     failed = options.fail_above is not None and diff.change > options.fail_above(diff.before)
     if options.html is not None:

@@ -17,10 +17,10 @@ _KINDS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(run|recording)"')
 
 
 def add_step(parser: argparse.ArgumentParser, help: str) -> None:
-    parser.add_argument("--step", type=_which, default="peak", metavar="N|peak|first|last", help=help)
+    parser.add_argument("--step", type=which, default="peak", metavar="N|peak|first|last", help=help)
 
 
-def _which(text: str) -> int | str:
+def which(text: str) -> int | str:
     """An argument that is ``peak``, ``first``, ``last`` or a number."""
     if text in ("peak", "first", "last"):
         return text
@@ -43,11 +43,11 @@ def load_newest(path: Path) -> tuple[Path, Run]:
     return path, load_run(path)
 
 
-def step_of(path: Path, which: int | str) -> tuple[Path, Run, int, Recording]:
+def step_of(path: Path, step: int | str) -> tuple[Path, Run, int, Recording]:
     """The file, its run, and a step's number and recording. Raises ValueError, which names the file, if it has no such step."""
     path, run = load_newest(path)
     try:
-        return path, run, *run.find(which)
+        return path, run, *run.find(step)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -12,7 +12,7 @@ from gradcore import folds
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
-from gradcore.report.text import by_short_line, short_path
+from gradcore.report.text import by_short_line, short_path, together
 from gradcore.units import format_bytes, parse_bytes
 
 #: The groupings of bytes: a function from a holder to its name in each.
@@ -148,8 +148,12 @@ def summary(diff: Diff) -> str:
 
 
 def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]:
-    """The largest changes, a line each, and the sum of the others."""
+    """The largest changes, a line each, and the sum of the others. Of many layers, those that changed alike share a line."""
     listed = list(changes)
+    if group == "layer" and len(listed) > rows:
+        alike = together((c.name, (c.before, c.after)) for c in listed)
+        listed = sorted((Change(name, before * n, after * n) for name, (before, after), n in alike),
+                        key=lambda c: (-abs(c.change), c.name))
     lines = [f"By {group}:" if listed else f"By {group}: no change"]
     lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]
     if len(listed) > rows:

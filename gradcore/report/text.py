@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from gradcore.report.growth import Growth
 from gradcore.report.step import KeptTensor, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
 
+_T = TypeVar("_T", bound=Hashable)
 _BAR = 24
 #: From nothing to seven eighths of a column.
 _PARTS = " ▏▎▍▌▋▊▉"
 _WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "you": "referenced by your code"}
 #: The most lines of a stack.
 _CALLERS = 6
+#: The most rows of a table at the peak.
+_ROWS = 12
 #: The most rows of what was kept for backward.
 _KEPT = 16
 #: The most phases at the beginning, and at the end, of their list.
@@ -102,7 +106,10 @@ def render(report: StepReport) -> str:
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op),
                         ("line", by_short_line(report))):
         if sums or title != "line":
-            lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
+            rows = [(name, nbytes) for name, nbytes in sums.items() if nbytes]
+            if title == "layer" and len(rows) > _ROWS:
+                rows = sorted(((name, nbytes * count) for name, nbytes, count in together(rows)), key=lambda row: -row[1])
+            lines += ["", f"At the peak, by {title}:", *_bars(rows, peak.allocated)]
     if report.outside_bytes:
         lines += ["", "Memory of other libraries that tensors share: "
                   f"{report.outside_bytes:,} bytes, not included in these sums."]
@@ -203,15 +210,43 @@ def _op_line(keeper: str) -> str:
     return op + comma + short_path(line) if comma else "a node of an earlier step"
 
 
-def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
-    # Borrowed memory counts as 0 bytes.
-    rows = [(name or "(root)", nbytes) for name, nbytes in sums.items() if nbytes]
-    width = max([22, *(len(name) for name, _ in rows[:12])])
-    for name, nbytes in rows[:12]:
+def _bars(sums: Iterable[tuple[str, int]], whole: int) -> Iterable[str]:
+    rows = [(name or "(root)", nbytes) for name, nbytes in sums]
+    width = max([22, *(len(name) for name, _ in rows[:_ROWS])])
+    for name, nbytes in rows[:_ROWS]:
         share = nbytes / whole
         yield f"  {name:{width}} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
-    if len(rows) > 12:
-        yield f"  and {len(rows) - 12} more, {sum(nbytes for _, nbytes in rows[12:]):,} bytes"
+    if len(rows) > _ROWS:
+        yield f"  and {len(rows) - _ROWS} more, {sum(nbytes for _, nbytes in rows[_ROWS:]):,} bytes"
+
+
+def together(rows: Iterable[tuple[str, _T]]) -> list[tuple[str, _T, int]]:
+    """Layers whose paths differ in one number, and whose values are equal, as one row, with how many they are.
+
+    ``h.0.mlp`` to ``h.5.mlp`` are ``h.0-5.mlp``: a network of many equal blocks takes as many rows as one block.
+    """
+    merged = [(name.split("."), value, 1) for name, value in rows]
+    for at in range(max((len(path) for path, _, _ in merged), default=0)):
+        alike: dict[object, list[tuple[list[str], _T, int]]] = {}
+        for path, value, count in merged:
+            # A path of numbers alone, as in a plain Sequential, says nothing without them.
+            numbered = path[at:at + 1] != [] and path[at].isdecimal() and not all(part.isdecimal() for part in path)
+            key = (*path[:at], None, *path[at + 1:]) if numbered else tuple(path)
+            alike.setdefault((key, value, count), []).append((path, value, count))
+        merged = [([*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]],
+                   group[0][1], group[0][2] * len(group)) if len(group) > 1 else group[0] for group in alike.values()]
+    return [(".".join(path), value, count) for path, value, count in merged]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """``0-2,5`` for 0, 1, 2 and 5."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1][1:] = [n]
+        else:
+            runs.append([n])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _kept(report: StepReport) -> Iterable[str]:

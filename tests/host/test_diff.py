@@ -8,6 +8,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gradcore.events import Mark
 from gradcore.report import Recording, build_report, compare
 from gradcore.report.diff import GROUPS, Owners, allowance, owners_of
 from gradcore.report.diff_page import diff_page
+from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import PoolFigures
 from tests.conftest import raises
 from tests.host.made_steps import by_hand
@@ -200,6 +202,19 @@ def test_the_command_reads_all_three(capsys: Any, files: Path, small: Recording,
     assert all(sum(c["change"] for c in changes) == -grown for changes in told["by"].values()) and len(told["by"]) == 4
 
 
+def test_two_steps_of_one_run(capsys: Any, tmp_path: Path, small: Recording, large: Recording) -> None:
+    with RunWriter(tmp_path / "run.jsonl", {}) as run:
+        for number, recording in enumerate((small, large, small), 1):
+            run.add(StepFigures.of(number, None, recording.report), SimpleNamespace(recording=recording))
+    told = []
+    for steps in ("first,peak", "peak,3", "last"):
+        status, out, _ = command(capsys, tmp_path, tmp_path, "--step", steps, "--json")
+        assert status == 0
+        told.append(json.loads(out))
+    assert [(t["a"]["step"], t["b"]["step"]) for t in told] == [(1, 2), (2, 3), (3, 3)]
+    assert told[0]["change"] == large.report.peak.allocated - small.report.peak.allocated == -told[1]["change"]
+
+
 def test_the_status_is_for_ci(capsys: Any, files: Path, small: Recording, large: Recording) -> None:
     before, after = (r.report.peak.allocated for r in (small, large))
     a, b = files / "a.json", files / "b.json"
@@ -244,3 +259,13 @@ def test_the_page_runs_nothing(capsys: Any, files: Path, tmp_path: Path, small: 
     page = diff_page(nasty, "<b>{{after}}", "&amp;")
     assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;{{style}}" in page
     assert "&lt;b&gt;{{after}}" in page and "&amp;amp;" in page
+
+
+def test_layers_that_changed_alike_share_a_line_of_many() -> None:
+    before = {f"h.{k}.{part}": 64 for k in range(8) for part in ("up", "down")}
+    after = {name: 32 if "up" in name else 96 for name in before} | {"h.7.up": 0, "head": 32}
+    diff = compare(Owners(1024, {"layer": before}), Owners(1024, {"layer": after}))
+    assert [line.split() for line in str(diff).splitlines()[3:]] == [
+        ["+256", "h.0-7.down", "512", "->", "768"], ["-224", "h.0-6.up", "448", "->", "224"],
+        ["-64", "h.7.up", "64", "->", "0"], ["+32", "head", "0", "->", "32"]]
+    assert len(diff.by["layer"]) == 17

@@ -24,7 +24,7 @@ from gradcore.report.step import (
     StepReport,
     TopTensor,
 )
-from gradcore.report.text import bar, render, short_path
+from gradcore.report.text import bar, render, short_path, together
 
 
 def kept(name: str, role: str = "output", layer: str = "head", dropped: int | None = None,
@@ -195,6 +195,23 @@ def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
     assert [x for x in lines(13) if ", 16 bytes" in x] == ["  and 1 more, 16 bytes"]
     assert not [x for x in lines(12) if "more, " in x] and shown(16)[2] == 16 and "  and 1 more" in lines(17)
     assert "  and 0 more" not in lines(16)
+
+
+def test_equal_blocks_of_a_large_network_share_a_row(tmp_path: Path) -> None:
+    def layers(by_layer: dict[str, int]) -> list[tuple[str, str]]:
+        text = render(dataclasses.replace(full(tmp_path), by_layer=by_layer)).partition("by layer:\n")[2]
+        return [(x.split()[0], x.split()[1]) for x in text.partition("\n\n")[0].splitlines()]
+
+    blocks = {f"h.{k}.{part}": nbytes for part, nbytes in (("up", 24), ("down.0", 16)) for k in range(6)}
+    assert layers({"head": 100, **blocks}) == [("h.0-5.up", "144"), ("head", "100"), ("h.0-5.down.0", "96")]
+    # Not those that differ, and not where there is room for all.
+    assert layers({"head": 15, **blocks, "h.3.up": 25})[:3] == [("h.0-2,4-5.up", "120"), ("h.0-5.down.0", "96"), ("h.3.up", "25")]
+    assert len(layers(blocks)) == 12
+    # Blocks within stages; plain Sequentials keep their numbers.
+    stages = {f"stages.{i}.{k}.fc": 16 * (i + 1) for i in range(2) for k in range(8)}
+    assert layers(stages) == [("stages.1.0-7.fc", "256"), ("stages.0.0-7.fc", "128")]
+    assert len(layers({str(k): 16 for k in range(13)})) == 13
+    assert together([("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1)]) == [("a.0-1.b.0-1", 1, 4)]
 
 
 def test_of_many_phases_the_first_and_the_last_are_shown(tmp_path: Path) -> None:
