@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
+from collections.abc import Iterable
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,8 @@ from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, Step
 _GAINS = 24
 #: By device: the growth of all of its steps, and the ends of the last ones.
 _ends: dict[str, tuple[Trend, deque[End]]] = {}
+#: By device: what was said of the holders of buffers, by serial, and until when it is said again.
+_told: dict[str, tuple[float, dict[int, str]]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 
@@ -203,7 +206,7 @@ class step:
             return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                                 node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
                                 gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
-                                who=functools.partial(holders_of, self._device.ledger) if self.names_holders else None)
+                                who=functools.partial(_who, self._device) if self.names_holders else None)
 
     @property
     def recording(self) -> Recording:
@@ -250,6 +253,21 @@ class _Start:
         if self.log is None:
             return self.device.ledger.allocations - self.allocations
         return [r[0] for r in self.log].count(LAUNCH)
+
+
+def _who(device: Device, serials: Iterable[int]) -> dict[int, str]:
+    """What :func:`~gradcore._holders.holders_of` says of buffers; soon after it was asked for the same ones, what it said then.
+
+    To look for holders takes longer than most steps, and a loop may ask for the report of each. So it takes a twentieth of the
+    time at most as long as the same buffers are the oldest ones of their lines.
+    """
+    wanted, began = set(serials), perf_counter()
+    until, told = _told.get(device.name, (0.0, {}))
+    if began > until or not wanted <= told.keys():
+        told = {**dict.fromkeys(wanted, ""), **holders_of(device.ledger, wanted)}
+        ended = perf_counter()
+        _told[device.name] = ended + 20 * (ended - began), told
+    return {serial: told[serial] for serial in wanted if told[serial]}
 
 
 def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:

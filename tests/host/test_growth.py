@@ -248,3 +248,31 @@ def test_a_report_names_the_cycles_that_grow() -> None:
         gc.set_threshold(*before)
         if not was:
             gc.disable()
+
+
+def test_holders_are_not_looked_for_again_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes longer than a small step: it takes a twentieth of the time of a loop that asks for every report."""
+    now, looks = 100.0, 0
+
+    def look(ledger: object, serials: Any) -> dict[int, str]:
+        nonlocal now, looks
+        now, looks = now + 1, looks + 1
+        return {min(serials): f"box {looks}"}
+
+    monkeypatch.setattr(_step, "holders_of", look)
+    monkeypatch.setattr(_step, "perf_counter", lambda: now)
+    monkeypatch.setattr(_step, "_told", {})
+    monkeypatch.setattr(_step, "_ends", {})
+    kept: list[Any] = []
+    said = []
+    for k in range(12):
+        with gradcore.step(device="cpu") as step:
+            kept.append(gradcore.ones(1000))
+            if k > 9:
+                kept += [kept[0].exp(), kept[0].exp()]
+        growth = step.report.growth
+        if growth is not None:
+            said.append([g.holder for g in growth.grown])
+        now += 8
+    # At the first report of growth, after twenty seconds, and for a line that is new.
+    assert said == [["box 1"]] * 3 + [["box 2"]] * 3 + [["box 3"]] * 2 + [["box 4", ""]] and looks == 4
