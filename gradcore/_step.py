@@ -34,7 +34,7 @@ from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, Step
 #: The ends that are kept say what has grown, and two dozen gains are whole rounds, also in halves, of 1 to 4 kinds of steps.
 _GAINS = 24
 #: By device: the growth of all of its steps, and the ends of the last ones.
-_ends: dict[str, tuple[Trend, deque[End]]] = {}
+_ends: dict[str, tuple[Trend[End], deque[End]]] = {}
 #: By device: what was said of the holders of buffers, by serial, and until when it is said again.
 _told: dict[str, tuple[float, dict[int, str]]] = {}
 #: By device: the log of the step that is being recorded.
@@ -163,10 +163,11 @@ class step:
             self._live = ledger.present[:2]
             end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger))
         trend, ends = _ends.setdefault(self._device.name, (Trend(), deque(maxlen=_GAINS + 1)))
-        trend.add(end.requested)
+        trend.add(end.requested, end)
         ends.append(end)
-        self._growth = trend.growth
-        self._grew = [] if self._growth is None else list(ends)[-1 - min(self._growth.steps, _GAINS):]
+        self._growth = growth = trend.growth
+        self._grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
+                      [*trend.risen, end])
 
     def _open(self, context: whole_stacks | within_step) -> None:
         self._opened.append(context)

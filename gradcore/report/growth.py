@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median_low
+from typing import Generic, TypeVar
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, Tag
@@ -20,6 +22,9 @@ NAMED = 4
 TURNS = 4
 #: The most gains that the median is of: rounds of 1 to :data:`TURNS` kinds of steps fill it.
 _GAINS = 60
+#: The most steps with more bytes than any before that are kept.
+_RISES = 25
+_E = TypeVar("_E")
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ class Growth:
     median of the last sixty gains, so that what was made once and lives on does not count as growth of every step.
 
     Each step is compared with the one before it, or, if up to :data:`TURNS` kinds of steps alternate, with the last of its
-    kind.
+    kind. If only some of the steps added to the live bytes, typically one in ``every``, and no two in a row ended with
+    fewer than before, then ``requested`` is what such a step added.
     """
 
     steps: int
@@ -64,18 +70,30 @@ class Growth:
     #: What has gained most first.
     grown: tuple[Grown, ...] = ()
     carried: tuple[Carried, ...] = ()
+    every: int = 1
 
 
-class Trend:
+class Trend(Generic[_E]):
     """Growth over the ends of any number of steps, of which only the last few are kept."""
 
     def __init__(self) -> None:
+        #: The number of steps until now, and of the one from which on no two in a row have ended with fewer bytes than before.
+        self._count = self._since = 0
+        #: The steps since then that ended with more bytes than any before: number, bytes, and what was given with them.
+        self._rises: deque[tuple[int, int, _E]] = deque(maxlen=_RISES)
         self._last: deque[int] = deque(maxlen=_GAINS + TURNS)
         #: By how many kinds of steps alternate: the steps in a row that ended above the last of their kind.
         self._steps = dict.fromkeys(range(1, TURNS + 1), 0)
 
-    def add(self, requested: int) -> None:
-        """A step has ended with so many live bytes."""
+    def add(self, requested: int, end: _E) -> None:
+        """A step has ended with so many live bytes; ``end`` is kept if that is more than before."""
+        # One alone may be the smaller last batch of an epoch.
+        if self._rises and max(requested, self._last[-1]) < self._rises[-1][1]:
+            self._rises.clear()
+            self._since = self._count
+        if not self._rises or requested > self._rises[-1][1]:
+            self._rises.append((self._count, requested, end))
+        self._count += 1
         for turns, steps in self._steps.items():
             if len(self._last) >= turns:
                 self._steps[turns] = steps + 1 if requested > self._last[-turns] else 0
@@ -95,14 +113,31 @@ class Trend:
                 last = self._last
                 gains = (last[-1 - k] - last[-1 - turns - k] for k in range(min(steps, _GAINS)))
                 return Growth(steps, median_low(gains) // turns)
-        return None
+        return self._slow()
+
+    def _slow(self) -> Growth | None:
+        """Growth of steps of which only some add to the live bytes, at regular intervals and four times at least."""
+        if len(self._rises) < 5:
+            return None
+        numbers, sizes, _ = zip(*self._rises, strict=True)
+        gaps = [b - a for a, b in pairwise(numbers)]
+        every = median_low(gaps)
+        # It has not stopped, nor only begun: what is made once is made early.
+        if every == 1 or max(gaps[-1], self._count - 1 - numbers[-1]) > 2 * every:
+            return None
+        return Growth(self._count - 1 - self._since, median_low(b - a for a, b in pairwise(sizes)), every=every)
+
+    @property
+    def risen(self) -> list[_E]:
+        """What was given with the last steps that ended with more bytes than any before."""
+        return [end for _, _, end in self._rises]
 
 
 def growth_of(ends: Iterable[int]) -> Growth | None:
     """Growth over ``ends``, the live requested bytes at the ends of steps in order, as :class:`Trend` finds it."""
-    trend = Trend()
+    trend = Trend[None]()
     for requested in ends:
-        trend.add(requested)
+        trend.add(requested, None)
     return trend.growth
 
 

@@ -186,7 +186,8 @@ def _exported(report: StepReport) -> Iterable[str]:
 
 def has_grown(growth: Growth) -> str:
     """By how much live bytes have grown, as a sentence without its full stop."""
-    return f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes per step"
+    often = "per step" if growth.every == 1 else f"every {growth.every:,} steps"
+    return f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes {often}"
 
 
 def _growth(growth: Growth | None) -> Iterable[str]:

@@ -54,7 +54,38 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
     ([k + 8 * i for i in range(50) for k in (100, 50, 10, 70)], (196, 2))])
 def test_what_is_growth(ends: list[int], found: tuple[int, int] | None) -> None:
     growth = growth_of(ends)
-    assert (growth and (growth.steps, growth.requested)) == found
+    assert (growth and (growth.steps, growth.requested)) == found and (growth is None or growth.every == 1)
+
+
+@pytest.mark.parametrize(("ends", "found"), [
+    # The second step makes 90 that live on; then every tenth adds 7.
+    ([10] + [100 + 7 * (k // 10) for k in range(41)], (41, 7, 10)), ([10] + [100 + 7 * (k // 10) for k in range(30)], None),
+    # The last batch of each epoch is smaller; what was live before goes.
+    ([90, 90] + [50 - 9 * (k % 8 == 7) + 2 * (k // 16) for k in range(80)], (78, 2, 16)),
+    # It has stopped for two intervals and more; it was made early; its steps are not regular.
+    ([7 * (min(k, 40) // 10) for k in range(61)], (60, 7, 10)), ([7 * (min(k, 40) // 10) for k in range(62)], None),
+    ([0, 2, 2, 4, 4, 6, 8, *[8] * 20, 10], None), ([k.bit_length() for k in range(200)], None),
+    # Over any number of steps.
+    ([k // 50 for k in range(5000)], (4999, 1, 50))])
+def test_growth_of_a_few_steps(ends: list[int], found: tuple[int, int, int] | None) -> None:
+    growth = growth_of(ends)
+    assert (growth and (growth.steps, growth.requested, growth.every)) == found
+
+
+def test_what_every_tenth_step_keeps_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_step, "_ends", {})
+    x, results = gradcore.ones(1000), []
+    for k in range(64):
+        with gradcore.step(device="cpu") as step:
+            # All but the last are of one size, and replaced.
+            y = x[:500 if k % 8 == 7 else 1000].sin()
+            if k % 10 == 9:
+                results.append(y.exp()[:10].exp())
+    growth = step.report.growth
+    assert growth is not None and (growth.every, growth.requested) == (10, 40)
+    assert [(g.op, g.count, g.holder) for g in growth.grown] == [
+        ("exp", 6, "results[0] in test_what_every_tenth_step_keeps_is_named()")]
+    assert "typically by 40 requested bytes every 10 steps:\n" in str(step.report)
 
 
 def test_every_step_of_a_long_growth_counts_and_the_command_says_the_same(
