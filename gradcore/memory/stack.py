@@ -17,7 +17,7 @@ from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
 from gradcore.memory.streams import StreamOrder
-from gradcore.reading import layer_in, network_names
+from gradcore.reading import layer_in, network_names, together
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ def build(source: Source, driver: Driver, *, limit: int | None = None,
     return Stack(top, ledger, pool, limited, driver)
 
 
+#: The most holders that are listed.
+_HOLDERS = 10
 _namer: Callable[[Ledger, Iterable[int]], Mapping[int, str]] | None = None
 
 
@@ -63,28 +65,32 @@ def unnamed() -> Iterator[None]:
 
 def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     """Lines that name the largest holders of a device's memory, ten at most; if ``named``, with what in the program holds the
-    largest buffer of each, the first of several."""
-    held: Counter[str] = Counter()
-    largest_of: dict[str, tuple[int, int]] = {}
+    largest buffer of each, the first of several. Layers of more than ten holders share a line if they hold as much alike."""
+    held: Counter[tuple[str, tuple[str, str]]] = Counter()
+    largest_of: dict[tuple[str, tuple[str, str]], tuple[int, int]] = {}
     live = ledger.live.values()
     networks = network_names(block.tag.network for block in live)
     for block in live:
         tag = block.tag
         shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
-        layer = layer_in(tag, networks) or "(root)"
-        line = f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"
+        line = layer_in(tag, networks) or "(root)", (f"{role_of(tag, bool(block.keeps))} of {tag.op}", f"{tag.site}{shown}")
         held[line] += block.size
         largest_of[line] = min((-block.size, block.serial), largest_of.get(line, (1, 0)))
-    largest = held.most_common(10)
-    if not largest:
+    if not held:
         return ["Nothing is live."]
-    first = {line: largest_of[line][1] for line, _ in largest}
-    names = {} if _namer is None or not named else _namer(ledger, list(first.values()))
+    owners = [(layer, (what, nbytes)) for (layer, what), nbytes in held.items()]
+    rows = together(owners) if len(owners) > _HOLDERS else [(layer, value, [layer]) for layer, value in owners]
+    rows.sort(key=lambda row: -row[1][1] * len(row[2]))
+    largest, rest = rows[:_HOLDERS], rows[_HOLDERS:]
+    first = [largest_of[layers[0], what][1] for _, (what, _), layers in largest]
+    names = {} if _namer is None or not named else _namer(ledger, first)
     lines = [f"The {len(largest)} largest holders:" if len(largest) > 1 else "The largest holder:"]
-    for line, nbytes in largest:
-        lines.append(f"  {nbytes:>15,} bytes  {line}")
-        if first[line] in names:
-            lines.append(f"{'':25}held by {names[first[line]]}")
+    for (layer, ((what, where), nbytes), layers), serial in zip(largest, first, strict=True):
+        lines.append(f"  {nbytes * len(layers):>15,} bytes  {what} in layer {layer}, {where}")
+        if serial in names:
+            lines.append(f"{'':25}held by {names[serial]}")
+    if rest:
+        lines.append(f"  {sum(nbytes * len(layers) for _, (_, nbytes), layers in rest):>15,} bytes  in {len(rest)} more")
     return lines
 
 

@@ -9,10 +9,11 @@ from fractions import Fraction
 from typing import Any
 
 from gradcore import folds
+from gradcore.reading import together
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
-from gradcore.report.text import by_short_line, short_path, together
+from gradcore.report.text import by_short_line, short_path
 from gradcore.units import format_bytes, parse_bytes
 
 #: The groupings of bytes: a function from a holder to its name in each.
@@ -152,7 +153,7 @@ def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]
     listed = list(changes)
     if group == "layer" and len(listed) > rows:
         alike = together((c.name, (c.before, c.after)) for c in listed)
-        listed = sorted((Change(name, before * n, after * n) for name, (before, after), n in alike),
+        listed = sorted((Change(name, before * len(all_), after * len(all_)) for name, (before, after), all_ in alike),
                         key=lambda c: (-abs(c.change), c.name))
     lines = [f"By {group}:" if listed else f"By {group}: no change"]
     lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]

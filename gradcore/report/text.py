@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
+from gradcore.reading import together
 from gradcore.report.growth import Growth
 from gradcore.report.step import KeptTensor, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
 
-_T = TypeVar("_T", bound=Hashable)
 _BAR = 24
 #: From nothing to seven eighths of a column.
 _PARTS = " ▏▎▍▌▋▊▉"
@@ -108,7 +107,7 @@ def render(report: StepReport) -> str:
         if sums or title != "line":
             rows = [(name, nbytes) for name, nbytes in sums.items() if nbytes]
             if title == "layer" and len(rows) > _ROWS:
-                rows = sorted(((name, nbytes * count) for name, nbytes, count in together(rows)), key=lambda row: -row[1])
+                rows = sorted(((name, nbytes * len(all_)) for name, nbytes, all_ in together(rows)), key=lambda row: -row[1])
             lines += ["", f"At the peak, by {title}:", *_bars(rows, peak.allocated)]
     if report.outside_bytes:
         lines += ["", "Memory of other libraries that tensors share: "
@@ -219,35 +218,6 @@ def _bars(sums: Iterable[tuple[str, int]], whole: int) -> Iterable[str]:
         yield f"  {name:{width}} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
     if len(rows) > _ROWS:
         yield f"  and {len(rows) - _ROWS} more, {sum(nbytes for _, nbytes in rows[_ROWS:]):,} bytes"
-
-
-def together(rows: Iterable[tuple[str, _T]]) -> list[tuple[str, _T, int]]:
-    """Layers whose paths differ in one number, and whose values are equal, as one row, with how many they are.
-
-    ``h.0.mlp`` to ``h.5.mlp`` are ``h.0-5.mlp``: a network of many equal blocks takes as many rows as one block.
-    """
-    merged = [(name.split("."), value, 1) for name, value in rows]
-    for at in range(max((len(path) for path, _, _ in merged), default=0)):
-        alike: dict[object, list[tuple[list[str], _T, int]]] = {}
-        for path, value, count in merged:
-            # A path of numbers alone, as in a plain Sequential, says nothing without them.
-            numbered = path[at:at + 1] != [] and path[at].isdecimal() and not all(part.isdecimal() for part in path)
-            key = (*path[:at], None, *path[at + 1:]) if numbered else tuple(path)
-            alike.setdefault((key, value, count), []).append((path, value, count))
-        merged = [([*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]],
-                   group[0][1], group[0][2] * len(group)) if len(group) > 1 else group[0] for group in alike.values()]
-    return [(".".join(path), value, count) for path, value, count in merged]
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """``0-2,5`` for 0, 1, 2 and 5."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1][1:] = [n]
-        else:
-            runs.append([n])
-    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _kept(report: StepReport) -> Iterable[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gradcore
+from gradcore.reading import together
 from gradcore.report.exported import Exported
 from gradcore.report.growth import Carried, Grown, Growth
 from gradcore.report.step import (
@@ -24,7 +25,7 @@ from gradcore.report.step import (
     StepReport,
     TopTensor,
 )
-from gradcore.report.text import bar, render, short_path, together
+from gradcore.report.text import bar, render, short_path
 
 
 def kept(name: str, role: str = "output", layer: str = "head", dropped: int | None = None,
@@ -212,7 +213,8 @@ def test_equal_blocks_of_a_large_network_share_a_row(tmp_path: Path) -> None:
     stages = {f"stages.{i}.{k}.fc": 16 * (i + 1) for i in range(2) for k in range(8)}
     assert layers(stages) == [("stages.1.0-7.fc", "256"), ("stages.0.0-7.fc", "128")]
     assert len(layers({str(k): 16 for k in range(13)})) == 13
-    assert together([("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1)]) == [("a.0-1.b.0-1", 1, 4)]
+    assert together([("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1)]) == [
+        ("a.0-1.b.0-1", 1, ["a.0.b.0", "a.1.b.0", "a.0.b.1", "a.1.b.1"])]
 
 
 def test_of_many_phases_the_first_and_the_last_are_shown(tmp_path: Path) -> None:

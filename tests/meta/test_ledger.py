@@ -314,7 +314,12 @@ def test_running_out_names_ten_holders_and_says_so_if_there_are_none() -> None:
     kept = [ledger.allocate(512 * k, stream, tag("matmul", f"layers.{k}")) for k in range(1, 12)]
     lines = explain_live(ledger)
     assert lines[0] == "The 10 largest holders:"
-    assert [line.split()[0] for line in lines[1:]] == [f"{512 * k:,}" for k in range(11, 1, -1)]
+    assert [line.split()[0] for line in lines[1:-1]] == [f"{512 * k:,}" for k in range(11, 1, -1)]
+    assert lines[-1].split() == ["512", "bytes", "in", "1", "more"]
+    # Of so many, layers that hold as much by the same line share one.
+    kept += [ledger.allocate(2048, stream, tag("add", f"blocks.{k}.fc")) for k in range(12)]
+    lines = explain_live(ledger)
+    assert lines[1].endswith(f"{12 * 2048:,} bytes  output of add in layer blocks.0-11.fc, train.py:7") and len(lines) == 12
     del kept
 
 
