@@ -107,6 +107,17 @@ def together(rows: Iterable[tuple[str, T]]) -> list[tuple[str, T, list[str]]]:
     return [(".".join(path), value, names) for path, value, names in merged]
 
 
+def by_layer(sums: Mapping[tuple[str, T], int], most: int) -> list[tuple[str, T, int, str]]:
+    """Bytes by layer and something else, the most first, with the first of the layers that share a row.
+
+    They do if there are more than ``most`` rows, as in :func:`together`.
+    """
+    rows = [(layer, (what, nbytes)) for (layer, what), nbytes in sums.items()]
+    merged = together(rows) if len(rows) > most else [(layer, value, [layer]) for layer, value in rows]
+    return sorted(((layer, what, nbytes * len(layers), layers[0]) for layer, (what, nbytes), layers in merged),
+                  key=lambda row: (-row[2], str(row[1]), row[0]))
+
+
 def _ranges(numbers: Iterable[int]) -> str:
     """``0-2,5`` for 0, 1, 2 and 5."""
     runs: list[list[int]] = []

@@ -17,7 +17,7 @@ from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
 from gradcore.memory.streams import StreamOrder
-from gradcore.reading import layer_in, network_names, together
+from gradcore.reading import by_layer, layer_in, network_names
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,17 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
         largest_of[line] = min((-block.size, block.serial), largest_of.get(line, (1, 0)))
     if not held:
         return ["Nothing is live."]
-    owners = [(layer, (what, nbytes)) for (layer, what), nbytes in held.items()]
-    rows = together(owners) if len(owners) > _HOLDERS else [(layer, value, [layer]) for layer, value in owners]
-    rows.sort(key=lambda row: -row[1][1] * len(row[2]))
+    rows = by_layer(held, _HOLDERS)
     largest, rest = rows[:_HOLDERS], rows[_HOLDERS:]
-    first = [largest_of[layers[0], what][1] for _, (what, _), layers in largest]
+    first = [largest_of[layer, what][1] for _, what, _, layer in largest]
     names = {} if _namer is None or not named else _namer(ledger, first)
     lines = [f"The {len(largest)} largest holders:" if len(largest) > 1 else "The largest holder:"]
-    for (layer, ((what, where), nbytes), layers), serial in zip(largest, first, strict=True):
-        lines.append(f"  {nbytes * len(layers):>15,} bytes  {what} in layer {layer}, {where}")
+    for (layer, (what, where), nbytes, _), serial in zip(largest, first, strict=True):
+        lines.append(f"  {nbytes:>15,} bytes  {what} in layer {layer}, {where}")
         if serial in names:
             lines.append(f"{'':25}held by {names[serial]}")
     if rest:
-        lines.append(f"  {sum(nbytes * len(layers) for _, (_, nbytes), layers in rest):>15,} bytes  in {len(rest)} more")
+        lines.append(f"  {sum(row[2] for row in rest):>15,} bytes  in {len(rest)} more")
     return lines
 
 

@@ -16,7 +16,7 @@ from gradcore._step import node_seconds, pool_figures
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
-from gradcore.reading import read_log
+from gradcore.reading import by_layer, read_log
 from gradcore.report.diff import GROUPS, Owners
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
@@ -217,22 +217,25 @@ def held(holders: Sequence[folds.Holder], above: int, root: str | os.PathLike[st
 
     ``who`` tells by serial what in the program holds buffers; that of each owner's first one is said.
     """
-    def key(h: folds.Holder) -> str:
+    sums: dict[tuple[str, tuple[str, str]], int] = {}
+    first: dict[tuple[str, tuple[str, str]], int] = {}
+    for h in holders:
         kept = ", kept by the graph" if h.kept_by else ""
         shown = f", shared by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
-        return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}{shown}"
-
-    sums = list(folds.total(holders, key).items())
-    first = {key(h): h.serial for h in reversed(holders)}
-    names = {} if who is None else who([first[name] for name, _ in sums[:8]])
+        key = h.tag.layer or "(root)", (f"{h.role} of {h.tag.op}", f"{below(root, line_of(h.tag))}{kept}{shown}")
+        sums[key] = sums.get(key, 0) + h.allocated
+        first.setdefault(key, h.serial)
+    rows = by_layer(sums, 8)
+    serials = [first[layer, what] for _, what, _, layer in rows[:8]]
+    names = {} if who is None else who(serials)
     lines = []
-    for name, nbytes in sums[:8]:
-        lines.append(f"  {nbytes:>15,} bytes  {name}")
-        if first[name] in names:
-            lines.append(f"{'':25}held by {names[first[name]]}")
-    if len(sums) > 8:
-        lines.append(f"  {sum(n for _, n in sums[8:]):>15,} bytes  in {len(sums) - 8} more")
-    freed = above - sum(n for _, n in sums)
+    for (layer, (what, where), nbytes, _), serial in zip(rows, serials, strict=False):
+        lines.append(f"  {nbytes:>15,} bytes  {what} in {layer}, {where}")
+        if serial in names:
+            lines.append(f"{'':25}held by {names[serial]}")
+    if len(rows) > 8:
+        lines.append(f"  {sum(row[2] for row in rows[8:]):>15,} bytes  in {len(rows) - 8} more")
+    freed = above - sum(sums.values())
     if freed:
         lines.append(f"  {freed:>15,} bytes  that were live before and have been freed")
     return lines

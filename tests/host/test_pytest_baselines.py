@@ -12,7 +12,7 @@ import pytest
 import gradcore
 from gradcore.report.diff import Owners
 from gradcore.testing import baseline
-from gradcore.testing.account import Account
+from gradcore.testing.account import Account, held
 from tests.conftest import raises
 from tests.host.test_pytest_plugin import HEAD, lines, run  # noqa: F401 - the fixture
 
@@ -176,3 +176,20 @@ def test_what_was_live_before_and_is_still_is_no_owner() -> None:
         account.close()
     assert owners.by["layer"] == {"0": y.nbytes, "1": y.nbytes, "": -4096} and owners.peak == 2 * y.nbytes - 4096
     assert owners.by["role"] == {"output": owners.peak}
+
+
+def test_equal_layers_of_a_large_network_share_a_line() -> None:
+    blocks = [gradcore.nn.Sequential(gradcore.nn.Linear(32, 32), gradcore.nn.Tanh()) for _ in range(12)]
+    model = gradcore.nn.ModuleDict({"blocks": gradcore.nn.Sequential(*blocks)})
+    x = gradcore.ones(100, 32)
+    account = Account("cpu")
+    try:
+        start = account.now()
+        y = model["blocks"](x)
+        stretch = account.since(start)
+    finally:
+        account.close()
+    lines = held(stretch.made_at_end(), stretch.left, "", lambda serials: dict.fromkeys(serials, "a graph"))
+    assert [line.split(", ")[0].split() for line in lines[::2]] == [
+        [f"{12 * y.nbytes:,}", "bytes", "residual", "of", "tanh", "in", "blocks.0-11.1"]]
+    assert lines[1].split() == ["held", "by", "a", "graph"] and len(lines) == 2

@@ -313,6 +313,7 @@ def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None
           "Peak: 8.00 KiB before, 16.0 KiB after: +8,192 bytes, +100.00%",
           "By line:",
           "*+4,096  test_it.py:1* in test_a  4,096 -> 8,192",
+          "If it is meant to be, --gradcore-memory-update records it.",
           "2 peaks compared with deep/peaks.json",
           "not in it, --gradcore-memory-update writes them: test_it.py::test_b[[]1]",
           "lower than recorded: test_it.py::test_b[[]2]")

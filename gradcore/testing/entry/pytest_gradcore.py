@@ -208,7 +208,8 @@ def _above(baseline: Baseline, item: pytest.Item, stretch: Stretch) -> Iterator[
     before = baseline.recorded.get(item.stash[_name])
     text = grown(before, owners) if before is not None and not baseline.update else None
     if text is not None:
-        yield f"device memory on {item.config.option.gradcore_device}: the peak is above the one in {baseline.name}\n{text}"
+        yield (f"device memory on {item.config.option.gradcore_device}: the peak is above the one in {baseline.name}\n{text}\n"
+               "If it is meant to be, --gradcore-memory-update records it.")
 
 
 @pytest.hookimpl(optionalhook=True)
