@@ -28,7 +28,7 @@ _IMPORT_FROM = opmap["IMPORT_FROM"]
 
 @cache
 def torch_names() -> dict[str, frozenset[str]]:
-    """The public names of PyTorch's modules and of its tensors, by their path below ``torch``, which itself is ``""``."""
+    """The documented names of PyTorch's modules and of its tensors, by their path below ``torch``, which itself is ``""``."""
     text = Path(__file__).with_name("torch_names.txt").read_text()
     parts = [part.partition("]\n") for part in text.split("\n[")[1:]]
     return {"" if path == "torch" else path.removeprefix("torch."): frozenset(names.split()) for path, _, names in parts}
@@ -80,7 +80,7 @@ def lookup(module: str, path: str) -> Callable[..., Any]:
     """
 
     def __getattr__(name: str, frames: int = 1) -> Any:
-        if name.startswith("_") or name not in torch_names()[path]:
+        if name.startswith("__") or name not in torch_names()[path]:
             # Python looks for underscored ones itself, all the time.
             close = [] if name.startswith("_") else difflib.get_close_matches(name, dir(sys.modules[module]), 1)
             hint = f". Did you mean: {close[0]!r}?" if close else ""

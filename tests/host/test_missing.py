@@ -34,6 +34,8 @@ INTERNAL = re.compile(
     r"torch|typename|types|classes|cpp|package|monitor|overrides|torch_version|version|return_types|windows|"
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
+#: PyTorch documents these, too.
+UNDERSCORED = {"cuda.memory": ("_record_memory_history", "_snapshot", "_dump_snapshot")}
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
          "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
          "distributions.constraints", "func", "special", "accelerator", "compiler", "distributed", "hub", "jit", "nn.Module",
@@ -53,7 +55,8 @@ def found(path: str, torch: Any) -> list[str]:
 
 
 def _found(path: str, part: Any, torch: Any) -> list[str]:
-    names = sorted(name for name in dir(part) if not name.startswith("_") and not INTERNAL.fullmatch(name)
+    shown = [name for name in dir(part) if name[:1] != "_" or name in UNDERSCORED.get(path, ())]
+    names = sorted(name for name in shown if not INTERNAL.fullmatch(name)
                    and (path == "Tensor" or _own(getattr(part, name), torch)))
     if path not in SOURCES or path == "nn.modules":
         return names
@@ -132,6 +135,7 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.fft.fft, "numpy.fft"),
     (lambda: gradcore.sparse_coo_tensor, "gradcore.zeros"),
     (lambda: gradcore.cuda.seed_all(), "gradcore.manual_seed"),
+    (lambda: gradcore.cuda.memory._record_memory_history(), "gradcore.step, whose recording.export(path, 'snapshot')"),
     (lambda: gradcore.fake_quantize_per_tensor_affine(gradcore.ones(2), 0.1, 0, -8, 7),
      "gradcore.autograd.Function, whose backward"),
     (lambda: gradcore.library.custom_op, "gradcore.autograd.Function"),
