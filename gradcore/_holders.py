@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gradcore._references import LEADING, How, Name, mro, own_dict, parts, referrers, variables
+from gradcore._references import LEADING, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
 from gradcore.devices.device import Device
 from gradcore.engine.below import reachable
 from gradcore.engine.node import Node
@@ -177,7 +177,7 @@ class _Search:
                 continue
             name = self.names.get(id(holder)) or self.root(holder)
             for child, how in parts(holder, ids).items():
-                if type(how) is Name and type(holder) is not types.FrameType:
+                if type(how) is Name and type(holder) is not types.FrameType and not waits_inside(holder):
                     self.name(child, how)
                     continue
                 self.below.setdefault(id(holder), []).append((child, how))
@@ -220,13 +220,20 @@ class _Search:
                 waiting += [(below, _joined(name, how)) for below, how in self.below.get(child, ())]
 
     def name_rest(self) -> None:
-        """Say of targets without a name if only a cycle holds them, or a frame that nothing in the program leads to."""
+        """Say of targets without a name if only a cycle holds them, or a frame that nothing in the program leads to, or what
+        waits inside.
+        """
         for number in [id(o) for o in self.targets]:
             if number not in self.names and (cycle := self.cycle(number)):
                 self.names[number] = Name("", f"a reference cycle of {cycle}, which only gc.collect() frees", "")
-        for number in self.below:
+        for number, held in self.below.items():
             if type(self.seen.get(number)) is types.FrameType:
                 self.name(number, Name("a traceback", "", ""))
+            else:
+                for child, how in held:
+                    # A variable of what waits inside, which is better than nothing.
+                    if type(how) is Name:
+                        self.name(child, how)
 
     def cycle(self, target: int) -> str:
         """The type of what leads to an object, if that is garbage: if, as the collector counts, all references to any of it are

@@ -86,6 +86,12 @@ def parts(holder: Any, ids: set[int]) -> dict[int, How]:
     return {id(v): "" for v in gc.get_referents(holder) if id(v) in ids} | found
 
 
+def waits_inside(holder: Any) -> bool:
+    """Is it a generator or the like of gradcore's own, whose variables say little to the program?"""
+    frame = getattr(holder, _WAITING[type(holder)]) if type(holder) in _WAITING else None
+    return frame is not None and is_inside(frame.f_code)
+
+
 def _key(key: Any) -> str:
     """A key as the program may have written it, unless that is long or takes code of the key's own."""
     size = len(key) if type(key) is str else key.bit_length() if type(key) is int else 0
