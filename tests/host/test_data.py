@@ -12,7 +12,9 @@ import pytest
 
 from gradcore import data
 from gradcore.data import Batches, IdxError, read_idx, registry
+from gradcore.utils.data import DataLoader, TensorDataset
 from tests.conftest import raises
+from tests.host.holding import fresh, holder
 
 
 def idx(values: np.ndarray[Any, Any], kind: int = 8) -> bytes:
@@ -182,3 +184,18 @@ def test_batches_drop_and_order() -> None:
         Batches(x, x[:9], batch_size=1)
     with raises(ValueError, "batch_size should be a positive integer value, but got batch_size=0"):
         Batches(x, batch_size=0)
+
+
+def test_what_a_loader_reads_is_not_named_after_its_own_generators() -> None:
+    used = {"train": [DataLoader(TensorDataset(fresh()))]}
+    for _ in used["train"][0]:
+        serial = used["train"][0].dataset.tensors[0].storage.serial
+        assert holder(serial).startswith("used['train'][0].dataset.tensors[0] in test_what_a_loader_")
+        break
+    x = fresh()
+    # Better than nothing.
+    for _ in DataLoader(TensorDataset(x)):
+        serial = x.storage.serial
+        del x
+        assert holder(serial).startswith("items.data_source.tensors[0] in the generator ")
+        break

@@ -336,11 +336,3 @@ def test_two_searches_at_a_time_leave_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert found == [f"FOUND['here'][0][0][0] in {__name__}"] * 2
     FOUND.clear()
     assert alive() is None
-
-
-def test_what_a_loader_reads_is_not_named_after_its_own_generators() -> None:
-    loader = gradcore.utils.data.DataLoader(gradcore.utils.data.TensorDataset(fresh()))
-    serial = loader.dataset.tensors[0].storage.serial
-    for _ in loader:
-        assert holder(serial).startswith("loader.dataset.tensors[0] in test_what_a_loader_")
-        break
