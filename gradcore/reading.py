@@ -96,14 +96,14 @@ def together(rows: Iterable[tuple[str, T]]) -> list[tuple[str, T, list[str]]]:
     merged = [(name.split("."), value, [name]) for name, value in rows]
     for at in range(max((len(path) for path, _, _ in merged), default=0)):
         alike: dict[object, list[tuple[list[str], T, list[str]]]] = {}
-        for path, value, names in merged:
+        for row in merged:
+            path, value, _ = row
             # A path of numbers alone, as in a plain Sequential, says nothing without them.
             numbered = at < len(path) and path[at].isdecimal() and not all(part.isdecimal() for part in path)
-            key = (*path[:at], None, *path[at + 1:]) if numbered else tuple(path)
-            alike.setdefault((key, value), []).append((path, value, names))
-        merged = [([*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]],
-                   group[0][1], [name for _, _, names in group for name in names]) if len(group) > 1 else group[0]
-                  for group in alike.values()]
+            alike.setdefault((*path[:at], None, *path[at + 1:], value) if numbered else id(row), []).append(row)
+        merged = [group[0] if len(group) == 1 else (
+            [*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]], group[0][1],
+            [name for _, _, names in group for name in names]) for group in alike.values()]
     return [(".".join(path), value, names) for path, value, names in merged]
 
 

@@ -215,6 +215,8 @@ def test_equal_blocks_of_a_large_network_share_a_row(tmp_path: Path) -> None:
     assert len(layers({str(k): 16 for k in range(13)})) == 13
     assert together([("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1)]) == [
         ("a.0-1.b.0-1", 1, ["a.0.b.0", "a.1.b.0", "a.0.b.1", "a.1.b.1"])]
+    # A name that looks like several.
+    assert [name for name, _, _ in together([("a.0.b", 1), ("a.1.b", 1), ("a.0-1.b", 1)])] == ["a.0-1.b"] * 2
 
 
 def test_of_many_phases_the_first_and_the_last_are_shown(tmp_path: Path) -> None:
