@@ -7,10 +7,48 @@ const BANDS = 8;
 const KEYS = { role: (state) => state.role, layer: (state) => layerName(state.tag.layer), op: (state) => state.tag.op,
   line: (state) => state.tag.line };
 
+// By name: of layers whose paths differ in one number, and that have as many bytes at most, one name: "h.0-5.mlp".
+function together(highest) {
+  const numbers = /^\d+$/;
+  let rows = [...highest].map(([name, most]) => ({ path: name.split("."), most, names: [name] }));
+  const depth = rows.reduce((deepest, { path }) => Math.max(deepest, path.length), 0);
+  for (let at = 0; at < depth; at++) {
+    const alike = new Map();
+    rows.forEach((row, i) => {
+      // A path of numbers alone, as in a plain Sequential, says nothing without them.
+      const numbered = numbers.test(row.path[at]) && !row.path.every((part) => numbers.test(part));
+      const key = numbered ? JSON.stringify([row.path.map((part, j) => (j === at ? null : part)), row.most]) : i;
+      alike.set(key, [...(alike.get(key) ?? []), row]);
+    });
+    rows = [...alike.values()].map((group) => (group.length === 1 ? group[0] : {
+      path: group[0].path.map((part, j) => (j === at ? ranges(group.map((row) => Number(row.path[at]))) : part)),
+      most: group[0].most,
+      names: group.flatMap((row) => row.names),
+    }));
+  }
+  return new Map(rows.flatMap((row) => row.names.map((name) => [name, row.path.join(".")])));
+}
+
+// "0-2,5" for 0, 1, 2 and 5.
+function ranges(numbers) {
+  const runs = [];
+  for (const n of numbers.sort((a, b) => a - b)) {
+    const last = runs.at(-1);
+    if (last && last.at(-1) === n - 1) last.splice(1, 1, n);
+    else runs.push([n]);
+  }
+  return runs.map((run) => run.join("-")).join(",");
+}
+
 class Bands {
   constructor(log, by, colours) {
     this.key = KEYS[by];
-    const highest = this.highest(log);
+    let highest = this.highest(log);
+    if (by === "layer" && highest.size > BANDS) {
+      const bands = together(highest);
+      this.key = (state) => bands.get(KEYS[by](state));
+      highest = this.highest(log);
+    }
     const roles = Object.keys(colours);
     let names = [...highest.keys()];
     if (by === "role") {

@@ -1,0 +1,53 @@
+"""The strip of a run's steps, and the bands of large networks, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradcore
+from gradcore import folds, nn
+from gradcore.reading import together
+from gradcore.report import Run, StepFigures
+from gradcore.report.html import Named, page, save
+from tests.host.browser import Opened
+from tests.meta.test_recording import recorded
+
+
+def test_the_triangle_of_the_last_of_many_steps_is_whole(browser: Any, tmp_path: Path) -> None:
+    figures = tuple(StepFigures(number, None, 1, 1, 1, 1, 1, 1, 1.0) for number in range(1, 2001))
+    save(tmp_path / "run.html", page([Named("run.jsonl", Run({}, figures, {2000: recorded().recording}))]))
+    opened = Opened(browser, tmp_path / "run.html")
+    # Its base is 14 pixels wide.
+    drawn = opened.page.evaluate("""() => {
+        const strip = byId('strip');
+        const row = strip.getContext('2d').getImageData(0, 66, strip.width, 1).data;
+        return row.filter((_, i) => i % 4 === 3 && row[i] > 127).length;
+    }""")
+    assert 12 <= drawn <= 14
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def large() -> gradcore.step:
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(12)))
+    net = nn.ModuleDict({"head": nn.Linear(32, 32), "blocks": blocks})
+    with gradcore.step(device="cpu") as step:
+        net["blocks"](net["head"](gradcore.ones(64, 32))).sum().backward()
+    return step
+
+
+def test_equal_blocks_of_a_large_network_share_a_band(browser: Any, tmp_path: Path) -> None:
+    step = large()
+    step.recording.save_html(tmp_path / "large.html")
+    opened = Opened(browser, tmp_path / "large.html")
+    opened.page.check("input[name=by][value=layer]")
+    assert opened.page.evaluate("view.bands.names") == ["(root)", "head", "blocks.0-11.0", "blocks.0-11.1"]
+    # All of the bytes are in a band at any time.
+    live = [x.allocated for x in folds.timeline(step.log)]
+    assert opened.page.evaluate("view.bands.values.reduce((sum, band) => sum.map((n, i) => n + band[i]))") == live
+    rows = [("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1), ("a.3.b.0", 2), ("0", 1), ("1", 1), ("", 3)]
+    told = opened.page.evaluate("rows => [...together(new Map(rows))]", rows)
+    assert dict(told) == {one: name for name, _, names in together(rows) for one in names}
+    assert opened.complaints == []
+    opened.context.close()
