@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradcore.events import Record
+from gradcore.reading import together
 from gradcore.report.text import short_path
 from gradcore.report.timeline import COLOURS, columns, stacking
 from gradcore.units import format_bytes
@@ -16,6 +18,8 @@ _BANDS = 9
 
 def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     """Live allocated bytes over the step, stacked by ``role``, ``layer``, ``op`` or ``line``, with the peak marked.
+
+    Of many layers, those whose paths differ in one number share a band if they have as many bytes at most.
 
     Returns the Axes, by default new ones. Raises ImportError with the install command if Matplotlib is missing, and
     ValueError for a log without records.
@@ -31,6 +35,11 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     if ax is None:
         ax = plt.figure(figsize=(9, 4.5), layout="constrained").add_subplot()
     names = stacking(shown, by)
+    if by == "layer" and len(names) > _BANDS:
+        alike = together((name, max(c.sums.get(name, 0) for c in shown)) for name in names)
+        shown = [replace(c, sums={band: sum(c.sums.get(name, 0) for name in layers) for band, _, layers in alike})
+                 for c in shown]
+        names = stacking(shown, by)
     largest = sorted(names, key=lambda name: -max(c.sums.get(name, 0) for c in shown))[:_BANDS + (by == "role")]
     bands = {name or "(root)": [c.sums.get(name, 0) for c in shown] for name in names if name in largest}
     rest = [c.allocated - sum(c.sums.get(name, 0) for name in largest) for c in shown]

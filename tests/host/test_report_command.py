@@ -185,6 +185,21 @@ def test_a_plot_of_nothing_says_so(by: str, tmp_path: Path) -> None:
     matplotlib.pyplot.close(ax.figure)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
+def test_equal_blocks_share_a_band_of_a_plot() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    blocks = gradcore.nn.Sequential(*(gradcore.nn.Sequential(gradcore.nn.Linear(32, 32), gradcore.nn.Tanh()) for _ in range(8)))
+    net = gradcore.nn.ModuleDict({"blocks": blocks}).to("meta")
+    with gradcore.step(device="meta") as step:
+        net["blocks"](gradcore.ones(64, 32, device="meta")).sum().backward()
+    ax = step.recording.plot("layer")
+    labels = {t.get_text() for t in ax.get_legend().get_texts()}
+    assert "blocks.1-7.0" in labels and "blocks.0-7.1" in labels and "others" not in labels
+    matplotlib.pyplot.close(ax.figure)
+
+
 @pytest.mark.parametrize("command", [["report"], ["export", "--format", "csv", "-o", "out.csv"], ["diff", "."]])
 def test_a_run_without_steps_is_named(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
