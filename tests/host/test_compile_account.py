@@ -313,3 +313,21 @@ def test_what_waits_for_the_callers_gradient_is_a_residual_of_the_graph() -> Non
         assert {h.op: (h.allocated, h.held_by) for h in plain.left} == {h.op: (h.allocated, h.held_by) for h in compiled.left}
         assert plain.residual_bytes == compiled.residual_bytes
         assert plain.residual_bytes_returned == compiled.residual_bytes_returned
+
+
+def test_what_a_program_reads_is_held_by_the_program_only_if_nothing_else_has_it() -> None:
+    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh())
+    optimizer = gradcore.optim.Adam(model.parameters())
+
+    @gradcore.compile
+    def train(x: Any) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(2):
+        train(gradcore.ones(32, 64))
+    told = gradcore.memory_summary()
+    assert "held by optimizer.state[...]['exp_avg'] in " in told and "held by model.0.weight in " in told
+    assert "_entries" not in told
+    optimizer.zero_grad(True)
