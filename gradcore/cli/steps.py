@@ -31,8 +31,6 @@ def train_step(workload: Any, optimizer: Any, batch: Batch, device: Any,
     arrays = list(trees.leaves(batch))
     batch_size = len(arrays[0]) if batch_size is None else batch_size
     with gradcore.step(batch_size=batch_size, device=device, level=level) as step, device:
-        # Commands ask for the report of every step.
-        step.names_holders = False
         given = [gradcore.tensor(a, device=device) if isinstance(a, np.ndarray) else a for a in arrays]
         loss = workload.run(trees.filled(batch, given), optimizer)
         value = loss.item() if isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and device.type != "meta" else math.nan
@@ -76,7 +74,10 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     lives: list[int] = []
     settled = False
     while len(reports) < steps or (settle and not settled and len(reports) < steps + _SETTLING):
-        reports.append(train_step(workload, update, given, device, batch_size=batch_size)[1].report)
+        step = train_step(workload, update, given, device, batch_size=batch_size)[1]
+        # Only the figures are of interest.
+        step.names_holders = False
+        reports.append(step.report)
         if settle:
             lives.append(get_device(device).ledger.allocated)
             layouts.append(get_device(device).stack.pool.layout())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradcore import _step
 from gradcore.cli.main import main
 
 HEAD = """
@@ -210,3 +212,23 @@ def test_a_data_set_that_would_not_be_used_is_refused(capsys: Any, tmp_path: Pat
     assert capsys.readouterr().err == (
         f"gradcore: --data has no effect on {path}, which makes its own batches and has no parameter 'dataset'\n")
     assert main([*words, f"{path}:other"]) == 0
+
+
+def test_what_a_model_keeps_of_every_step_is_named_at_the_end_of_training(
+        capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_step, "_ends", {})
+    path = tmp_path / "keeps.py"
+    path.write_text("""import numpy as np
+from gradcore import nn
+
+def build(b):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    module.seen = []
+    module[2].register_forward_hook(lambda module_, given, out: module.seen.append(out.detach()))
+    return module, (np.zeros((b, 64), np.float32), np.zeros(b, np.int64))
+""")
+    assert main(["train", "--model", str(path), "--out", str(tmp_path), "--device", "cpu", "--steps", "8", "--quiet"]) == 0
+    grown = capsys.readouterr().out.partition("Live bytes have grown for 7 steps, typically by 8,192 ")[2].splitlines()
+    assert " in 8 results of relu in 2, " in grown[1] and "held by " in grown[2] and ".seen[0] in " in grown[2]
+    # The hook refers to its module.
+    gc.collect()
