@@ -75,6 +75,12 @@ def test_what_cannot_be_found(capsys, argv, words):
     assert status in (1, 2) and words in capsys.readouterr().err
 
 
+def test_a_model_of_which_no_batch_fits_says_what_takes_the_memory(capsys):
+    assert main(["find-batch", "mlp", "--memory", "4 KiB", "--optimizer", "adam", "--device", "meta"]) == 1
+    roles = measured("mlp", 1, "meta", "adam").report.by_role
+    assert f"live at the peak, most of them optimizer state {roles['optimizer state']:,}, " in capsys.readouterr().err
+
+
 def test_a_model_that_refuses_a_single_sample(capsys, tmp_path):
     model = tmp_path / "model.py"
     model.write_text("""
