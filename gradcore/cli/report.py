@@ -15,6 +15,7 @@ from rich.text import Text
 from gradcore import folds
 from gradcore.cli.common import print_whole
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
+from gradcore.reading import by_layer
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
@@ -91,12 +92,20 @@ def _table(recording: Recording) -> Table:
     table = Table(title=f"Live at the peak, after record {peak.position}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("bytes", "role", "op", "layer", "shape", "dtype", "line"):
         table.add_column(name, justify="right" if name in ("bytes", "shape") else "left", no_wrap=True)
-    for h in holders[:_ROWS]:
+    sums: dict[tuple[str, tuple[str, ...]], int] = {}
+    for number, h in enumerate(holders):
         spec: Any = h.tag.spec
-        cells = (f"{h.allocated:,}", h.role, h.tag.op, h.tag.layer or "(root)",
-                 "x".join(map(str, spec.shape)) or "scalar" if spec else "bytes", spec.dtype.name if spec else "",
-                 short_path(str(h.tag.site)))
-        table.add_row(*map(Text, cells))
-    if len(holders) > _ROWS:
-        table.add_row(f"{sum(h.allocated for h in holders[_ROWS:]):,}", Text(f"{len(holders) - _ROWS} more"))
+        shape = "x".join(map(str, spec.shape)) or "scalar" if spec else "bytes"
+        # Where there is room for all, none are put together.
+        apart = str(number) if len(holders) <= _ROWS else str(h.allocated)
+        cells = (h.role, h.tag.op, shape, spec.dtype.name if spec else "", short_path(str(h.tag.site)), apart)
+        key = h.tag.layer or "(root)", cells
+        sums[key] = sums.get(key, 0) + h.allocated
+    rows = by_layer(sums, _ROWS)
+    for layer, (role, op, shape, dtype, line, each), nbytes, _ in rows[:_ROWS]:
+        count = 1 if len(holders) <= _ROWS else nbytes // max(int(each), 1)
+        many = f"{count:,} of " if count > 1 else ""
+        table.add_row(*map(Text, (f"{nbytes:,}", role, op, layer, f"{many}{shape}", dtype, line)))
+    if len(rows) > _ROWS:
+        table.add_row(f"{sum(row[2] for row in rows[_ROWS:]):,}", Text(f"{len(rows) - _ROWS} more"))
     return table

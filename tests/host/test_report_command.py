@@ -185,16 +185,33 @@ def test_a_plot_of_nothing_says_so(by: str, tmp_path: Path) -> None:
     matplotlib.pyplot.close(ax.figure)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
-def test_equal_blocks_share_a_band_of_a_plot() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
+@pytest.fixture(scope="module")
+def large() -> Recording:
+    """A step of a network of eight equal blocks."""
     blocks = gradcore.nn.Sequential(*(gradcore.nn.Sequential(gradcore.nn.Linear(32, 32), gradcore.nn.Tanh()) for _ in range(8)))
     net = gradcore.nn.ModuleDict({"blocks": blocks}).to("meta")
     with gradcore.step(device="meta") as step:
         net["blocks"](gradcore.ones(64, 32, device="meta")).sum().backward()
-    ax = step.recording.plot("layer")
+    return step.recording
+
+
+def test_equal_blocks_share_a_row_of_what_is_live(large: Recording, capsys: Any, tmp_path: Path) -> None:
+    large.export(tmp_path / "large.json", "json")
+    status, out, _ = command(capsys, "report", tmp_path / "large.json")
+    rows = [line.split() for line in out.partition("Live at the peak")[2].splitlines()[4:]]
+    assert status == 0 and [row[:8] for row in rows if "8" in row] == [
+        ["32,768", "parameter", "upload", "blocks.0-7.0", "8", "of", "32x32", "float32"],
+        ["4,096", "parameter", "upload", "blocks.0-7.0", "8", "of", "32", "float32"]]
+    shown = sum(int(row[0].replace(",", "")) for row in rows if row)
+    assert shown == large.report.peak.allocated
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
+def test_equal_blocks_share_a_band_of_a_plot(large: Recording) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    ax = large.plot("layer")
     labels = {t.get_text() for t in ax.get_legend().get_texts()}
     assert "blocks.1-7.0" in labels and "blocks.0-7.1" in labels and "others" not in labels
     matplotlib.pyplot.close(ax.figure)
