@@ -91,7 +91,7 @@ class Poisson(Distribution):
 
 
 class NegativeBinomial(Distribution):
-    """Successes of probability ``probs``, or sigmoid(``logits``), before ``total_count`` failures, which may be a fraction.
+    """Successes of probability ``probs``, or sigmoid(``logits``), before ``total_count`` failures, maybe a fraction of one.
 
     P(k) = Gamma(k + r) / (k! Gamma(r)) (1 - probs)^r probs^k, with r the ``total_count``. Raises ValueError unless exactly one of
     ``probs`` and ``logits`` is given.
