@@ -271,13 +271,20 @@ __global__ void along(T* x, const T* values, const I* index, const __grid_consta
 
 // What atomics exchange for an element.
 template <int BYTES> struct Word { typedef u64 type; };
-template <> struct Word<4> { typedef u32 type; };
-template <> struct Word<2> { typedef u16 type; };
+template <> struct Word<4> { typedef u32 type; }; template <> struct Word<2> { typedef u16 type; };
+
+// The bits of an element as a number that grows with its value. Numbers that compare as equal, like 0 and -0, have an order, too.
+template <typename T, typename W>
+__device__ __forceinline__ i64 order_of(W bits) {
+    i64 whole = (i64)((u64)bits << (64 - 8 * sizeof(W)));
+    return whole < 0 && (WIDE(T))0.5f != 0 ? whole ^ highest<i64>() : whole;
+}
 
 // Is v larger than what is there, or smaller? NaN is both.
-template <bool LARGEST, typename T>
-__device__ __forceinline__ bool beats(T v, T there) {
-    return there == there && (v != v || (LARGEST ? v > there : v < there));
+template <bool LARGEST, typename T, typename Both>
+__device__ __forceinline__ bool beats(const Both& v, const Both& there) {
+    i64 mine = order_of<T>(v.bits), other = order_of<T>(there.bits);
+    return there.value == there.value && (v.value != v.value || (LARGEST ? mine > other : mine < other));
 }
 
 // Replaces an element by a value that beats it. Others may do so at the same time: the best stays, whatever the order.
@@ -291,7 +298,7 @@ __device__ __forceinline__ void contend(T* to, T v) {
     } there, made;
     made.value = v;
     there.bits = *(volatile W*)to;
-    while (beats<LARGEST>((WIDE(T))v, (WIDE(T))there.value)) {
+    while (beats<LARGEST, T>(made, there)) {
         W before = atomicCAS((W*)to, there.bits, made.bits);
         if (before == there.bits) break;
         there.bits = before;

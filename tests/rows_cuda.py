@@ -312,7 +312,7 @@ _HALF_OPS = frozenset((
     "rms_norm_grad take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_input_grad "
     "conv2d_weight_grad max_pool2d "
     "batch_norm attention attention_grad silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul "
-    "masked_fill_ exp2 flip roll cumsum ranked windows_grad var adam_").split())
+    "masked_fill_ exp2 flip roll cumsum ranked windows_grad var adam_ amsgrad_ square_sum scale_ extreme_along_").split())
 #: Values whose squares overflow float16.
 _LARGE = floats(5, 70, low=-300.0, high=300.0)
 HALF = [*[row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT],

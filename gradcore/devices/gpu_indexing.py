@@ -1,4 +1,5 @@
-"""Moving elements on the GPU: ranges, triangles, joining, reads and writes by indices. No kernel allocates or uses atomics.
+"""Moving elements on the GPU: ranges, triangles, joining, reads and writes by indices. No kernel allocates, and only the
+one for extremes at positions uses atomics.
 
 A read at a position out of range gives NaN (0 for integers), a write is skipped, since an error would need a wait for the
 device. On the CPU it is an IndexError.

@@ -5,6 +5,7 @@ The device's own Python code picks instances, layouts and grids; the C++ runs on
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import warnings
@@ -140,6 +141,22 @@ def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emu
     expected = {"put_": [[1, 2], [3, 4], [9, 9]], "add_at_": [[1, 2], [3, 4], [14, 15]], "put_along_": [[1, 9], [3, 9], [9, 6]],
                 "take_along": [[math.nan, 4], [5, 2]]}.get(name, [[math.nan, math.nan], [5, 6]])
     np.testing.assert_array_equal(copies[0 if writes else 2].array, expected)
+
+
+@pytest.mark.parametrize("dtype, largest", [("float32", True), ("float32", False), ("float64", True), ("float16", True)])
+def test_an_extreme_at_a_position_has_the_same_bits_whatever_comes_first(emulated, dtype, largest):
+    """Zeros of both signs are equal, so that each would leave the other where it is."""
+    values = np.array([0.0, -0.0, -1.0, 1e-40, 2e-40] if largest else [0.0, -0.0, 1.0, 1e-40, -2e-40], dtype)
+    for some in itertools.permutations(values.tolist(), 3):
+        found = []
+        for emulated.falling in (False, True):
+            copies = [Copy(a) for a in (np.full(1, -np.inf if largest else np.inf, dtype), np.zeros(3, np.int64),
+                                        np.array(some, dtype))]
+            gpu_kernels.KERNELS["extreme_along_"](*[c.cupy() for c in copies], dim=0, largest=largest)
+            found.append(copies[0].array)
+        assert found[0].tobytes() == found[1].tobytes(), some
+        expected = sorted(some, key=lambda x: (x, math.copysign(1, x)))[-1 if largest else 0]
+        assert found[0].tobytes() == np.array([expected], dtype).tobytes(), some
 
 
 # -- what no op launches yet ---------------------------------------------------------------------------------------------
