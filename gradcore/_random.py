@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
 from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
-from gradcore.devices.turns import share, take_turn
+from gradcore.devices.turns import share, turn
 from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import SITES, here
@@ -48,14 +48,13 @@ class Generator:
         self.device = get_device(device)
         self._seed = DEFAULT_SEED
         self._permutations = 0
-        self._held = upload(_words(self._seed), self.device, op="generator", role="buffer")
-        share(self._held.storage)
+        #: For use inside of :meth:`_turn`.
+        self._state = upload(_words(self._seed), self.device, op="generator", role="buffer")
+        share(self._state.storage)
 
-    @property
-    def _state(self) -> Tensor:
-        """The state, for use on the current stream."""
-        take_turn(self._held.storage)
-        return self._held
+    def _turn(self) -> AbstractContextManager[Any]:
+        """A context in which the current stream may use the state."""
+        return turn(self._state.storage)
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``, an int of which the low 64 bits are used. Raises TypeError for other types."""
@@ -64,7 +63,8 @@ class Generator:
         self._seed = int(seed)
         self._permutations = 0
         storage = self._state.storage
-        self.device.upload(storage, self._state.spec, _words(self._seed))
+        with self._turn():
+            self.device.upload(storage, self._state.spec, _words(self._seed))
         storage.version += 1
         return self
 
@@ -80,7 +80,8 @@ class Generator:
 
     def snapshot(self, numel: int) -> Tensor:
         """The state for one op, int64 [4] on the device; the generator is advanced by ``numel`` numbers."""
-        return random.advance(self._state, numel=numel)
+        with self._turn():
+            return random.advance(self._state, numel=numel)
 
     def get_state(self) -> Tensor:
         """A copy of the state, on the device. It says which order the next shuffle takes, too."""
@@ -96,7 +97,8 @@ class Generator:
 
         Raises :class:`SpecError` for another shape.
         """
-        movement.copy_(self._state, state)
+        with self._turn():
+            movement.copy_(self._state, state)
         if state.device.type != "meta":
             try:
                 key, _, _, self._permutations = state.tolist()
@@ -109,7 +111,8 @@ class Generator:
 
     def device_state(self) -> Tensor:
         """A copy of the part of the state that is on the device."""
-        return movement.clone(self._state)
+        with self._turn():
+            return movement.clone(self._state)
 
     @property
     def place(self) -> Place:
@@ -123,17 +126,19 @@ class Generator:
     @property
     def drawn(self) -> tuple[int, int]:
         """Changes with each draw."""
-        return self._held.storage.version, self._permutations
+        return self._state.storage.version, self._permutations
 
     def put_back(self, state: Tensor, place: Place) -> None:
         """Continue from a :meth:`device_state` and a ``place``, without reading any value."""
-        movement.copy_(self._state, state)
+        with self._turn():
+            movement.copy_(self._state, state)
         self.place = place
 
     def clone_state(self) -> Generator:
         """Another generator that draws the same numbers from now on."""
         other = Generator(self.device)
-        other.put_back(self._state, self.place)
+        with self._turn():
+            other.put_back(self._state, self.place)
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
@@ -303,7 +308,9 @@ def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, ge
         # Not by a context, since an interrupt between its calls would leave it set.
         state.grad = recorded
         if not recorded and spec.contiguous and spec.floating and (spec.dtype.itemsize > 2 or op is random.normal_):
-            op(tensor, _of(tensor.device, generator)._state, float(first), float(second))
+            drawn = _of(tensor.device, generator)
+            with drawn._turn():
+                op(tensor, drawn._state, float(first), float(second))
             return tensor
         return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))
     finally:

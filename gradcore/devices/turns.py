@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from gradcore.devices.storage import Storage
+from gradcore.forking import Lock, long
 from gradcore.memory.resource import Stream
 
-#: By storage of a generator's state, the stream that has used it last.
+#: By storage of a generator's state, the stream that has used it last, and what a thread holds during its turn.
 _last: WeakKeyDictionary[Storage, Stream] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[Storage, Lock] = WeakKeyDictionary()
+_nothing = nullcontext()
 
 
 def share(storage: Storage) -> None:
     """Let streams use a storage in turn from now on."""
+    _locks[storage] = long()
     _last[storage] = storage.block.stream
 
 
@@ -20,14 +27,27 @@ def is_shared(storage: Storage) -> bool:
     return storage in _last
 
 
-def take_turn(storage: Storage) -> None:
-    """Let the current stream use a shared storage, behind the stream that has used it last."""
-    device = storage.device
-    if device.several:
-        current = device.current
-        device.order(_last[storage], current)
-        _last[storage] = current
-        storage.block.use_on(current)
+def turn(*storages: Storage) -> AbstractContextManager[Any]:
+    """A context in which the current stream may use shared storages of one device, behind the streams that have used them last.
+
+    Another thread on another stream gets its turn when the work is submitted: what it waits for must be on the stream by then.
+    """
+    return _turn(storages) if storages and storages[0].device.several else _nothing
+
+
+@contextmanager
+def _turn(storages: Iterable[Storage]) -> Iterator[None]:
+    with ExitStack() as held:
+        # In one order, or two threads could wait for each other.
+        for storage in sorted(storages, key=lambda storage: storage.serial):
+            held.enter_context(_locks[storage])
+        for storage in storages:
+            device = storage.device
+            current = device.current
+            device.order(_last[storage], current)
+            _last[storage] = current
+            storage.block.use_on(current)
+        yield
 
 
 def use_again(arena: Storage) -> Stream:

@@ -10,7 +10,6 @@ from weakref import ref
 
 from gradcore.devices.calls import Changing, KernelCall
 from gradcore.devices.device import Device
-from gradcore.devices.turns import is_shared
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import value_over
 from gradcore.events import Tag
@@ -38,8 +37,6 @@ class Binding:
         self.plan = plan
         self.device = device
         self.arena = arena
-        #: States of generators that the calls draw from.
-        self.in_turn = list(filter(is_shared, trace.storages.values()))
         #: By buffer, created when first used.
         self._parts: dict[int, Part] = {}
         self._origins: dict[int, tuple[TensorSpec, Tag, Any]] = {}

@@ -16,7 +16,7 @@ from weakref import ref
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
-from gradcore.devices.turns import take_turn, use_again
+from gradcore.devices.turns import is_shared, turn, use_again
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import value_over
@@ -42,6 +42,8 @@ class Replay:
         self._lock = long()
         self._clone = self.device.kernel("clone")
         self._counts = Counts(trace)
+        #: States of generators that the calls draw from.
+        self._in_turn = list(filter(is_shared, trace.storages.values()))
         written = {b: self.program.instructions[k].tag for b, k in self.program.written().items()}
         #: What a run writes to outside its arena, each with the tag of the last write: captured storages, then buffers
         #: of inputs and slots.
@@ -84,7 +86,7 @@ class Replay:
 
         Of a program in two parts the first; what the second reads of the arena and of the inputs is held until it has run.
         """
-        with self._lock:
+        with self._lock, turn(*self._in_turn):
             try:
                 return self._run(inputs)
             finally:
@@ -248,8 +250,6 @@ class Replay:
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
         stream = use_again(bound.arena)
-        for storage in bound.in_turn:
-            take_turn(storage)
         for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
                         *[leaf.grad.storage for leaf in self.trace.slots.values()]):
             storage.block.use_on(stream)
@@ -258,16 +258,17 @@ class Replay:
         """Run the second part, on any stream; a tensor for each of the program's ``gradients``, None where there is none."""
         bound = self._bound
         assert bound is not None
-        given = [*self._inputs, *cotangents]
-        if self.device.several:
-            self._note_stream(bound, [t for t in given if type(t) is not int])
-        for x, g in zip(self.program.cotangents, cotangents, strict=True):
-            by = shift(g.spec, x.spec)
-            for args, at, spec in bound.patches.get(x.buffer, ()):
-                args[at] = self.device.array(g.storage.block, moved(spec, by))
-        self._play(bound, 1, given)
-        copies: dict[int, Any] = {}
-        return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
+        with turn(*self._in_turn):
+            given = [*self._inputs, *cotangents]
+            if self.device.several:
+                self._note_stream(bound, [t for t in given if type(t) is not int])
+            for x, g in zip(self.program.cotangents, cotangents, strict=True):
+                by = shift(g.spec, x.spec)
+                for args, at, spec in bound.patches.get(x.buffer, ()):
+                    args[at] = self.device.array(g.storage.block, moved(spec, by))
+            self._play(bound, 1, given)
+            copies: dict[int, Any] = {}
+            return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
 
     def lasting(self) -> list[Range]:
         """The ranges that the last run, or the first part of one, left open in the arena."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import gradcore
@@ -13,6 +15,8 @@ from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
+from gradcore.ops import random
+from gradcore.program.replay import Replay
 from tests.conftest import raises
 from tests.logs import normalized
 from tests.meta.simulated_cuda import Card
@@ -154,6 +158,39 @@ def test_streams_draw_from_a_generator_in_turn(device, monkeypatch):
     draw()
     generator.manual_seed(0)
     assert found == [(device.stream, side.queue), (side.queue, device.stream)]
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["eager", "replay"])
+def test_a_thread_gets_its_turn_when_another_has_drawn(monkeypatch, replayed):
+    """What it waits for must be on the other's stream by then: else both would draw from one state at the same time."""
+    cpu, found, threads, kernel_of, play = gradcore.device("cpu"), [], [], random.advance, Replay._play
+    streams = [cuda.Stream("cpu"), cuda.Stream("cpu")]
+
+    def noted(what):
+        found.append(f"{threading.current_thread().name} {what}")
+
+    def order(first, then):
+        noted("waits")
+        if not threads:
+            threads.append(threading.Thread(target=draw, args=(streams[1], gradcore.rand, 4), name="another"))
+            threads[0].start()
+            # It waits for its turn, so this ends when the time is over; it would have drawn by then.
+            threads[0].join(0.5)
+
+    def draw(stream, how, *what):
+        with cuda.stream(stream):
+            how(*what)
+
+    f, x = gradcore.compile(lambda x: nn.functional.dropout(x, 0.5) + 1), gradcore.ones(4)
+    for _ in range(2):
+        f(x)
+    monkeypatch.setattr(threading.current_thread(), "name", "one")
+    monkeypatch.setattr(cpu, "order", order)
+    monkeypatch.setattr(random, "advance", lambda *args, **attrs: (noted("draws"), kernel_of(*args, **attrs))[1])
+    monkeypatch.setattr(Replay, "_play", lambda *args: (noted("draws"), play(*args))[1])
+    draw(streams[0], *((f, x) if replayed else (gradcore.rand, 4)))
+    threads[0].join()
+    assert list(dict.fromkeys(found)) == ["one waits", "one draws", "another waits", "another draws"], found
 
 
 def test_a_replay_draws_in_turn_too(monkeypatch):

@@ -272,7 +272,7 @@ def test_the_device_itself_holds_the_state_of_its_generator() -> None:
     device = make_meta()
     FOUND["x"] = gradcore.randn(3, device=device)
     (serial,) = (b.serial for b in device.ledger.live.values() if b.tag.op == "generator")
-    assert holders_of(device.ledger, [serial]) == {serial: "device.generator._held in gradcore"}
+    assert holders_of(device.ledger, [serial]) == {serial: "device.generator._state in gradcore"}
 
 
 def test_growth_and_the_summary_name_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
