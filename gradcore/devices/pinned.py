@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.devices.availability import cuda_status
-from gradcore.devices.device import Device, get_device, register
+from gradcore.devices.device import Device, devices, get_device, register
 from gradcore.devices.host import HostDevice
 from gradcore.memory.driver import CudaDriver, PinnedSource
 from gradcore.memory.pinned import AfterCopies
@@ -24,6 +24,17 @@ from gradcore.units import limit_from
 _FIRST = 1 << 40
 
 
+class _EveryGpu(CudaDriver):
+    """The driver's calls for memory that all GPUs copy from and to."""
+
+    def synchronize(self) -> None:
+        used = [device for device in devices() if device.type == "cuda"]
+        for device in used:
+            device.synchronize()
+        if not used:
+            super().synchronize()
+
+
 class PinnedDevice(HostDevice):
     """The pool of pinned memory; ``locked`` says whether its pages are locked, so that a GPU can copy them asynchronously.
 
@@ -33,7 +44,7 @@ class PinnedDevice(HostDevice):
     pinned = True
 
     def __init__(self, runtime: Any = None, limit: int | None = None) -> None:
-        driver = NoDriver() if runtime is None else CudaDriver(runtime)
+        driver = NoDriver() if runtime is None else _EveryGpu(runtime)
         stack = build(HostSource() if runtime is None else PinnedSource(runtime), driver, limit=limit)
         stack.pool.serial = stack.pool.first = _FIRST
         super().__init__("pinned", stack, Stream(0), {})

@@ -11,9 +11,9 @@ from gradcore.errors import CaptureError
 
 F = nn.functional
 on = {"device": "cuda"}
-KINDS = [("SGD", {"momentum": 0.9}), ("Adam", {}), ("Adam", {"amsgrad": True}), ("AdamW", {}), ("RMSprop", {"centered": True, "momentum": 0.5}),
-         ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("Lion", {}),
-         ("Adamax", {}), ("Rprop", {}), ("ASGD", {"t0": 2})]
+KINDS = [("SGD", {"momentum": 0.9}), ("Adam", {}), ("Adam", {"amsgrad": True}), ("AdamW", {}),
+         ("RMSprop", {"centered": True, "momentum": 0.5}), ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}),
+         ("RAdam", {}), ("Lion", {}), ("Adamax", {}), ("Rprop", {}), ("ASGD", {"t0": 2})]
 
 
 class Training:

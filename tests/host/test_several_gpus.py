@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import availability, gpu, gpu_current, gpu_launch, gpu_mailbox, gpu_workspaces
+from gradcore.devices import availability, gpu, gpu_current, gpu_launch, gpu_mailbox, gpu_workspaces, pinned
 from gradcore.devices.gpu_current import OnDevice, has_context
+from gradcore.events import UNTAGGED
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.pinned import AfterCopies
 from gradcore.memory.resource import Stream
@@ -90,6 +91,18 @@ def test_a_mailbox_of_a_captured_program_is_used_on_its_device(cuda, monkeypatch
     del box
     assert cuda.noted == [(("mailbox", "bring"), 1)] * 2 + [("event", 1)]
     assert cuda.current == 0
+
+
+def test_pinned_memory_goes_back_behind_the_copies_of_every_device(cuda, monkeypatch):
+    monkeypatch.setattr(pinned, "devices", lambda used=[device_on(cuda, 0), device_on(cuda, 1)]: used)
+    found = pinned.PinnedDevice(cuda)
+    cuda.hostAlloc = lambda nbytes, flags: 1 << 20
+    cuda.freeHost = lambda address: cuda.noted.append(("free", cuda.current))
+    held = found.allocate(4096, UNTAGGED)
+    cuda.noted.clear()
+    del held
+    assert found.ledger.flush() == 2 << 20
+    assert cuda.noted == [("wait", 0), ("wait", 1), ("free", 0)]
 
 
 def test_fused_kernels_are_chosen_and_workspaces_made_on_the_device(cuda, monkeypatch):
