@@ -94,7 +94,8 @@ def test_a_mailbox_of_a_captured_program_is_used_on_its_device(cuda, monkeypatch
 
 
 def test_pinned_memory_goes_back_behind_the_copies_of_every_device(cuda, monkeypatch):
-    monkeypatch.setattr(pinned, "devices", lambda used=[device_on(cuda, 0), device_on(cuda, 1)]: used)
+    used = [device_on(cuda, index) for index in (0, 1)]
+    monkeypatch.setattr(pinned, "devices", lambda: used)
     found = pinned.PinnedDevice(cuda)
     cuda.hostAlloc = lambda nbytes, flags: 1 << 20
     cuda.freeHost = lambda address: cuda.noted.append(("free", cuda.current))
