@@ -181,12 +181,14 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
 
     Within the block, CuPy arrays count in the log, the step report and the memory limit like tensors: as op ``tag``, with role
     ``output``, at the line outside CuPy that made them. They may outlive the block; their memory returns to the pool with the
-    last reference. Raises RuntimeError without a GPU, and :class:`OutOfMemoryError` when the pool does.
+    last reference, behind the work of the stream on which CuPy has made them. Raises RuntimeError without a GPU, and
+    :class:`OutOfMemoryError` when the pool does.
     """
     target: Any = get_device(named(device))
-    from cupy.cuda import memory, using_allocator
+    from cupy.cuda import get_current_stream, memory, using_allocator
 
     from gradcore.devices.gpu import ScratchMemory
+    from gradcore.devices.gpu_workspaces import CupysStream
 
     def allocate(nbytes: int) -> Any:
         frame: Any = sys._getframe(1)
@@ -196,7 +198,14 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
         site = SITES[find_site(frame)]
         owner = Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)
         block = target.ledger.allocate(nbytes, target.current, owner)
-        return memory.MemoryPointer(ScratchMemory(target.ledger, block, target.index), 0)
+        found = ScratchMemory(target.ledger, block, target.index)
+        stream = get_current_stream(target.index)
+        if stream.ptr != target.current.handle:
+            # The bytes are ours again, or another's, in the order of our streams.
+            theirs = CupysStream(stream, target.driver)
+            target.order(target.current, theirs)
+            block.use_on(theirs)
+        return memory.MemoryPointer(found, 0)
 
     with using_allocator(allocate):
         yield

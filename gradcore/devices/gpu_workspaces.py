@@ -17,6 +17,7 @@ from cupy.cuda import runtime
 
 from gradcore.errors import CaptureError
 from gradcore.forking import long
+from gradcore.memory.resource import Driver, Stream
 
 #: By index of a device: the function that allocates workspaces, from bytes, library and op, which the CUDA device registers.
 RESERVES: dict[int, Callable[[int, str, str], Any]] = {}
@@ -68,6 +69,16 @@ def launched_on(stream: Any) -> Iterator[None]:
             yield
     finally:
         _chosen.of[index] = before
+
+
+class CupysStream(Stream):
+    """A stream of the user's CuPy code, with the object that must live as long as it is used."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Any, driver: Driver) -> None:
+        super().__init__(-1, held.ptr, driver)
+        self._held = held
 
 
 def on_stream() -> Any:

@@ -156,3 +156,29 @@ def test_the_state_of_a_generator_is_kept_on_the_host():
     second = gradcore.rand(5, device="cuda").cpu().tolist()
     set_device_states(*saved)
     assert saved[0] == [0] and gradcore.rand(5, device="cuda").cpu().tolist() == second
+
+
+def test_a_stream_of_cupys_and_ours_use_bytes_one_after_the_other():
+    theirs = cupy.cuda.Stream(non_blocking=True)
+
+    def array():
+        with gradcore.memory.use_for_cupy(), theirs:
+            found = cupy.ndarray((3 << 20,), np.uint8)
+            found.data.memset_async(0xFF, found.nbytes, theirs)
+        return found
+
+    device = gradcore.device("cuda")
+    first = array()
+    place = first.data.ptr
+    # Its bytes are CuPy's until this is done.
+    del first
+    x = gradcore.zeros(3 << 18, device=device)
+    assert x.data_ptr() == place and x.sum().item() == 0
+    theirs.synchronize()
+    assert x.sum().item() == 0
+    x.fill_(1)
+    del x
+    again = array()
+    theirs.synchronize()
+    device.synchronize()
+    assert again.data.ptr == place and (cupy.asnumpy(again) == 0xFF).all()

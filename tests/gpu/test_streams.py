@@ -165,6 +165,8 @@ def test_the_drivers_figure_reconciles():
     found = s.report.driver
     assert found is not None and found.used is not None, found
     assert found.used == (found.context or 0) + found.segments + found.library + found.remainder
-    assert found.segments >= held.nbytes and abs(found.remainder) < found.used / 4, found
+    assert found.segments >= held.nbytes, found
+    # The card's bytes, where the driver does not say this process's, are those of other processes, too.
+    assert found.source != "NVML, this process" or abs(found.remainder) < found.used / 4, found
     # The tests' card takes nothing for itself: all that came is a segment's, or code's.
     assert "GRADCORE_ON_CARD" not in os.environ or found.remainder == before.remainder, (before, found)

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,7 +297,8 @@ def test_the_interface_is_named_with_the_line_that_asked_for_it(device):
     assert device.ledger.allocated == 0
 
 
-def test_a_program_written_for_cupy_is_accounted(device):
+def test_a_program_written_for_cupy_is_accounted(device, monkeypatch):
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda index: SimpleNamespace(ptr=0))
     with gradcore.step(device=device) as s, gradcore.memory.use_for_cupy("mine", device):
         kept = cupy.ndarray((100, 10), np.float32)  # mine
         cupy.ndarray((1000,), np.float64)
@@ -312,6 +314,20 @@ def test_a_program_written_for_cupy_is_accounted(device):
     if not cuda_status().available:
         with pytest.raises(RuntimeError, match="driver"), gradcore.memory.use_for_cupy():
             raise AssertionError
+
+
+def test_bytes_of_cupys_arrays_pass_between_its_stream_and_ours(device, monkeypatch):
+    """They are free on the stream that they were allocated on, which knows nothing of CuPy's."""
+    stream, cuda = SimpleNamespace(ptr=77), device._cuda
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda index: stream)
+    cuda.calls.clear()
+    with gradcore.memory.use_for_cupy(device=device):
+        array = cupy.ndarray((1000,), np.float32)
+    assert [call for call in cuda.calls if type(call) is tuple] == [("record", 0), ("wait", 77)]
+    cuda.calls.clear()
+    del array
+    assert device.ledger.requested == 0
+    assert [call for call in cuda.calls if type(call) is tuple] == [("record", 77), ("wait", 0)]
 
 
 def test_every_op_has_a_kernel_on_the_gpu(device):
