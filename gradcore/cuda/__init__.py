@@ -185,10 +185,10 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
     :class:`OutOfMemoryError` when the pool does.
     """
     target: Any = get_device(named(device))
-    from cupy.cuda import get_current_stream, memory, using_allocator
+    from cupy.cuda import memory, using_allocator
 
     from gradcore.devices.gpu import ScratchMemory
-    from gradcore.devices.gpu_workspaces import CupysStream
+    from gradcore.devices.gpu_workspaces import cupys_stream
 
     def allocate(nbytes: int) -> Any:
         frame: Any = sys._getframe(1)
@@ -199,11 +199,8 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
         owner = Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)
         block = target.ledger.allocate(nbytes, target.current, owner)
         found = ScratchMemory(target.ledger, block, target.index)
-        stream = get_current_stream(target.index)
-        if stream.ptr != target.current.handle:
-            # The bytes are ours again, or another's, in the order of our streams.
-            theirs = CupysStream(stream, target.driver)
-            target.order(target.current, theirs)
+        theirs = cupys_stream(target)
+        if theirs is not None:
             block.use_on(theirs)
         return memory.MemoryPointer(found, 0)
 

@@ -273,6 +273,8 @@ class CudaDevice(Device):
         return Segment(nbytes, array.data.ptr, ForeignMemory(array, nbytes))
 
     def array_for_others(self, value: Any, shown: Any) -> cupy.ndarray:
+        # CuPy lets others wait for its own stream.
+        gpu_workspaces.cupys_stream(self)
         return export(value, shown)
 
     def array_of_others(self, given: Any) -> cupy.ndarray:

@@ -81,6 +81,16 @@ class CupysStream(Stream):
         self._held = held
 
 
+def cupys_stream(device: Any) -> CupysStream | None:
+    """CuPy's current stream, if it is not that of a device's kernels: one that the user has chosen. It waits for these."""
+    found = cupy.cuda.get_current_stream(device.index)
+    if found.ptr == device.current.handle:
+        return None
+    made = CupysStream(found, device.driver)
+    device.order(device.current, made)
+    return made
+
+
 def on_stream() -> Any:
     """A context manager: what CuPy launches by itself inside goes to the stream of this thread's kernels."""
     return stream_of(runtime.getDevice())

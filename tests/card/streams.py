@@ -16,7 +16,7 @@ from tests.card.memory import Memory
 
 #: The kind of node in a graph, and a function that does the work.
 Work = tuple[int, Callable[[], Any]]
-#: The default streams: null, legacy, and per thread.
+#: The default streams: null and legacy, which are the same one, and per thread.
 _DEFAULT = (0, 1, 2)
 _NON_BLOCKING = 1
 #: The most pieces of work that a stream keeps pending; then the oldest is done.
@@ -49,7 +49,8 @@ class Streams(Memory):
         super().__init__()
         #: By handle: the captured work, or None.
         self.streams: dict[int, list[Work] | None] = dict.fromkeys(_DEFAULT)
-        self.queues: dict[int, Queue] = {stream: Queue() for stream in _DEFAULT}
+        legacy = Queue()
+        self.queues: dict[int, Queue] = {0: legacy, 1: legacy, 2: Queue()}
         #: By handle: an event's queue and position in it, and the time at which it was recorded.
         self.events: dict[int, tuple[Queue, int, int]] = {}
         # Kernels run without Python's global lock.

@@ -89,6 +89,16 @@ def test_streams_are_in_order():
     np.testing.assert_array_equal(cupy.asnumpy(shown), VALUES * 3)
 
 
+def test_an_array_shows_what_was_computed_whatever_stream_of_cupys_is_current():
+    theirs = cupy.cuda.Stream(non_blocking=True)
+    for k in range(2):
+        x = gradcore.full((1 << 20,), k + 3.0, device="cuda") * 2
+        with theirs:
+            # CuPy's own protocol would wait for this stream, which has no work.
+            array = cupy.from_dlpack(x) if k else cupy.asarray(x)
+            assert (cupy.asnumpy(array, stream=theirs) == 2 * k + 6).all()
+
+
 def test_a_stream_of_cupys_moves_none_of_our_work():
     x = gradcore.tensor(VALUES, device="cuda")
     side = cupy.cuda.Stream(non_blocking=True)
