@@ -154,6 +154,9 @@ class Streams(Memory):
     def cudaStreamWaitEvent(self, stream: int | None, event: int, flags: int) -> int:
         if (stream or 0) not in self.streams or event not in self.events:
             return self.fault("a wait for an event that is gone, or on a stream", GONE)
+        if self.streams[stream or 0] is not None:
+            # A driver isolates a capture from what was not captured; no event here was.
+            return self.ends([stream or 0])
         queue, place, _ = self.events[event]
         return self.submit(stream, lambda: queue.run(place))
 
@@ -172,6 +175,8 @@ class Streams(Memory):
     def cudaEventRecord(self, event: int, stream: int | None) -> int:
         if event not in self.events or (stream or 0) not in self.streams:
             return self.fault("an event that is gone, or a stream", GONE)
+        if self.streams[stream or 0] is not None:
+            return self.fault("an event of a capture: nothing could wait for it", UNSUPPORTED)
         self._clock += 1
         queue = self.queues[stream or 0]
         self.events[event] = queue, queue.given, self._clock

@@ -8,6 +8,7 @@ import pytest
 import gradcore
 from gradcore import cuda, nn
 from gradcore.errors import CaptureError
+from gradcore.memory.resource import Stream
 
 F = nn.functional
 on = {"device": "cuda"}
@@ -118,8 +119,14 @@ def test_an_exception_in_the_middle_of_a_capture_leaves_the_stream_usable():
 
         return run
 
+    def waits():
+        """For work that is not captured, from which a driver isolates the graph."""
+        from gradcore.devices.gpu_workspaces import current_stream
+
+        device.driver.wait(Stream(-1, current_stream()), device.driver.record(device.stream))
+
     for what, error in ((lambda: 1 / 0, ZeroDivisionError), (None, CaptureError),
-                        (lambda: device.driver.synchronize(), Exception)):
+                        (lambda: device.driver.synchronize(), Exception), (waits, Exception)):
         with pytest.raises(error):
             device.graphs.capture(breaks(what))
         assert (x * 3).sum().item() == 3000
