@@ -16,10 +16,11 @@ import numpy as np
 from gradcore.devices.gpu_faults import Watch, raise_fault
 from gradcore.devices.gpu_mailbox import TURN, Copies, Mailbox
 from gradcore.devices.gpu_numbers import Numbers
+from gradcore.devices.gpu_workspaces import FLUSHES
 from gradcore.errors import CaptureError
 from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import long
-from gradcore.memory.driver import capturing
+from gradcore.memory.driver import OUT_OF_MEMORY, capturing
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
 # Calls that are forbidden during a capture (cudaMalloc, waiting for the device) fail in this thread only.
@@ -33,9 +34,10 @@ class Graph:
     The stream that it was captured on is reserved for it, since a library's workspace belongs to a stream.
     """
 
-    def __init__(self, cuda: Any, handle: int, stream: Stream, idle: list[tuple[Stream, Stream]]) -> None:
+    def __init__(self, cuda: Any, handle: int, stream: Stream, idle: list[tuple[Stream, Stream]], index: int) -> None:
         self._cuda = cuda
         self._handle = handle
+        self._index = index
         self._stream = self._last = stream
         self._idle = idle
 
@@ -44,15 +46,24 @@ class Graph:
         self._last = stream
         try:
             self._cuda.graphLaunch(self._handle, stream.handle)
+            return
         except self._cuda.CUDARuntimeError as error:
-            raise_fault(error, "launching a program")
-            raise
+            if not made_room(error, self._index):
+                raise_fault(error, "launching a program")
+                raise
+        # The driver brings a graph to the card when it is launched.
+        self._cuda.graphLaunch(self._handle, stream.handle)
 
     def __del__(self) -> None:
         # The driver keeps a graph that is still running. At exit the driver may be unloaded already.
         with suppress(self._cuda.CUDARuntimeError):
             self._cuda.graphExecDestroy(self._handle)
         self._idle.append((self._stream, self._last))
+
+
+def made_room(error: BaseException, index: int) -> bool:
+    """Did the driver find no memory on a card for what it needs itself, and have the pools given back some that they cached?"""
+    return getattr(error, "status", None) == OUT_OF_MEMORY and FLUSHES.get(index, int)() > 0
 
 
 class Refusing:
@@ -114,9 +125,17 @@ class Graphs:
             run()
             graph = cuda.streamEndCapture(stream.handle)
             always.callback(cuda.graphDestroy, graph)
-            made = Graph(cuda, cuda.graphInstantiate(graph), stream, self._idle)
+            made = Graph(cuda, self._instantiated(graph), stream, self._idle, device.index)
             failed.pop_all()
             return made
+
+    def _instantiated(self, graph: int) -> int:
+        try:
+            return int(self._cuda.graphInstantiate(graph))
+        except self._cuda.CUDARuntimeError as error:
+            if not made_room(error, self._device.index):
+                raise
+        return int(self._cuda.graphInstantiate(graph))
 
     def _abandon(self, stream: Stream) -> None:
         """End a capture that failed, if the driver has not ended it already."""

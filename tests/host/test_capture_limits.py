@@ -191,3 +191,24 @@ def test_an_argument_in_the_memory_of_a_tensor_that_is_written_is_not_copied_apa
     assert "lies in the memory of another tensor" in adding.traces[1] and "lies in the memory of another" in writing.traces[1]
     # What is only read may be shared.
     assert reading(other[:]).tolist() == [49] * 4 and len(reading.traces) == 1
+
+
+@pytest.mark.parametrize("call", ["graphInstantiate", "graphLaunch"])
+def test_a_graph_for_which_the_card_has_no_room_gets_what_the_pool_has_cached(bed, monkeypatch, call):
+    whole, tried = getattr(bed.card, call), []
+
+    def fails_once(*given):
+        tried.append(bed.device.ledger.reserved)
+        if len(tried) == 1:
+            raise bed.card.CUDARuntimeError(2)
+        return whole(*given)
+
+    f = gradcore.compile(lambda x: x * 2 + 1)
+    f(full(0))
+    monkeypatch.setattr(bed.card, call, fails_once)
+    cached = gradcore.empty(64 << 20, **on)
+    del cached
+    for k in range(4):
+        assert bits(f(full(k))) == bits(full(k) * 2 + 1)
+    assert "are captured in one graph" in f.explain() and tried[1] <= tried[0] - (64 << 20)
+    monkeypatch.setattr(bed.card, call, whole)
