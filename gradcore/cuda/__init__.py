@@ -188,7 +188,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
     from cupy.cuda import memory, using_allocator
 
     from gradcore.devices.gpu import ScratchMemory
-    from gradcore.devices.gpu_workspaces import cupys_stream
+    from gradcore.devices.gpu_workspaces import lend
 
     def allocate(nbytes: int) -> Any:
         frame: Any = sys._getframe(1)
@@ -199,9 +199,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
         owner = Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)
         block = target.ledger.allocate(nbytes, target.current, owner)
         found = ScratchMemory(target.ledger, block, target.index)
-        theirs = cupys_stream(target)
-        if theirs is not None:
-            block.use_on(theirs)
+        lend(target, block)
         return memory.MemoryPointer(found, 0)
 
     with using_allocator(allocate):

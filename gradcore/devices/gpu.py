@@ -274,7 +274,7 @@ class CudaDevice(Device):
 
     def array_for_others(self, value: Any, shown: Any) -> cupy.ndarray:
         # CuPy lets others wait for its own stream.
-        gpu_workspaces.cupys_stream(self)
+        gpu_workspaces.lend(self, value.storage.block)
         return export(value, shown)
 
     def array_of_others(self, given: Any) -> cupy.ndarray:

@@ -17,7 +17,7 @@ from cupy.cuda import runtime
 
 from gradcore.errors import CaptureError
 from gradcore.forking import long
-from gradcore.memory.resource import Driver, Stream
+from gradcore.memory.resource import Block, Driver, Stream
 
 #: By index of a device: the function that allocates workspaces, from bytes, library and op, which the CUDA device registers.
 RESERVES: dict[int, Callable[[int, str, str], Any]] = {}
@@ -81,14 +81,15 @@ class CupysStream(Stream):
         self._held = held
 
 
-def cupys_stream(device: Any) -> CupysStream | None:
-    """CuPy's current stream, if it is not that of a device's kernels: one that the user has chosen. It waits for these."""
+def lend(device: Any, block: Block) -> None:
+    """Let CuPy's current stream, if the user has chosen another than that of a device's kernels, use a block as our streams do:
+    behind the work so far, and before the bytes are another's."""
     found = cupy.cuda.get_current_stream(device.index)
-    if found.ptr == device.current.handle:
-        return None
-    made = CupysStream(found, device.driver)
-    device.order(device.current, made)
-    return made
+    if found.ptr != device.current.handle:
+        theirs = CupysStream(found, device.driver)
+        device.order(device.current, theirs)
+        if all(user.handle != theirs.handle for user in block.users or ()):
+            block.use_on(theirs)
 
 
 def on_stream() -> Any:

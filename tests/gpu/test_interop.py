@@ -99,6 +99,23 @@ def test_an_array_shows_what_was_computed_whatever_stream_of_cupys_is_current():
             assert (cupy.asnumpy(array, stream=theirs) == 2 * k + 6).all()
 
 
+@pytest.mark.parametrize("show", [cupy.from_dlpack, cupy.asarray])
+def test_bytes_that_an_array_has_shown_are_reused_behind_the_stream_that_it_was_used_on(show):
+    theirs, copy = cupy.cuda.Stream(non_blocking=True), cupy.ndarray((3 << 18,), np.float32)
+    x = gradcore.full((3 << 18,), 3.0, device="cuda")
+    place = x.data_ptr()
+    with theirs:
+        for _ in range(3):
+            array = show(x)
+        copy.data.copy_from_device_async(array.data, array.nbytes, theirs)
+    assert len(x.storage.block.users) == 1
+    del x, array
+    y = gradcore.full((3 << 18,), 9.0, device="cuda")
+    assert y.data_ptr() == place and y.max().item() == 9
+    theirs.synchronize()
+    assert (cupy.asnumpy(copy) == 3).all()
+
+
 def test_a_stream_of_cupys_moves_none_of_our_work():
     x = gradcore.tensor(VALUES, device="cuda")
     side = cupy.cuda.Stream(non_blocking=True)

@@ -83,7 +83,9 @@ class Runtime:
 
 
 @pytest.fixture
-def device():
+def device(monkeypatch):
+    # CuPy asks the driver which device is current.
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda index: SimpleNamespace(ptr=0))
     return gpu.CudaDevice(0, cuda=Runtime())
 
 
@@ -297,8 +299,7 @@ def test_the_interface_is_named_with_the_line_that_asked_for_it(device):
     assert device.ledger.allocated == 0
 
 
-def test_a_program_written_for_cupy_is_accounted(device, monkeypatch):
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda index: SimpleNamespace(ptr=0))
+def test_a_program_written_for_cupy_is_accounted(device):
     with gradcore.step(device=device) as s, gradcore.memory.use_for_cupy("mine", device):
         kept = cupy.ndarray((100, 10), np.float32)  # mine
         cupy.ndarray((1000,), np.float64)
