@@ -17,6 +17,7 @@ from gradcore import nn
 from gradcore.devices import gpu
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import UNTAGGED
+from gradcore.memory.driver import capturing
 from tests.conftest import raises
 from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits
@@ -199,6 +200,8 @@ def test_a_graph_for_which_the_card_has_no_room_gets_what_the_pool_has_cached(be
 
     def fails_once(*given):
         tried.append(bed.device.ledger.reserved)
+        # Who asks the pool may wait with its lock until no capture goes on.
+        assert not capturing._is_owned()
         if len(tried) == 1:
             raise bed.card.CUDARuntimeError(2)
         return whole(*given)
