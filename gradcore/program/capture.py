@@ -23,8 +23,8 @@ from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
 from gradcore.events import Tag
 from gradcore.program.arena import moved, shift
-from gradcore.program.arguments import ALIGNED
 from gradcore.program.binding import Binding, Patch
+from gradcore.program.keys import ALIGNED
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace

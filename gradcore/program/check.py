@@ -10,11 +10,10 @@ import numpy as np
 from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
 from gradcore.events import Tag
-from gradcore.program.arguments import Output, gradients_of, places, template_of
 from gradcore.program.differentiable import Differentiable
-from gradcore.program.instances import Instance, Instances
 from gradcore.program.newness import New
 from gradcore.program.replay import Replay
+from gradcore.program.templates import Instance, Instances, Output, gradients_of, places, template_of
 from gradcore.program.values import equal, is_plain, same_array
 from gradcore.spec import TensorSpec
 

@@ -20,16 +20,6 @@ from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
-from gradcore.program.arguments import (
-    contents,
-    distances,
-    gradients_of,
-    kept_as_they_are,
-    key_of,
-    rebuilt,
-    template_of,
-    unknown_among,
-)
 from gradcore.program.attempts import FIRST, NOTHING, REFUSED, SAME, Attempts
 from gradcore.program.capture import replay_of
 from gradcore.program.carried import Carried, Exchange, joined, parted
@@ -37,12 +27,13 @@ from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
 from gradcore.program.escapes import DEBUGGED, HELD, STORED
+from gradcore.program.keys import contents, difference, key_of, shared_memory, unknown_among
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.reasons import difference
 from gradcore.program.recorder import DISTURBED, busy
 from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
+from gradcore.program.templates import gradients_of, kept_as_they_are, rebuilt, template_of
 from gradcore.program.tracing import Tracing
 from gradcore.program.unread import Unread
 from gradcore.units import count_of
@@ -147,11 +138,7 @@ class Compiled:
         for place in self._carried.places and self._carried.present():
             parts.append((place, key_of(place.get(), tensors, kept, leaves)))
         if len({id(t.storage) for t in tensors}) < len(tensors):
-            # A program for arguments that share memory is not valid for arguments that do not, and the other way round.
-            seen: dict[int, int] = {}
-            parts += [seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)]
-            parts += [seen.setdefault(id(t), k) for k, t in enumerate(tensors)]
-            parts += distances(tensors)
+            parts += shared_memory(tensors)
         key = tuple(parts)
         for entry in self._entries.get(key, ()):
             if entry.fits(tensors):

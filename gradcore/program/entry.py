@@ -14,11 +14,11 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.guards import Guard, Terms, same_object
+from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.places import Place
 from gradcore.program.program import Operand
 from gradcore.program.reach import given
-from gradcore.program.reasons import another
 from gradcore.program.replay import Replay
 from gradcore.program.shared_results import View
 
@@ -41,7 +41,7 @@ class Entry:
                  views: list[View], offsets: list[int] | None, carried: list[Place]) -> None:
         self.replay = replay
         self.guards = guards
-        #: The function's result, with :class:`~gradcore.program.arguments.Output` in the place of tensors; if anything is
+        #: The function's result, with :class:`~gradcore.program.templates.Output` in the place of tensors; if anything is
         #: carried, a pair of it and what is left in each place.
         self.results = results
         self.carried = carried

@@ -20,7 +20,6 @@ from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
 from gradcore.functional import diagonals
 from gradcore.program.arena import Arena
-from gradcore.program.arguments import rebuilt, template_of
 from gradcore.program.binding import Binding
 from gradcore.program.capture import CapturedReplay
 from gradcore.program.followed import Followed, NotingLog
@@ -28,6 +27,7 @@ from gradcore.program.joined import joined_trace, part_of
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Recorder, Trace, busy
+from gradcore.program.templates import rebuilt, template_of
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
 from gradcore.trees import mapped

@@ -15,9 +15,9 @@ import numpy as np
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
-from gradcore.program.arguments import parts
 from gradcore.program.escapes import STORED, referrers
 from gradcore.program.guards import Guard
+from gradcore.program.templates import parts
 
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
 _ENGINE = (Value, Node, Leaf, FrameType)

@@ -15,12 +15,12 @@ from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH
 from gradcore.nn.module import Module
-from gradcore.program.arguments import Output, places
 from gradcore.program.files import Shipment, write_program
 from gradcore.program.guards import Guard
 from gradcore.program.library_guards import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, with_lifetimes
 from gradcore.program.recorder import Trace
+from gradcore.program.templates import Output, places
 from gradcore.spec import TensorSpec
 
 #: The name of a guard, such as "the variable w of step's closure[0]": the two parts of "w[0]".

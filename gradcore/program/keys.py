@@ -1,10 +1,9 @@
-"""The arguments of a compiled function as keys, and its results as templates."""
+"""The key of a call, which says what its arguments are; and in words what one key has other than another."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
-from gradcore.program.instances import Instance, Instances
 from gradcore.program.libraries import is_bound, is_opaque
+from gradcore.program.places import Place
 from gradcore.program.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer
 from gradcore.spec import TensorSpec
-from gradcore.trees import mapped
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
 ALIGNED = 256
@@ -25,21 +23,9 @@ _PLAIN = frozenset((int, bool, str, bytes, range, type(None)))
 _VALUES = (int, float, complex, str, bytes, range, np.dtype, np.generic, np.ndarray, set, frozenset)
 #: Types of which no attributes are looked at; a memory-mapped array has those of its file.
 _WITHOUT = VALUES | {np.ndarray, np.memmap}
-#: The default of ``gradients``: of no leaf.
-_NONE: Mapping[int, Leaf] = MappingProxyType({})
-
-
-class Output:
-    """Takes the place of a tensor in the template of a result: an output of the program, an argument, the gradient of a
-    leaf, or what is returned as it is."""
-
-    __slots__ = ("index", "argument", "leaf", "value")
-
-    def __init__(self, index: int = -1, argument: int = -1, leaf: Leaf | None = None, value: Any = None) -> None:
-        self.index = index
-        self.argument = argument
-        self.leaf = leaf
-        self.value = value
+#: What is compared by identity.
+_LEAF = "a leaf that requires a gradient"
+_OBJECT = "an object"
 
 
 def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
@@ -126,90 +112,82 @@ def _layout_of(x: Any) -> TensorSpec:
     return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, place)
 
 
-def distances(tensors: list[Any]) -> Iterator[int]:
-    """For each tensor: how many bytes it begins behind the first of ``tensors`` that has the same storage."""
-    firsts: dict[int, int] = {}
-    for t in tensors:
-        start = t.spec.offset * t.spec.dtype.itemsize
-        yield start - firsts.setdefault(id(t.storage), start)
+def shared_memory(tensors: list[Any]) -> Iterator[int]:
+    """For each tensor: the first that shares its memory, how many bytes it begins behind that one, and the first that it is.
 
-
-def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
-    """The leaves that have a gradient, by the id of the gradient."""
-    return {id(leaf.grad): leaf for leaf in leaves if leaf.grad is not None}
-
-
-def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE,
-                instances: Instances | None = None) -> Any:
-    """A result with an :class:`Output` for each tensor; the tensors that the program has to return are appended to ``outputs``.
-
-    A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf. The instances
-    that ``instances`` takes become a :class:`Instance`.
+    A program for arguments that share memory is not valid for arguments that do not, and the other way round.
     """
-    if isinstance(x, Value):
-        return _place(x, arguments, outputs, gradients)
-    if instances is not None and instances.is_of_before(x):
-        return Output(value=x)
-
-    def inside(v: Any) -> Any:
-        return template_of(v, arguments, outputs, gradients, instances)
-
-    return instances.template(x, inside) if instances is not None and instances.takes(x) else _own(mapped(x, inside))
+    firsts: dict[int, tuple[int, int]] = {}
+    seen: dict[int, int] = {}
+    for k, t in enumerate(tensors):
+        start = t.spec.offset * t.spec.dtype.itemsize
+        first, begin = firsts.setdefault(id(t.storage), (k, start))
+        yield from (first, start - begin, seen.setdefault(id(t), k))
 
 
-def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
-    for k, a in enumerate(arguments):
-        if a is x:
-            return Output(argument=k)
-    if id(x) in gradients and x.edge is None:
-        return Output(leaf=gradients[id(x)])
-    if x.edge is not None and type(x.edge[0]) is Leaf:
-        return Output(value=x)
-    for k, a in enumerate(outputs):
-        if a is x:
-            return Output(index=k)
-    outputs.append(x)
-    return Output(index=len(outputs) - 1)
+# -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _own(x: Any) -> Any:
-    """A copy of a mutable object, so that what one caller writes to it no other caller sees; other objects as they are."""
-    return x.copy() if isinstance(x, (set, np.ndarray)) else x
+def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
+    """A sentence on the first difference of two keys, which begin with the ``modes`` and go on with the arguments."""
+    k = next((k for k, (now, was) in enumerate(zip(key, before, strict=False)) if now != was), len(key))
+    if k < len(modes):
+        return f"the mode is new: {modes[k]} is {key[k]} and was {before[k]}"
+    more = [part[0].name for part in key[len(modes):] if isinstance(part, tuple) and part and isinstance(part[0], Place)
+            and all(part[0] is not was[0] for was in before if isinstance(was, tuple) and was)]
+    if more:
+        return f"{', '.join(more)} became an argument"
+    if len(key) != len(before) or k == len(key):
+        return "there are more or fewer arguments or tensors in them, or they share memory in another way"
+    now, was = key[k], before[k]
+    if all(isinstance(x, int) for x in key[k:]):
+        # Behind the arguments are numbers that say which of them share memory; an object is a number, too.
+        return "an argument is another object, which is compared by identity, or the arguments share memory in another way"
+    name = f"argument {k - len(modes)}"
+    if isinstance(now, tuple) and isinstance(was, tuple) and isinstance(now[0], Place) and now[0] is was[0]:
+        name, now, was = now[0].name, now[1], was[1]
+    elif _is_named(now) and _is_named(was) and now[0] == was[0]:
+        name, now, was = f"argument {now[0]}", now[1], was[1]
+    while _is_container(now) and _is_container(was) and now[0] is was[0] and len(now) == len(was):
+        i, now, was = next((i, a, b) for i, (a, b) in enumerate(zip(now, was, strict=True)) if a != b)
+        if _is_named(now) and _is_named(was) and now[0] == was[0]:
+            name, now, was = f"{name}[{now[0]!r}]", now[1], was[1]
+        else:
+            name = f"{name}[{i - 1}]"
+    texts = _text(now), _text(was)
+    if texts[0] == texts[1] and texts[0] in (_LEAF, _OBJECT):
+        return another(name, texts[0] == _LEAF)
+    if texts[0] == texts[1] and isinstance(now[0], TensorSpec) and now[0].strides != was[0].strides:
+        return f"{name}, {texts[0]}, has strides {now[0].strides} and had {was[0].strides}"
+    return f"{name} is {texts[0]} and was {texts[1]}" if all(texts) and texts[0] != texts[1] else f"{name} has changed"
 
 
-def parts(shape: Any) -> Iterator[Any]:
-    """What a template holds, in order, but for the containers and instances that have parts themselves."""
-    if isinstance(shape, (list, tuple, dict, Instance)):
-        found = shape.items if isinstance(shape, Instance) else shape
-        for v in found.values() if isinstance(found, dict) else found:
-            yield from parts(v)
-    else:
-        yield shape
+def another(name: str, leaf: bool) -> str:
+    """A sentence on an argument that is compared by identity, as a leaf is."""
+    inside = ": call x = x.detach().requires_grad_() inside of the function" if leaf else ""
+    return f"{name} is another {(_LEAF if leaf else _OBJECT).split(' ', 1)[1]}, and these are compared by identity{inside}"
 
 
-def places(shape: Any) -> Iterator[Output]:
-    """The :class:`Output` objects in a template, in order."""
-    return (x for x in parts(shape) if type(x) is Output)
+def _is_named(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str)
 
 
-def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
-    """Let a template refer directly to those outputs that are among the ``known`` tensors, which existed before the run."""
-    there = set(map(id, known))
-    for place in places(shape):
-        if place.index >= 0 and id(outputs[place.index]) in there:
-            place.value = outputs[place.index]
+def _is_container(part: Any) -> bool:
+    return isinstance(part, tuple) and part[0] in (list, tuple, dict)
 
 
-def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
-    """The result that a template describes, with the given outputs and arguments in their places."""
-    if type(shape) is Output:
-        if shape.value is not None:
-            return shape.value
-        if shape.leaf is not None:
-            return shape.leaf.grad
-        return outputs[shape.index] if shape.index >= 0 else arguments[shape.argument]
-
-    def inside(v: Any) -> Any:
-        return rebuilt(v, outputs, arguments)
-
-    return shape.made(inside) if type(shape) is Instance else _own(mapped(shape, inside))
+def _text(part: Any) -> str:
+    """An argument as a text, from its part of a key; "" for what takes too many words."""
+    if isinstance(part, int):
+        return _OBJECT
+    if isinstance(part, tuple) and isinstance(part[0], int):
+        return _LEAF
+    if isinstance(part, tuple) and isinstance(part[0], TensorSpec):
+        return f"{part[0]} on {part[1]}" + " that requires a gradient" * (part[3] > 0)
+    if _is_container(part):
+        return f"a {part[0].__name__} of {len(part) - 1}"
+    if isinstance(part, tuple) and part[0] in (int, float, bool, str, type(None)):
+        # The key of a zero is its text, which has a sign.
+        text = str(part[1]) if part[0] is float else repr(part[1])
+        return text if len(text) < 100 else ""
+    return ""

@@ -1,19 +1,43 @@
-"""Instances that a run makes and returns: dataclasses, simple namespaces, distributions. Each replay makes its own."""
+"""The result of a traced run as a template, from which each replay makes its own.
+
+Tensors leave their places to those of the replay. Instances that the run makes and returns, such as dataclasses, simple
+namespaces and distributions, are made again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Container
-from types import SimpleNamespace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from weakref import getweakrefcount
 
+import numpy as np
+
 from gradcore.distributions import Distribution, Transform
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value
+from gradcore.trees import mapped
 
 #: By these a class says that there is more to an instance than its attributes.
 _OWN = ("__new__", "__getattribute__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__",
         "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__del__")
+#: The default of ``gradients``: of no leaf.
+_NONE: Mapping[int, Leaf] = MappingProxyType({})
+
+
+class Output:
+    """Takes the place of a tensor in the template of a result: an output of the program, an argument, the gradient of a
+    leaf, or what is returned as it is."""
+
+    __slots__ = ("index", "argument", "leaf", "value")
+
+    def __init__(self, index: int = -1, argument: int = -1, leaf: Leaf | None = None, value: Any = None) -> None:
+        self.index = index
+        self.argument = argument
+        self.leaf = leaf
+        self.value = value
 
 
 class Instance:
@@ -36,6 +60,90 @@ class Instance:
         made = self.kind.__new__(self.kind)
         vars(made).update({name: change(v) for name, v in self.items.items()})
         return made
+
+
+def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
+    """The leaves that have a gradient, by the id of the gradient."""
+    return {id(leaf.grad): leaf for leaf in leaves if leaf.grad is not None}
+
+
+def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE,
+                instances: Instances | None = None) -> Any:
+    """A result with an :class:`Output` for each tensor; the tensors that the program has to return are appended to ``outputs``.
+
+    A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf. The instances
+    that ``instances`` takes become a :class:`Instance`.
+    """
+    if isinstance(x, Value):
+        return _place(x, arguments, outputs, gradients)
+    if instances is not None and instances.is_of_before(x):
+        return Output(value=x)
+
+    def inside(v: Any) -> Any:
+        return template_of(v, arguments, outputs, gradients, instances)
+
+    return instances.template(x, inside) if instances is not None and instances.takes(x) else _own(mapped(x, inside))
+
+
+def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
+    for k, a in enumerate(arguments):
+        if a is x:
+            return Output(argument=k)
+    if id(x) in gradients and x.edge is None:
+        return Output(leaf=gradients[id(x)])
+    if x.edge is not None and type(x.edge[0]) is Leaf:
+        return Output(value=x)
+    for k, a in enumerate(outputs):
+        if a is x:
+            return Output(index=k)
+    outputs.append(x)
+    return Output(index=len(outputs) - 1)
+
+
+def _own(x: Any) -> Any:
+    """A copy of a mutable object, so that what one caller writes to it no other caller sees; other objects as they are."""
+    return x.copy() if isinstance(x, (set, np.ndarray)) else x
+
+
+def parts(shape: Any) -> Iterator[Any]:
+    """What a template holds, in order, but for the containers and instances that have parts themselves."""
+    if isinstance(shape, (list, tuple, dict, Instance)):
+        found = shape.items if isinstance(shape, Instance) else shape
+        for v in found.values() if isinstance(found, dict) else found:
+            yield from parts(v)
+    else:
+        yield shape
+
+
+def places(shape: Any) -> Iterator[Output]:
+    """The :class:`Output` objects in a template, in order."""
+    return (x for x in parts(shape) if type(x) is Output)
+
+
+def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
+    """Let a template refer directly to those outputs that are among the ``known`` tensors, which existed before the run."""
+    there = set(map(id, known))
+    for place in places(shape):
+        if place.index >= 0 and id(outputs[place.index]) in there:
+            place.value = outputs[place.index]
+
+
+def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
+    """The result that a template describes, with the given outputs and arguments in their places."""
+    if type(shape) is Output:
+        if shape.value is not None:
+            return shape.value
+        if shape.leaf is not None:
+            return shape.leaf.grad
+        return outputs[shape.index] if shape.index >= 0 else arguments[shape.argument]
+
+    def inside(v: Any) -> Any:
+        return rebuilt(v, outputs, arguments)
+
+    return shape.made(inside) if type(shape) is Instance else _own(mapped(shape, inside))
+
+
+# -- instances ---------------------------------------------------------------------------------------------------------
 
 
 class Instances:
