@@ -53,11 +53,12 @@ class Replay:
         self._bound: Binding | None = None
         #: The call that has raised, if one has in the present run.
         self._failed: KernelCall | None = None
-        #: By buffer, the copies of results that a run has allocated.
+        #: By buffer, the copies of results that the present run has allocated.
         self._made: dict[int, Storage] = {}
+        #: Does the caller differentiate the results, which is a part of its own?
+        self._in_two = self.program.split is not None
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
-        self._in_two = self.program.split is not None
         later = self.program.instructions[self.program.split:] if self._in_two else ()
         self._read_later = {x.buffer for i in later for x in i.operands if isinstance(x, Operand)}
         self._read_later |= {x.buffer for x in self.program.gradients if x is not None}
@@ -117,7 +118,7 @@ class Replay:
             if not self._in_two:
                 self.release()
         leave(counts)
-        results = self._results(bound, inputs)
+        results = [self._result(bound, x, inputs, self._made) for x in self.program.outputs]
         self._drop(bound.read)
         for leaf, g, _ in bound.gradients:
             leaf.grad = g
@@ -139,7 +140,7 @@ class Replay:
 
     def let_go(self, leaf: Leaf | None = None) -> None:
         """Stop counting the gradients that the last run left, or that of one leaf: at once, or when their holders go."""
-        if self.program.split is not None or not self._lock.acquire(False):
+        if self._in_two or not self._lock.acquire(False):
             return
         try:
             bound = self._bound
@@ -167,7 +168,7 @@ class Replay:
         (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
         # Gradients of before the run that lie in the arena count until the run frees them.
         found_here = {g.storage.block for leaf, g, _ in bound.renewed if leaf.grad is g}
-        if ledger.log is None and (not bound.lasting or (bound.is_open and self.program.split is None
+        if ledger.log is None and (not bound.lasting or (bound.is_open and not self._in_two
                                                          and len(found_here) == len(bound.renewed))):
             # The same ranges would close and open again, and no log would show it; nor that results are allocated already.
             made_asked, made_taken = self._make_results(bound)
@@ -227,25 +228,30 @@ class Replay:
         return found
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls.
-
-        Inputs that are not needed any more are given by their serials.
-        """
+        """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
         if self.device.several:
             self._note_stream(bound, inputs)
         if not bound.patches:
             return
+        self._fill_in(bound, self.program.inputs, inputs)
         array = self.device.array
-        for x, tensor in zip(self.program.inputs, inputs, strict=True):
+        for buffer, leaf in self.trace.slots.items():
+            for args, at, spec in bound.patches.get(buffer, ()):
+                args[at] = array(leaf.grad.storage.block, spec)
+
+    def _fill_in(self, bound: Binding, traced: Sequence[Operand], given: Sequence[Any]) -> None:
+        """Put the arrays of tensors that are given for the ``traced`` ones into the arguments of the calls.
+
+        Those that are not needed any more are given by their serials.
+        """
+        array = self.device.array
+        for x, tensor in zip(traced, given, strict=True):
             if type(tensor) is int:
                 continue
             by = 0 if tensor.spec is x.spec else shift(tensor.spec, x.spec)
             for args, at, spec in bound.patches.get(x.buffer, ()):
                 spec = moved(spec, by) if by else spec
                 args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
-        for buffer, leaf in self.trace.slots.items():
-            for args, at, spec in bound.patches.get(buffer, ()):
-                args[at] = array(leaf.grad.storage.block, spec)
 
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
@@ -262,10 +268,7 @@ class Replay:
             given = [*self._inputs, *cotangents]
             if self.device.several:
                 self._note_stream(bound, [t for t in given if type(t) is not int])
-            for x, g in zip(self.program.cotangents, cotangents, strict=True):
-                by = shift(g.spec, x.spec)
-                for args, at, spec in bound.patches.get(x.buffer, ()):
-                    args[at] = self.device.array(g.storage.block, moved(spec, by))
+            self._fill_in(bound, self.program.cotangents, cotangents)
             self._play(bound, 1, given)
             copies: dict[int, Any] = {}
             return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
@@ -280,7 +283,7 @@ class Replay:
         bound = self._bound
         if bound is None:
             return
-        if self.program.split is not None:
+        if self._in_two:
             for block in bound.lasting:
                 block.let_go(self.device.memory.release)
         for places in bound.patches.values():
@@ -292,37 +295,27 @@ class Replay:
             storage.version += 1
             storage.written_by = tag
         for buffer, tag in self._written_later:
-            storage = self._given(buffer, inputs)
+            tensor = self.trace.slots[buffer].grad if buffer in self.trace.slots else self._tensor(buffer, inputs)[1]
+            storage = tensor.storage
             storage.version += 1
             storage.written_by = tag
-
-    def _given(self, buffer: int, inputs: Sequence[Any]) -> Storage:
-        if buffer in self.trace.slots:
-            found: Storage = self.trace.slots[buffer].grad.storage
-            return found
-        return self._tensor(buffer, inputs)[1].storage
 
     def _tensor(self, buffer: int, inputs: Sequence[Any]) -> tuple[Operand, Any]:
         """An input or a cotangent over a buffer, and the tensor that a run got for it."""
         given = zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)
         return next((x, t) for x, t in given if x.buffer == buffer)
 
-    def _results(self, bound: Binding, inputs: Sequence[Any]) -> list[Any]:
-        copies, self._made = self._made, {}
-        return [self._result(bound, x, inputs, copies) for x in self.program.outputs]
-
     def _result(self, bound: Binding, x: Operand, inputs: Sequence[Any], copies: dict[int, Any]) -> Any:
         """An output: a copy of bytes in the arena, or a tensor over storage from before the run."""
-        buffer = self.program.buffers[x.buffer]
-        if buffer.kind == "captured":
+        kind = self.program.buffers[x.buffer].kind
+        if kind == "captured":
             return bound.shown(x)
-        if buffer.kind != "made":
-            storage, spec = self._given(x.buffer, inputs), x.spec
-            if buffer.kind == "input":
-                # A view of an argument, or a gradient that is the cotangent itself, may lie elsewhere in its storage.
-                traced, tensor = self._tensor(x.buffer, inputs)
-                spec = moved(spec, shift(tensor.spec, traced.spec))
-            return value_over(storage, spec)
+        if kind == "gradient slot":
+            return value_over(self.trace.slots[x.buffer].grad.storage, x.spec)
+        if kind == "input":
+            # A view of an argument, or a gradient that is the cotangent itself, may lie elsewhere in its storage.
+            traced, tensor = self._tensor(x.buffer, inputs)
+            return value_over(tensor.storage, moved(x.spec, shift(tensor.spec, traced.spec)))
         copy: Storage | None = copies.get(x.buffer)
         if copy is None:
             spec, tag, source = bound.copied(x)
