@@ -11,8 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
-from gradcore.engine.sites import is_inside
-from gradcore.program.libraries import is_library
+from gradcore.program.libraries import is_users
 
 #: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))
@@ -134,7 +133,7 @@ class Steps:
             sys.settrace(None)
 
     def _follow(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if is_inside(frame.f_code) or is_library(frame.f_code.co_filename) or not _assigns(frame.f_code):
+        if not is_users(frame.f_code) or not _assigns(frame.f_code):
             return None
         # Python 3.13 takes note of the wish for instructions only from a frame that has a function for them.
         frame.f_trace = self._note

@@ -20,10 +20,12 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
+
+from gradcore.engine.sites import is_inside
 
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 #: The folders of Python's own library, and of packages inside it that are not Python's.
@@ -53,6 +55,11 @@ def is_library(file: str) -> bool:
         return True
     packages = [getattr(sys.modules.get(name), "__file__", None) for name in _BUILT_ON]
     return file.startswith(tuple(os.path.join(os.path.dirname(p), "") for p in packages if p is not None))
+
+
+def is_users(code: CodeType) -> bool:
+    """Is it code of the user's: neither of gradcore nor of one of those?"""
+    return not is_inside(code) and not is_library(code.co_filename)
 
 
 def is_of_library(module: str) -> bool:

@@ -10,9 +10,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.cells import name_of_file
-from gradcore.engine.sites import is_inside
 from gradcore.program.instructions import LOADS_CONSTANT
-from gradcore.program.libraries import is_library
+from gradcore.program.libraries import is_users
 from gradcore.program.values import MOST_INSIDE
 
 #: Methods of a module that go through it from its first part on in each call.
@@ -59,7 +58,7 @@ def line_of(frame: FrameType) -> str:
 def users_line(frame: FrameType) -> str:
     """The user's line that a frame of a library was called from; its own if there is none."""
     found: FrameType | None = frame
-    while found is not None and (is_inside(found.f_code) or is_library(found.f_code.co_filename)):
+    while found is not None and not is_users(found.f_code):
         found = found.f_back
     return line_of(found or frame)
 

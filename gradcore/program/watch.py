@@ -31,7 +31,7 @@ from gradcore.program.called import Called
 from gradcore.program.carried import Stored
 from gradcore.program.guards import GENERATORS, CodeGuard, Guard, Never, Once
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, SETS_REQUIRES_GRAD, Requiring, is_harmless
-from gradcore.program.libraries import is_library
+from gradcore.program.libraries import is_library, is_users
 from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.names import Names, names_of
 from gradcore.program.newness import New
@@ -180,7 +180,7 @@ class Watcher:
             self.frozen_without[id(tensor)] = tensor
         elif type(leaf) is Leaf and leaf.grad is None:
             self.without[leaf] = None
-        elif type(leaf) is not Leaf and asker is not None and _is_users(asker.f_code):
+        elif type(leaf) is not Leaf and asker is not None and is_users(asker.f_code):
             # The key of a call does not say whether such a tensor has one.
             self.drawn.append(f"{line_of(asker)} asks for the gradient of a tensor that is no leaf that requires one")
         elif type(leaf) is Leaf and asker is not None and not is_inside(asker.f_code):
@@ -200,7 +200,11 @@ class Watcher:
                 self._note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
 
     def _knows(self, owner: Any, code: CodeType) -> bool:
-        return id(owner) in self.passed or (id(owner) in self.methods and code in self.methods[id(owner)][1])
+        return id(owner) in self.passed or code in self._ran_with(owner)
+
+    def _ran_with(self, owner: Any) -> set[CodeType]:
+        """The code that ran with an object as an argument."""
+        return self.methods[id(owner)][1] if id(owner) in self.methods else set()
 
     def _saw_variables(self, frame: FrameType) -> None:
         """Record a call of a function of the user's, and what variables it has that no call before had."""
@@ -257,32 +261,29 @@ class Watcher:
         """Guards for everything that was seen."""
         found: dict[tuple[Any, ...], Any] = {**self._outside.guards}
 
-        def add(key: tuple[Any, ...], guard: Any) -> None:
-            if place := place_of(key, self._carried):
-                self.reached.add(place)
-            elif not isinstance(guard, Once):
-                found.setdefault(key, guard)
+        def add(more: Found) -> None:
+            for guard, key in more:
+                if place := place_of(key, self._carried):
+                    self.reached.add(place)
+                elif not isinstance(guard, Once):
+                    found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
         reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
             if not isinstance(owner, LRScheduler) and not is_optimizer(owner):
-                for guard, key in reach.of_object(owner):
-                    add(key, guard)
+                add(reach.of_object(owner))
         for i, (name, x) in self.passed.items():
-            for guard, key in reach.of_value(f"the argument {name}", given(x), x, ("argument", i)):
-                # That it is the same object says the key of the call, or the place where the function has it from.
-                if key != ("argument", i):
-                    add(key, guard)
+            # That it is the same object says the key of the call, or the place where the function has it from.
+            key = "argument", i
+            add(one for one in reach.of_value(f"the argument {name}", given(x), x, key) if one[1] != key)
         if isinstance(self._function, FunctionType):
-            add(("code", id(self._function)), CodeGuard(self._function))
+            add(_of_its_code(self._function))
         for code, variables, functions in self.called.found:
-            for guard, key in reach.of_code(code, variables):
-                add(key, guard)
+            add(reach.of_code(code, variables))
             for function in functions:
-                for guard, key in reach.of_function(function, self.called.reads_defaults(function)):
-                    add(key, guard)
-                add(("code", id(function)), CodeGuard(function))
+                add(reach.of_function(function, self.called.reads_defaults(function)))
+                add(_of_its_code(function))
         return list(found.values())
 
     def optimizers(self) -> list[Optimizer]:
@@ -291,7 +292,7 @@ class Watcher:
 
     def only_clears(self, optimizer: Optimizer) -> bool:
         """Did no method of an optimizer run but ``zero_grad``?"""
-        return self.methods[id(optimizer)][1] == {_CLEARS}
+        return self._ran_with(optimizer) == {_CLEARS}
 
     def constants(self) -> set[Any]:
         """The constants of the user's functions."""
@@ -299,11 +300,11 @@ class Watcher:
 
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""
-        return any(not is_inside(code) for code in self.methods.get(id(owner), (owner, set()))[1])
+        return any(not is_inside(code) for code in self._ran_with(owner))
 
     def tells(self, optimizer: Optimizer) -> bool:
         """Did the optimizer run a method that tells its options, and what is in its state?"""
-        return not _TELL.isdisjoint(self.methods.get(id(optimizer), (optimizer, set()))[1])
+        return not _TELL.isdisjoint(self._ran_with(optimizer))
 
     def names(self) -> Names:
         """All attributes that the functions name."""
@@ -319,20 +320,20 @@ class Watcher:
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
                                for name, values in of.containers().items() for x in values if id(x) in self.changed)
-        found += [f"{type(owner).__name__}.step() changes the learning rate: call it after the function"
-                  for owner, codes in self.methods.values()
-                  if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
-        found += [f"it asks {type(owner).__name__} for its state_dict(), which changes with the rate: call that outside"
-                  for owner, codes in self.methods.values()
-                  if isinstance(owner, LRScheduler) and any(c.co_name == "state_dict" for c in codes)]
+        schedulers = [(type(owner).__name__, {c.co_name for c in codes}) for owner, codes in self.methods.values()
+                      if isinstance(owner, LRScheduler)]
+        found += [f"{kind}.step() changes the learning rate: call it after the function" for kind, ran in schedulers
+                  if "step" in ran]
+        found += [f"it asks {kind} for its state_dict(), which changes with the rate: call that outside"
+                  for kind, ran in schedulers if "state_dict" in ran]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
         return found or [*(guard.refusal() for guard in self.began.values()
                            if not guard.holds() and (numbers or not (isinstance(guard, Never) and guard.numbers))),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
 
 
-def _is_users(code: CodeType) -> bool:
-    return not is_inside(code) and not is_library(code.co_filename)
+def _of_its_code(function: FunctionType) -> Found:
+    yield CodeGuard(function), ("code", id(function))
 
 
 #: Methods that run first with a new object, or with a copy.
