@@ -40,28 +40,23 @@ class GradientGuard:
 
     replaced = values
 
+    def _spec(self) -> Any:
+        return None if self.leaf.grad is None else self.leaf.grad.spec
+
     def holds(self) -> bool:
-        grad = self.leaf.grad
-        if grad is None or self.spec is None:
-            return grad is None and self.spec is None
-        same = grad.spec is self.spec
-        del grad
-        return same and is_gradient_held(self.leaf) is self.held
+        spec = self._spec()
+        return spec is self.spec and (spec is None or is_gradient_held(self.leaf) is self.held)
 
     def why_not(self) -> str:
-        found = self.leaf.grad
-        now = None if found is None else found.spec
-        if now is self.spec:
-            return (f"the gradient of {self.leaf.path or 'a leaf'}, {self.leaf.spec}, is "
-                    + ("no longer referenced elsewhere" if self.held else "now referenced elsewhere"))
-        return f"the gradient of {self.leaf.path or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
+        now = self._spec()
+        held = "no longer referenced elsewhere" if self.held else "now referenced elsewhere"
+        return (f"the gradient of {self.leaf.path or 'a leaf'}, {self.leaf.spec}, is "
+                + (held if now is self.spec else f"{now} and was {self.spec}"))
 
 
 def is_gradient_held(leaf: Leaf) -> bool:
-    """Does anything but the leaf, and the replay that made it, refer to a leaf's gradient or to its bytes?"""
+    """Does anything but the leaf, and the replay that made it, refer to the gradient that a leaf has, or to its bytes?"""
     grad = leaf.grad
-    if grad is None:
-        return False
     # The replay that made it also holds a reference.
     more = grad.storage.lender is not None
     return sys.getrefcount(leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
@@ -74,16 +69,14 @@ class OptimizerGuard:
     may read it. With ``only_clears`` the function does nothing but clear gradients, and the state may change too.
     """
 
-    __slots__ = ("owner", "kind", "state", "groups", "free", "rates", "hooks", "kept", "places", "tensors",
-                 "storages", "specs")
+    __slots__ = ("owner", "kind", "state", "groups", "free", "hooks", "kept", "places", "tensors")
 
     def __init__(self, optimizer: Optimizer, rates: bool, only_clears: bool = False) -> None:
         #: Weakly, as in all guards: a program must not keep the memory of what the user has given up.
         self.owner = ref(optimizer)
         self.kind = type(optimizer)
-        self.rates = rates
         self.state = optimizer.state
-        self.groups = self._groups(optimizer)
+        self.groups = [_group(group, optimizer, rates) for group in optimizer.param_groups]
         #: By group: the options that are only operands, with their bytes where they are tensors, else None.
         self.free = [{k: (x, x.storage, x.spec) if isinstance(x := group[k], Value) else None
                       for k in optimizer._free if k in group} for group in optimizer.param_groups]
@@ -91,24 +84,9 @@ class OptimizerGuard:
         #: Parameters that have state, and the dicts with it.
         self.kept = [p for p, state in optimizer.state.items() if state and not only_clears]
         self.places = [optimizer.state[p] for p in self.kept]
-        #: The tensors in the state: the dict, the name, and the tensor.
-        self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
-        self.storages = [x.storage for _, _, x in self.tensors]
-        self.specs = [x.spec for _, _, x in self.tensors]
-
-    def _groups(self, optimizer: Optimizer) -> list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]]:
-        """By group: a getter of the options that a program depends on, their values, what the others decide, the number of
-        entries, and the parameters.
-        """
-        found: list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]] = []
-        free = optimizer._free
-        for group in optimizer.param_groups:
-            names = [k for k in group if k != "params" and (k not in free or self.rates)]
-            options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
-            # A list, of betas say, can be changed in place.
-            seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
-            found.append((options, seen, optimizer._decisive(group), len(group), list(group["params"])))
-        return found
+        #: The tensors in the state: the dict, the name, and the tensor, with its bytes.
+        self.tensors = [(place, name, x, x.storage, x.spec) for place in self.places for name, x in place.items()
+                        if isinstance(x, Value)]
 
     def terms(self, name: Namer) -> Iterator[Term]:
         # Variables of the expression's: several terms ask for them.
@@ -118,7 +96,7 @@ class OptimizerGuard:
         yield f"({optimizer} := {name(self.owner)}()) is not None", state
         yield f"{optimizer}.state is {name(self.state)}", state
         yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))", state
-        for (place, key, tensor), storage, spec in zip(self.tensors, self.storages, self.specs, strict=True):
+        for place, key, tensor, storage, spec in self.tensors:
             # A dict of another kind may make what is missing.
             read = (Item(place, key).term(name) if type(place) is dict
                     else f"{name(dict.get)}({name(place)}, {name(key)})")
@@ -144,14 +122,23 @@ class OptimizerGuard:
             yield f"all(map({name(is_)}, {group}['params'], {name(params)}))", options
 
     def values(self) -> list[Any]:
-        return [*(x for _, _, x in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
+        return [*(x for _, _, x, _, _ in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
 
     def replaced(self) -> list[Any]:
         """The storages of tensors that are no longer in the state, or have other ones now."""
         optimizer = self.owner()
         kept = {id(x) for state in (() if optimizer is None else optimizer.state.values()) for x in state.values()}
-        return [storage for (_, _, x), storage in zip(self.tensors, self.storages, strict=True)
-                if id(x) not in kept or x.storage is not storage]
+        return [storage for _, _, x, storage, _ in self.tensors if id(x) not in kept or x.storage is not storage]
+
+
+def _group(group: dict[str, Any], optimizer: Optimizer, rates: bool) -> tuple[Callable[..., Any], Any, Any, int, list[Any]]:
+    """Of a group: a getter of the options that a program depends on, their values, what the others decide, the number of
+    entries, and the parameters."""
+    names = [k for k in group if k != "params" and (k not in optimizer._free or rates)]
+    options: Callable[..., Any] = itemgetter(*names) if names else lambda group: None
+    # A list, of betas say, can be changed in place.
+    seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
+    return options, seen, optimizer._decisive(group), len(group), list(group["params"])
 
 
 def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
