@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
+from gradcore.program.plan import Slot, alive
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.spec import round_up
@@ -162,21 +163,9 @@ def most_live(program: Program, overwritten: dict[int, list[int]], start: int, s
     the run that it drops count until the instruction that ``dropped`` names.
     """
     taken = {*chain(*overwritten.values())}
-    requested, allocated = [0] * (stop + 1), [0] * (stop + 1)
-
-    def change(at: int, nbytes: int, sign: int) -> None:
-        at = min(max(at, 0), stop)
-        requested[at] += sign * nbytes
-        allocated[at] += sign * round_up(nbytes)
-
-    # In a part of a longer program some buffers were made before it.
-    for b in (b for b in program.made() if b.last >= 0):
-        if b.first < 0 or b.index not in overwritten:
-            change(b.first, b.nbytes, 1)
-        if b.index not in taken:
-            change(b.last + 1, b.nbytes, -1)
-    for buffer, at in dropped.items():
-        change(0, program.buffers[buffer].nbytes, 1)
-        change(at, program.buffers[buffer].nbytes, -1)
-    most = [max([*accumulate(changes)][start:stop], default=0) for changes in (requested, allocated)]
-    return most[0], most[1]
+    # In a part of a longer program some buffers were made before it, and some are made behind it.
+    lives = [(b.nbytes, max(b.first, 0), b.last - (b.index in taken)) for b in program.made() if b.first < stop and b.last >= 0]
+    lives += [(program.buffers[buffer].nbytes, 0, at - 1) for buffer, at in dropped.items()]
+    requested, allocated = (alive([Slot(size(nbytes), first, last) for nbytes, first, last in lives], stop)[start:stop]
+                            for size in (int, round_up))
+    return int(requested.max(initial=0)), int(allocated.max(initial=0))
