@@ -1,15 +1,18 @@
-"""How often a function has been traced without a replay, and whether that is worth another trace."""
+"""The account of a function's traces: why each was made, why it cannot be replayed, and whether another one is worth while."""
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from gradcore.nn.module import Module
+from gradcore.program.escapes import DEBUGGED, HELD, STORED
+from gradcore.program.recorder import DISTURBED
 
 #: Seconds to wait before a trace for each one before it that was disturbed, and at most.
 _SHORT, _LONG = 0.002, 0.02
@@ -18,19 +21,27 @@ FIRST = "the first call"
 SAME = "the call before, which had the same arguments, could not be replayed"
 #: Between the reason for a trace and those why it cannot be replayed; and what stands there if it is empty.
 REFUSED, NOTHING = "; it cannot be replayed: ", "; it runs no op, so there is nothing to replay"
+#: The most traces of which the reason is kept: shapes that never come again lead to one after another.
+_MOST_TRACES = 1000
+#: The most reasons that are given for one trace that cannot be replayed.
+_MOST_REASONS = 4
 #: The most reasons of each kind in a warning, and the most characters of one.
 _MOST, _LENGTH = 6, 300
 
 
 class Attempts:
-    """A context manager around a trace, which counts it unless it raises or :meth:`disturbed` is called.
+    """A context manager around a trace, which counts it unless it raises or is disturbed.
 
     A function that raises when it is traced shall do so each time. A thread that uses the device may disturb many traces, and
     the next one may be good: it ends no tracing, but after each trace that it disturbs one more call than before runs eagerly.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, function: Any, most: int) -> None:
+        self._function = function
         self._most = most
+        #: The reason for each trace, and why it cannot be replayed: those of the last ones, and how many there were before.
+        self.traces: list[str] = []
+        self.earlier = 0
         #: Traces since the last replay.
         self.made = 0
         #: Traces that were disturbed since the last good one, and calls that are still to run eagerly after the last of them.
@@ -51,15 +62,32 @@ class Attempts:
         if kind is not None:
             self.made -= 1
 
-    def disturbed(self) -> None:
-        """Do not count the present trace, and put off the next one."""
-        self.made -= 1
-        self._disturbed += 1
-        self._left = self._disturbed
+    def begin(self, reason: str) -> None:
+        """A trace begins, for this reason."""
+        self.traces.append(reason)
+        if len(self.traces) > _MOST_TRACES:
+            del self.traces[0]
+            self.earlier += 1
 
-    def refused(self, reasons: Sequence[str]) -> None:
-        """The present trace cannot be replayed for these reasons."""
-        self._refusals.update(reasons)
+    def refuse(self, obstacles: list[str]) -> None:
+        """The present trace cannot be replayed. If it was disturbed, it does not count, and the next one is put off."""
+        # What the function assigns to first, from which others often follow.
+        reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: " assigns to " not in reason)
+        if sys.gettrace() is not None and any(HELD in reason or STORED in reason for reason in reasons):
+            reasons.insert(0, DEBUGGED)
+        more = len(reasons) - _MOST_REASONS
+        self.traces[-1] += REFUSED + "; ".join(reasons[:_MOST_REASONS]) + f"; and {more} more such reasons" * (more > 0)
+        if DISTURBED in reasons or DEBUGGED in reasons:
+            self.made -= 1
+            self._disturbed += 1
+            self._left = self._disturbed
+        else:
+            self._refusals.update(reasons)
+
+    def found_nothing(self) -> None:
+        """The present trace has no op that could be replayed."""
+        self.traces[-1] += NOTHING
+        self._refusals.update([NOTHING[2:]])
 
     def succeeded(self) -> None:
         """A trace can be replayed."""
@@ -71,24 +99,24 @@ class Attempts:
         self._left -= late
         return late
 
-    def give_up(self, function: Any, traces: list[str]) -> bool:
+    def give_up(self) -> bool:
         """Were there as many traces as may be? Then the function runs eagerly from now on, which a warning says."""
         if self.made < self._most:
             return False
         self.eager = True
-        causes = Counter(cause for trace in traces[-self._most:]
+        causes = Counter(cause for trace in self.traces[-self._most:]
                          for cause in [trace.partition(REFUSED)[0].removesuffix(NOTHING)]
                          if cause not in (FIRST, SAME))
         said = [*_counted("it was traced again: ", causes), *_counted(REFUSED[2:], self._refusals)]
-        warnings.warn(f"{name_of(function)} was traced {self._most} times without one replay in between, and runs eagerly from "
-                      "now on:\n" + "\n".join(f"  {reason}" for reason in said), RuntimeWarning, stacklevel=3)
+        warnings.warn(f"{_name_of(self._function)} was traced {self._most} times without one replay in between, and runs "
+                      "eagerly from now on:\n" + "\n".join(f"  {reason}" for reason in said), RuntimeWarning, stacklevel=3)
         # No trace follows, which would say more.
-        traces[-1] += "; it runs eagerly from now on" + "".join(
+        self.traces[-1] += "; it runs eagerly from now on" + "".join(
             f"{REFUSED}{_short(reason)}" for reason, _ in self._refusals.most_common(1))
         return True
 
 
-def name_of(function: Any) -> str:
+def _name_of(function: Any) -> str:
     """What a message calls a compiled function or module, whose text may have many lines."""
     while isinstance(function, partial):
         function = function.func

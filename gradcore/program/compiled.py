@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,17 +19,16 @@ from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
-from gradcore.program.attempts import FIRST, NOTHING, REFUSED, SAME, Attempts
+from gradcore.program.attempts import FIRST, SAME, Attempts
 from gradcore.program.capture import replay_of
 from gradcore.program.carried import Carried, Exchange, joined, parted
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
-from gradcore.program.escapes import DEBUGGED, HELD, STORED
 from gradcore.program.keys import contents, difference, key_of, shared_memory, unknown_among
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.recorder import DISTURBED, busy
+from gradcore.program.recorder import busy
 from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.templates import gradients_of, kept_as_they_are, rebuilt, template_of
@@ -46,10 +44,6 @@ _MODES = attrgetter(*_STATE)
 _tracing: Any = long()
 #: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
 _PATIENCE = 5.0
-#: The most traces of which the reason is kept: shapes that never come again lead to one after another.
-_MOST_TRACES = 1000
-#: The most reasons that are given for one trace that cannot be replayed.
-_MOST_REASONS = 4
 
 
 class Compiled:
@@ -70,16 +64,17 @@ class Compiled:
         self._most = max_programs
         self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._calls = 0
-        self._attempts = Attempts(max_programs)
+        self._attempts = Attempts(function, max_programs)
         #: What the function assigns tensors to, outside of it.
         self._carried = Carried()
         #: The key of the last trace, and why the last program was dropped since, if one was.
         self._before: Any = None
         self._lost = ""
-        self.traces: list[str] = []
-        #: Traces before those.
-        self._earlier = 0
         functools.update_wrapper(self, function, updated=())
+
+    @property
+    def traces(self) -> list[str]:
+        return self._attempts.traces
 
     @property
     def programs(self) -> list[Program]:
@@ -152,8 +147,10 @@ class Compiled:
                 # Another thread has traced it in the meantime.
                 if entry.fits(tensors):
                     return self._replay(entry, tensors, args, kwargs)
-            self._begin(key, tensors)
-            if self._attempts.give_up(self._function, self.traces):
+            self._attempts.begin(self._reason(key, tensors))
+            self._before, self._lost = key, ""
+            self._forget_lost()
+            if self._attempts.give_up():
                 self._entries.clear()
                 return self._function(*args, **kwargs)
             with self._attempts:
@@ -183,14 +180,6 @@ class Compiled:
 
     # -- trace ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, key: Any, tensors: list[Any]) -> None:
-        self.traces.append(self._reason(key, tensors))
-        if len(self.traces) > _MOST_TRACES:
-            del self.traces[0]
-            self._earlier += 1
-        self._before, self._lost = key, ""
-        self._forget_lost()
-
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         before = contents((args, kwargs), self._take_leaves)
         exchange = Exchange([*self._carried.places])
@@ -214,12 +203,10 @@ class Compiled:
             del result, pair
             shared = instances.let_go()
             views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
-            if trace is None:
-                if tracing.replayed():
-                    self._refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
-                else:
-                    self.traces[-1] += NOTHING
-                    self._attempts.refused([NOTHING[2:]])
+            if tracing.replayed():
+                self._attempts.refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
+            elif trace is None:
+                self._attempts.found_nothing()
             else:
                 trace.obstacles += [*entered.obstacles, *shared, *exchange.obstacles]
                 if entered.hooked and tracing.ran_backward():
@@ -231,7 +218,7 @@ class Compiled:
                 if before != contents((args, kwargs), self._take_leaves):
                     trace.obstacles.append("the function modifies an argument, which a replay would not do")
                 if trace.obstacles:
-                    self._refuse(trace.obstacles)
+                    self._attempts.refuse(trace.obstacles)
                 else:
                     kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
                     replay = (replay_of if trace.second is None else Differentiable)(
@@ -246,19 +233,6 @@ class Compiled:
             if trace.obstacles:
                 self.traces[-1] += self._carried.offer(tracing.carriable)
         return found
-
-    def _refuse(self, obstacles: list[str]) -> None:
-        """Say why the last trace cannot be replayed."""
-        # What the function assigns to first, from which others often follow.
-        reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: " assigns to " not in reason)
-        if sys.gettrace() is not None and any(HELD in reason or STORED in reason for reason in reasons):
-            reasons.insert(0, DEBUGGED)
-        more = len(reasons) - _MOST_REASONS
-        self.traces[-1] += (REFUSED + "; ".join(reasons[:_MOST_REASONS]) + f"; and {more} more such reasons" * (more > 0))
-        if DISTURBED in reasons or DEBUGGED in reasons:
-            self._attempts.disturbed()
-        else:
-            self._attempts.refused(reasons)
 
     def _remember(self, key: Any, entry: Entry) -> None:
         self._attempts.succeeded()
@@ -295,7 +269,7 @@ class Compiled:
 
     def explain(self) -> str:
         """A report as text: the reason for each trace; for each program its first four inputs, instructions, arena, guards."""
-        lines = [f"trace {k}: {reason}" for k, reason in enumerate(self.traces, self._earlier + 1)]
+        lines = [f"trace {k}: {reason}" for k, reason in enumerate(self.traces, self._attempts.earlier + 1)]
         for entry in self._cached():
             found = entry.replay.plan
             saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
