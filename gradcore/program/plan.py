@@ -18,9 +18,8 @@ import numpy as np
 
 from gradcore.memory.freelist import FreeList
 from gradcore.program.fusion import touched_together
-from gradcore.program.lanes import Lane, lanes
 from gradcore.program.program import Operand, Program
-from gradcore.program.sharing import shared_places
+from gradcore.program.sharing import Lane, lanes, shared_places
 from gradcore.spec import round_up
 
 _ENDLESS = 1 << 62
