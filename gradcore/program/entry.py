@@ -12,11 +12,11 @@ from weakref import ref
 from gradcore._holders import BORROWERS
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
+from gradcore.program.carried import Place
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.guards import Guard, Terms, same_object
 from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
-from gradcore.program.places import Place
 from gradcore.program.program import Operand
 from gradcore.program.reach import given
 from gradcore.program.replay import Replay

@@ -11,8 +11,8 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
+from gradcore.program.carried import Place
 from gradcore.program.libraries import is_bound, is_opaque
-from gradcore.program.places import Place
 from gradcore.program.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer
 from gradcore.spec import TensorSpec
 

@@ -15,10 +15,10 @@ from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.nn.parameter import is_lazy
+from gradcore.program.carried import Place, carried_of
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import GradientGuard, ModuleGuard, OptimizerGuard, counts_guard, hooks_on, is_gradient_held
-from gradcore.program.places import Place, carried_of
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
 from gradcore.program.templates import Instances
 from gradcore.program.values import equal
