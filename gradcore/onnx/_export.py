@@ -204,7 +204,7 @@ class _Builder:
         self._flat: dict[int, Value] = {}
         self._shown: dict[tuple[int, TensorSpec], Value] = {}
         self.needed = self._needed()
-        self._read = {x.buffer for i in self.needed for x in i.operands if isinstance(x, Operand)} | {
+        self._read = {x.buffer for i in self.needed for x in i.tensors()} | {
             x.buffer for x in self.program.outputs}
 
     def _needed(self) -> list[Instruction]:
@@ -212,8 +212,8 @@ class _Builder:
         wanted = {x.buffer for x in self.program.outputs}
         found = []
         for i in reversed(self.program.instructions):
-            if wanted & ({x.buffer for x in i.outputs} | {i.operands[w].buffer for w in i.writes}):
-                wanted |= {x.buffer for x in i.operands if isinstance(x, Operand)}
+            if wanted & ({x.buffer for x in i.outputs} | {x.buffer for x in i.targets()}):
+                wanted |= {x.buffer for x in i.tensors()}
                 found.append(i)
         return found[::-1]
 

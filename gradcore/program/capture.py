@@ -76,8 +76,8 @@ class CapturedReplay(Replay):
         #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
         #: By part, the input buffers that it writes to.
-        self._returned = [{i.operands[w].buffer for i in self.program.instructions[slice(*span)] for w in i.writes
-                           if self.program.buffers[i.operands[w].buffer].kind == "input"} for span in self.program.spans]
+        self._returned = [{x.buffer for i in self.program.instructions[slice(*span)] for x in i.targets()
+                           if self.program.buffers[x.buffer].kind == "input"} for span in self.program.spans]
         self._writes_inputs = any(self._returned)
 
     # -- binding -------------------------------------------------------------------------------------------------------

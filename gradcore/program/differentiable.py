@@ -6,7 +6,6 @@ call takes another one.
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 from gradcore.engine.backward import run_backward
@@ -23,11 +22,10 @@ from gradcore.memory.arena import Range
 from gradcore.nn.hooks import CALLS_HOOKS
 from gradcore.program.capture import replay_of
 from gradcore.program.plan import Plan
-from gradcore.program.program import Operand, Program
+from gradcore.program.program import Program
 from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.replay import Replay
 from gradcore.program.trace_log import ARGUMENT, TraceLog
-from gradcore.spec import TensorSpec
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
           "function, or pass use_reentrant=False")
@@ -140,10 +138,7 @@ class Differentiable:
         self._free: list[Replay] = []
         self._capture = capture
         self.needed = needed_cotangents(self.program)
-        specs: dict[int, TensorSpec] = {}
-        for x in chain(*(i.operands for i in self.program.instructions[self.program.split:])):
-            if isinstance(x, Operand):
-                specs.setdefault(x.buffer, x.spec)
+        specs = self.program.read_later
         #: The positions of the inputs that the second part reads or writes.
         self._read = [k for k, x in enumerate(self.program.inputs) if x.buffer in specs]
         #: The captured buffers that it reads or writes.
@@ -188,8 +183,8 @@ def needed_cotangents(program: Program) -> list[set[int]]:
     for k, x in enumerate(program.cotangents):
         reached.setdefault(x.buffer, set()).add(k)
     for i in program.instructions[program.split:]:
-        found = set().union(*(reached.get(x.buffer, ()) for x in i.operands if isinstance(x, Operand)))
-        for x in (*i.outputs, *(i.operands[w] for w in i.writes)):
+        found = set().union(*(reached.get(x.buffer, ()) for x in i.tensors()))
+        for x in (*i.outputs, *i.targets()):
             reached[x.buffer] = found
     # A gradient that depends on no cotangent is 0, and is returned if any cotangent is there.
     return [set() if x is None else reached.get(x.buffer) or set(range(len(program.cotangents))) for x in program.gradients]

@@ -17,7 +17,6 @@ from gradcore.program.differentiable import Differentiable
 from gradcore.program.guards import Guard, Terms, same_object
 from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
-from gradcore.program.program import Operand
 from gradcore.program.reach import given
 from gradcore.program.replay import Replay
 from gradcore.program.shared_results import View
@@ -27,10 +26,9 @@ def _copied_apart(replay: Replay | Differentiable) -> frozenset[int] | None:
     """The ids of the captured storages that no argument may lie in, or None: where inputs are copied before a run, a copy would
     miss what the run writes to the captured tensor, or the tensor what it writes to the copy."""
     trace = replay.trace
-    if not any(storage.device.graphs is not None for storage in trace.storages.values()):
+    if all(storage.device.graphs is None for storage in trace.storages.values()):
         return None
-    instructions, inputs = trace.program.instructions, {x.buffer for x in trace.program.inputs}
-    written = {x.buffer for i in instructions for k in i.writes for x in (i.operands[k],) if isinstance(x, Operand)}
+    written, inputs = {*trace.program.written()}, {x.buffer for x in trace.program.inputs}
     return frozenset(id(storage) for b, storage in trace.storages.items() if b in written or written & inputs)
 
 

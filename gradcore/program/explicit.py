@@ -25,7 +25,7 @@ from gradcore.program.capture import CapturedReplay
 from gradcore.program.followed import Followed, NotingLog
 from gradcore.program.joined import joined_trace, part_of
 from gradcore.program.plan import Plan, plan
-from gradcore.program.program import Operand, Program
+from gradcore.program.program import Program
 from gradcore.program.recorder import Recorder, Trace, busy
 from gradcore.program.templates import rebuilt, template_of
 from gradcore.program.tracing import as_forward
@@ -195,8 +195,7 @@ class _Chain:
                 given += len(p.inputs)
                 part = part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)), script)
                 ready.stages.append(_Stage(part, found, ready.arena))
-                ready.reads.append({x.buffer for i in part.program.instructions for x in i.operands
-                                    if isinstance(x, Operand) and x.buffer in whole.storages})
+                ready.reads.append({x.buffer for i in part.program.instructions for x in i.tensors()} & whole.storages.keys())
                 start, made = start + count, made + len(p.examples)
             for p in parts:
                 p.examples, p.inputs = [], []

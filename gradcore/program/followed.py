@@ -7,7 +7,6 @@ from typing import Any
 from weakref import ref
 
 from gradcore.errors import TraceError
-from gradcore.program.program import Operand
 from gradcore.program.recorder import Trace
 from gradcore.program.trace_log import TraceLog
 from gradcore.program.verify import fits
@@ -70,8 +69,8 @@ class Followed:
         return bool(found)
 
     def _fits(self, buffer: int, storage: Any) -> bool:
-        return all(fits(x.spec, storage.nbytes) for i in self._trace.program.instructions for x in i.operands
-                   if isinstance(x, Operand) and x.buffer == buffer)
+        return all(fits(x.spec, storage.nbytes) for i in self._trace.program.instructions
+                   for x in i.tensors() if x.buffer == buffer)
 
 
 def _named(tensor: Any, spec: TensorSpec | None = None) -> str:

@@ -227,8 +227,8 @@ def _lie_alike(first: TensorSpec, there: TensorSpec, x: TensorSpec, t: TensorSpe
 def _layouts(program: Program, buffer: int, leaf: TensorSpec) -> list[TensorSpec]:
     """The layouts that a gradient of a leaf had in a buffer, as far as instructions tell: they may read views of it, too."""
     whole = TensorSpec.of(leaf.shape, leaf.dtype)
-    found = [x.spec for i in program.instructions for x in i.operands if isinstance(x, Operand) and x.buffer == buffer
-             and x.spec.shape == leaf.shape and x.spec.dtype == leaf.dtype]
+    found = [x.spec for i in program.instructions for x in i.tensors()
+             if x.buffer == buffer and x.spec.shape == leaf.shape and x.spec.dtype == leaf.dtype]
     return [whole] if not found or whole in found else found
 
 

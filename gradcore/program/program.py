@@ -70,11 +70,18 @@ class Instruction:
     #: The number of the node that it ran for, as in the log's allocations.
     node: int = 0
 
+    def tensors(self) -> list[Operand]:
+        """The operands that are tensors."""
+        return [x for x in self.operands if isinstance(x, Operand)]
+
+    def targets(self) -> list[Operand]:
+        """The operands that it writes to."""
+        return [self.operands[k] for k in self.writes]
+
     def reads_and_writes(self) -> Iterator[int]:
         """The index of each buffer that it reads or writes, with repetitions."""
-        for x in (*self.operands, *self.outputs, self.workspace):
-            if isinstance(x, Operand):
-                yield x.buffer
+        for x in (*self.tensors(), *self.outputs, *(() if self.workspace is None else (self.workspace,))):
+            yield x.buffer
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,12 @@ class Program:
         count = len(self.instructions)
         return list(pairwise([0, count] if self.split is None else [0, self.split, count]))
 
+    @cached_property
+    def read_later(self) -> dict[int, TensorSpec]:
+        """The buffers that the second part reads or writes, each with the spec by which it first does."""
+        later = () if self.split is None else self.instructions[self.split:]
+        return {x.buffer: x.spec for i in reversed(later) for x in reversed(i.tensors())}
+
     def node_of(self, made: Buffer) -> int:
         """The number of the node that a buffer was made for; 0 for one that another part of a chain makes."""
         return self.instructions[made.first].node if 0 <= made.first < len(self.instructions) else 0
@@ -128,10 +141,7 @@ class Program:
         """Buffers from before the run that instructions write to, with the index of the last of these instructions."""
         found: dict[int, int] = {}
         for k, instruction in enumerate(self.instructions):
-            for i in instruction.writes:
-                buffer = instruction.operands[i].buffer
-                if self.buffers[buffer].kind != "made":
-                    found[buffer] = k
+            found |= {x.buffer: k for x in instruction.targets() if self.buffers[x.buffer].kind != "made"}
         return found
 
     @cached_property
@@ -148,7 +158,7 @@ class Program:
     def line(self, k: int) -> str:
         """Instruction ``k`` as text: results, op, operands, attributes, layer, source line, and lifetimes of what it makes."""
         i = self.instructions[k]
-        made = ", ".join(map(self._text, i.outputs)) or ", ".join(self._text(i.operands[w]) for w in i.writes)
+        made = ", ".join(map(self._text, i.outputs)) or ", ".join(map(self._text, i.targets()))
         lives = " ".join(f"{b.name} {b.first}..{'end' if b.last == len(self.instructions) else b.last}"
                          for b in (self.buffers[o.buffer] for o in i.outputs))
         attrs = "".join(f", {name}={value!r}" for name, value in i.attrs)

@@ -225,7 +225,7 @@ class Builder:
         if second is not None:
             # The program describes them; the tensors of this run are freed.
             second.cotangents, second.gradients = [], []
-            written = {self._buffers[i.operands[w].buffer].kind for i in instructions for w in i.writes}
+            written = {self._buffers[x.buffer].kind for i in instructions for x in i.targets()}
             if "input" in written:
                 self._obstacles.append("it writes to an argument whose gradient will be needed")
             if "gradient slot" in written or recorder.updates or any(o is not None for _, o in left):

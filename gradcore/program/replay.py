@@ -59,9 +59,7 @@ class Replay:
         self._in_two = self.program.split is not None
         #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
-        later = self.program.instructions[self.program.split:] if self._in_two else ()
-        self._read_later = {x.buffer for i in later for x in i.operands if isinstance(x, Operand)}
-        self._read_later |= {x.buffer for x in self.program.gradients if x is not None}
+        self._read_later = {*self.program.read_later, *(x.buffer for x in self.program.gradients if x is not None)}
 
     # -- binding -------------------------------------------------------------------------------------------------------
 

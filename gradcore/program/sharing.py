@@ -112,7 +112,7 @@ def lanes(program: Program, renewed: Container[int] = ()) -> dict[int, Lane]:
 def _inside(program: Program, cat: Instruction) -> dict[int, Lane]:
     """The lanes of the operands, in order; none if one is no buffer of its own, or the log could not show them side by side."""
     (out,), dim = cat.outputs, dict(cat.attrs)["dim"]
-    parts = [x for x in cat.operands if isinstance(x, Operand)]
+    parts = cat.tensors()
     alike = all(x.spec.dtype == out.spec.dtype and x.spec.contiguous and 0 < x.spec.nbytes == program.buffers[x.buffer].nbytes
                 for x in parts)
     if not alike or len({x.buffer for x in parts}) < len(cat.operands) or any(

@@ -32,9 +32,8 @@ class StandIns:
         self._blocks: dict[int, Block] = {}
         #: By buffer: the bytes that instructions read. The buffer's own size is 0 for borrowed memory.
         self._sizes: Counter[int] = Counter()
-        for x in chain(*(i.operands for i in program.instructions)):
-            if isinstance(x, Operand):
-                self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.span[1])
+        for x in chain(*(i.tensors() for i in program.instructions)):
+            self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.span[1])
 
     def array(self, x: Operand) -> Any:
         """A placeholder array for an operand, or None on a device whose calls are not written out."""
