@@ -10,8 +10,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from gradcore.engine.sites import is_inside
-from gradcore.program.groups import reads_options
-from gradcore.program.instructions import LOADS_CONSTANT
+from gradcore.program.reads import LOADS_CONSTANT, reads_options
 
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Code that uses one of these may name attributes by string constants.

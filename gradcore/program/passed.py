@@ -10,8 +10,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.cells import name_of_file
-from gradcore.program.instructions import LOADS_CONSTANT
 from gradcore.program.libraries import is_users
+from gradcore.program.reads import LOADS_CONSTANT
 from gradcore.program.values import MOST_INSIDE
 
 #: Methods of a module that go through it from its first part on in each call.

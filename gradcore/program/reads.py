@@ -1,23 +1,65 @@
-"""Which arguments, and which parts of them, a function never reads: a batch's index, or its names.
+"""Which parts of a value code reads: of an argument, such as a batch's index or its names, or of an optimizer's groups.
 
 ``x, y, i = batch`` reads those parts whose variables are loaded anywhere, and ``batch["x"]`` that part. Whatever else the code
 does with a parameter, and each instruction that is not known here, reads all of it.
+
+Of ``param_groups``, loops are known, those of comprehensions and generator expressions too, whose variable is only used as
+``group["params"]``, and one group by its number. Whatever else the code does with them may read all their options.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
+import inspect
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from gradcore.engine.value import PLAIN
-from gradcore.program.instructions import LEFT, LOADS, READS_ALL, indexed, loaded_by, variables_of
 
+#: Instructions that load a constant. Python 3.14 has one of its own for small integers, 3.15 for None and its like.
+LOADS_CONSTANT = frozenset(("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"))
+#: Code that uses one of these may read variables that it does not name.
+_READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
+#: Code that may be left in the middle, when a debugger or its owner looks at its variables.
+_LEFT = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+#: Instructions that load a variable, or several; the last of these is on top of the stack.
+LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
+                   "STORE_FAST_LOAD_FAST"))
 #: Instructions that take one value each from the stack for the variable that they name.
 _STORES = frozenset(("STORE_FAST", "STORE_DEREF", "STORE_GLOBAL"))
 #: What may be left out of a key if it is not read, beside numbers: it holds no tensor.
 _TEXTS = frozenset((str, bytes))
+#: Between the iterator and the loop, a comprehension that is part of its function keeps its variables and makes its result.
+_KEEPS = frozenset(("LOAD_FAST_AND_CLEAR", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "NOP"))
+#: What calls the function of a comprehension with the iterator.
+_CALLS = frozenset(("PRECALL", "CALL", "CALL_FUNCTION"))
+
+
+def _variables_of(i: dis.Instruction) -> list[Any]:
+    """The variables that an instruction names, or what it may name, if it is not one of those with constants, attributes and
+    globals."""
+    if i.opname in LOADS_CONSTANT or i.opcode in dis.hasname:
+        return []
+    return [v if type(v) is str else None for v in (i.argval if isinstance(i.argval, tuple) else (i.argval,))]
+
+
+def _loaded_by(i: dis.Instruction) -> list[Any]:
+    """The variables that it does not only store to."""
+    return ([] if i.opname in ("STORE_FAST", "STORE_FAST_STORE_FAST")
+            else _variables_of(i)[i.opname == "STORE_FAST_LOAD_FAST":])
+
+
+def _indexed(steps: list[dis.Instruction]) -> set[Any] | None:
+    """The part that is read if the next steps take one by a constant."""
+    if len(steps) < 2 or any(i.is_jump_target for i in steps) or steps[0].opname not in LOADS_CONSTANT:
+        return None
+    part, by = steps[0].argval, steps[1]
+    takes = by.opname == "BINARY_SUBSCR" or (by.opname == "BINARY_OP" and by.argrepr == "[]")
+    return {part} if takes and type(part) in (int, str) else None
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 class Unread:
@@ -81,10 +123,10 @@ def _is_plain(x: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _read_of(code: CodeType) -> dict[str, frozenset[Any]]:
     """By parameter of which not all is read: the positions and keys of the parts that are, with None; nothing if none is."""
-    if READS_ALL & {*code.co_names} or code.co_flags & LEFT:
+    if _READS_ALL & {*code.co_names} or code.co_flags & _LEFT:
         return {}
     steps = [*dis.get_instructions(code)]
-    loaded: set[Any] = {*code.co_cellvars}.union(*[loaded_by(i) for i in steps]) - {None}
+    loaded: set[Any] = {*code.co_cellvars}.union(*[_loaded_by(i) for i in steps]) - {None}
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
     return {name: read for name in names if name not in code.co_cellvars
             for read in [_parts(name, steps, loaded)] if read is not None}
@@ -94,12 +136,12 @@ def _parts(name: str, steps: list[dis.Instruction], loaded: set[Any]) -> frozens
     """The parts of a parameter that code reads, or None if it may read all."""
     read: set[Any] = set()
     for k, i in enumerate(steps):
-        named = variables_of(i)
+        named = _variables_of(i)
         if name not in named:
             continue
         if i.opname not in LOADS or name in named[:-1]:
             return None
-        taken = indexed(steps[k + 1:k + 3])
+        taken = _indexed(steps[k + 1:k + 3])
         if taken is None:
             taken = _unpacked(steps[k + 1:], loaded)
         if taken is None:
@@ -140,3 +182,69 @@ def _unpacked(steps: list[dis.Instruction], loaded: set[Any]) -> set[Any] | None
             # The last one stores something else as well.
             return None
     return None
+
+
+# -- groups of an optimizer --------------------------------------------------------------------------------------------
+
+
+def reads_options(code: CodeType) -> bool:
+    """May this code, or a comprehension in it, read more of an optimizer's groups than ``params``?"""
+    if _READS_ALL & {*code.co_names}:
+        return True
+    steps = _steps(code)
+    return any(not _takes_params(steps, k, code) for k, i in enumerate(steps)
+               if i.opcode in dis.hasname and i.argval == "param_groups")
+
+
+def _steps(code: CodeType) -> list[dis.Instruction]:
+    return [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+
+
+def _takes_params(steps: list[dis.Instruction], k: int, code: CodeType) -> bool:
+    """Is ``params`` all that is taken of the groups that instruction ``k`` loads?"""
+    after = steps[k + 1:]
+    if steps[k].opname != "LOAD_ATTR" or not after or after[0].is_jump_target:
+        return False
+    if after[0].opname != "GET_ITER":
+        number = _indexed(after[:2])
+        return number is not None and all(type(n) is int for n in number) and _indexed(after[2:4]) == {"params"}
+    rest = after[1:]
+    if rest and rest[0].opname in _CALLS:
+        # The function was made before the groups were loaded.
+        return _in_comprehension(steps[:k])
+    while rest and rest[0].opname in _KEEPS:
+        rest = rest[1:]
+    return _loops(rest, steps, code)
+
+
+def _in_comprehension(before: list[dis.Instruction]) -> bool:
+    """Does the comprehension whose function was made last take only ``params`` of what it goes through?"""
+    k = len(before) - 1
+    while k > 0 and before[k].opname.startswith("LOAD_"):
+        k -= 1
+    while k > 0 and before[k].opname in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"):
+        k -= 1
+    made = before[k].argval if k >= 0 and before[k].opname in LOADS_CONSTANT else None
+    if not isinstance(made, CodeType) or made.co_argcount != 1 or _READS_ALL & {*made.co_names}:
+        return False
+    steps = _steps(made)
+    at = [k for k, i in enumerate(steps) if ".0" in _variables_of(i)]
+    if len(at) != 1:
+        return False
+    rest = [i for i in steps[at[0] + 1:] if i.opname != "GET_ITER"]
+    return _loops(rest, steps, made)
+
+
+def _loops(rest: list[dis.Instruction], steps: list[dis.Instruction], code: CodeType) -> bool:
+    """Do the next steps begin a loop, whose variable is a local one of which the code only takes ``params``?"""
+    if [i.opname for i in rest[:2]] not in (["FOR_ITER", "STORE_FAST"], ["FOR_ITER", "STORE_FAST_LOAD_FAST"]):
+        return False
+    group = _variables_of(rest[1])[0]
+    if group in code.co_cellvars:
+        return False
+    for k, i in enumerate(steps):
+        # What a comprehension keeps, it puts back.
+        named = [] if i.opname == "LOAD_FAST_AND_CLEAR" else _loaded_by(i)
+        if group in named and (i.opname not in LOADS or group in named[:-1] or _indexed(steps[k + 1:k + 3]) != {"params"}):
+            return False
+    return True
