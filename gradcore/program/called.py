@@ -12,8 +12,8 @@ from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from gradcore.program.frames import id_in, parameters
 from gradcore.program.newness import New
-from gradcore.program.passed import id_in, parameters
 
 
 class Of(NamedTuple):

@@ -10,7 +10,7 @@ from weakref import ref
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
 from gradcore.nn.module import Module
-from gradcore.program.passed import users_line
+from gradcore.program.frames import users_line
 from gradcore.program.values import copied, equal, is_plain
 
 #: What an assignment calls, and ``requires_grad_()`` of a tensor or of a module, too.

@@ -24,9 +24,9 @@ from gradcore._random import Generator, initial_seed
 from gradcore._tensor import Tensor
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
+from gradcore.program.frames import line_of, upwards, users_line
 from gradcore.program.guards import Guard, Item, identical
 from gradcore.program.libraries import is_library
-from gradcore.program.passed import line_of, users_line
 from gradcore.program.values import equal, is_plain
 
 #: What NumPy and ``secrets`` call for a new seed.
@@ -155,8 +155,7 @@ def _asked(called: Any, user: bool) -> str | None:
     return None if known is _ALL or name in known else f"{name}() of {module}"
 
 
-def _asker(frame: FrameType | None) -> FrameType | None:
+def _asker(frame: FrameType) -> FrameType | None:
     """The user's frame that a frame, of Python's own library perhaps, runs for; None for one that runs for gradcore."""
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return None if frame is None or is_inside(frame.f_code) else frame
+    found = next((f for f in upwards(frame) if not is_library(f.f_code.co_filename)), None)
+    return None if found is None or is_inside(found.f_code) else found

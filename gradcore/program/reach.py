@@ -21,6 +21,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
+from gradcore.program.frames import id_in
 from gradcore.program.guards import (
     GENERATORS,
     Attributes,
@@ -44,7 +45,6 @@ from gradcore.program.guards import (
 from gradcore.program.libraries import is_bound, is_of_library, is_opaque, is_whole
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer
 from gradcore.program.names import Names, globals_of, imports_of
-from gradcore.program.passed import id_in
 from gradcore.program.values import LONG, MOST_INSIDE, attributes_of, buffer_of, copied, equal, has_buffer, is_plain, same_array
 
 #: Guards, each with a key that identifies the place that it reads.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from itertools import dropwhile
-from types import FrameType
+from itertools import dropwhile, takewhile
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -23,6 +22,7 @@ from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
+from gradcore.program.frames import upwards
 from gradcore.program.newness import is_new
 from gradcore.spec import TensorSpec
 
@@ -41,12 +41,7 @@ _DEBUGGERS = ("bdb", "pydevd", "_pydevd_bundle")
 
 def _calling() -> list[str]:
     """The modules of the calls that run, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    names = []
-    while frame is not None:
-        names.append(str(frame.f_globals.get("__name__")))
-        frame = frame.f_back
-    return names
+    return [str(frame.f_globals.get("__name__")) for frame in upwards(sys._getframe(1))]
 
 
 def _bytes_of(storage: Storage) -> TensorSpec:
@@ -55,23 +50,18 @@ def _bytes_of(storage: Storage) -> TensorSpec:
 
 def _seeds() -> bool:
     """Is a generator's seed being set?"""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code is not Generator.manual_seed.__code__:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is Generator.manual_seed.__code__ for frame in upwards(sys._getframe(2)))
 
 
 def _asked() -> str:
     """What the user's line calls, or writes, that reads a value."""
     name, owner = "", ""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and is_inside(frame.f_code):
+    for frame in takewhile(lambda frame: is_inside(frame.f_code), upwards(sys._getframe(2))):
         code = frame.f_code
         if code.co_name not in _PASSING_ON:
             name, owner = code.co_name, ""
             if code.co_varnames[:1] == ("self",) and not isinstance(of := frame.f_locals.get("self"), Value):
                 owner = type(of).__name__
-        frame = frame.f_back
     if local.state.anomaly and name in ("backward", ""):
         return "anomaly detection, which looks for NaN in gradients"
     if owner:

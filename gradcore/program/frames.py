@@ -23,6 +23,13 @@ _CALLING = LOADS_CONSTANT | {"PRECALL", "CALL", "EXTENDED_ARG"}
 _DEPTH = 4
 
 
+def upwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame, the one that called it, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """The arguments that a frame began with, each with its name, and the items of those that are containers."""
     for name in parameters(frame.f_code):
@@ -57,10 +64,7 @@ def line_of(frame: FrameType) -> str:
 
 def users_line(frame: FrameType) -> str:
     """The user's line that a frame of a library was called from; its own if there is none."""
-    found: FrameType | None = frame
-    while found is not None and not is_users(found.f_code):
-        found = found.f_back
-    return line_of(found or frame)
+    return line_of(next((f for f in upwards(frame) if is_users(f.f_code)), frame))
 
 
 def is_generated(frame: FrameType) -> bool:
