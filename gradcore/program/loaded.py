@@ -21,7 +21,7 @@ from gradcore.program.arena import shift
 from gradcore.program.capture import replay_of
 from gradcore.program.files import Shipment, read_program
 from gradcore.program.plan import Plan, plan
-from gradcore.program.program import Operand, Program
+from gradcore.program.program import Operand, Program, options_of
 from gradcore.program.recorder import Trace
 from gradcore.program.shipping import current, save_trace
 from gradcore.program.verify import checked_calls, fits
@@ -93,8 +93,7 @@ class LoadedProgram:
         self.plan: Plan = plan(program)
         self._optimizers = optimizers
         #: Each group's optimizer, the group, and its options as they are in the program.
-        self._options = [(o, group, {name: x for name, x in group.items() if name != "params"})
-                         for o in optimizers for group in o.param_groups]
+        self._options = [(o, group, options_of(group)) for o in optimizers for group in o.param_groups]
         self._replay = replay_of(self._trace, self.plan)
         written = program.written()
         self._written = {x.buffer for x in program.inputs if x.buffer in written}

@@ -96,6 +96,15 @@ class Update:
     group: tuple[tuple[str, Any], ...]
     numbers: tuple[tuple[str, Any], ...]
 
+    @classmethod
+    def of(cls, optimizer: Any, group: dict[str, Any], numbers: dict[str, Any]) -> Update:
+        return cls(type(optimizer).__name__, tuple(options_of(group).items()), tuple(numbers.items()))
+
+
+def options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """A group of an optimizer without its parameters."""
+    return {name: x for name, x in group.items() if name != "params"}
+
 
 @dataclass(frozen=True, repr=False)
 class Program:

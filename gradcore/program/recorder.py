@@ -185,10 +185,9 @@ class Builder:
         self._obstacles = [] if second is None else list(second.obstacles)
         self._leaves = recorder.slots_before()
         self._slot_serials = {serial: leaf for leaf, serial in self._leaves.items() if serial}
-        self._inputs = [Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in inputs]
+        self._inputs = tuple(map(self._input, inputs))
         self._results = outputs
-        self._cotangents = () if second is None else tuple(
-            Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in second.cotangents)
+        self._cotangents = () if second is None else tuple(map(self._input, second.cotangents))
 
     def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
         """The trace. For a chain, ``parts`` and ``results`` are the numbers of launches and of results of each graph."""
@@ -209,18 +208,16 @@ class Builder:
         for k, (record, (call, operands)) in enumerate(zip(launches, recorder.log.launches, strict=True)):
             instructions.append(self._instruction(record, call, operands, updates.get(k)))
             kernels.append(call.kernel)
-        outputs = tuple(Operand(self._buffer(t.storage.serial, t.storage), t.spec) for t in self._results)
+        outputs = tuple(map(self._operand, self._results))
         left, presence = self._gradients()
         second = self._second
-        gradients = () if second is None else tuple(
-            None if g is None else Operand(self._buffer(g.storage.serial, g.storage), g.spec) for g in second.gradients)
+        gradients = () if second is None else tuple(None if g is None else self._operand(g) for g in second.gradients)
         survivors = {o.buffer for _, o in left if o is not None} | {o.buffer for o in gradients if o is not None}
         if second is None:
             survivors |= {o.buffer for o in outputs}
         program = Program(
-            recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs, tuple(
-                Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
-                for _, optimizer, group, _, kept in recorder.updates),
+            recorder.device.name, tuple(self._buffers), tuple(instructions), self._inputs, outputs,
+            tuple(Update.of(optimizer, group, kept) for _, optimizer, group, _, kept in recorder.updates),
             None if second is None else second.split, self._cotangents, gradients)
         if second is not None:
             # The program describes them; the tensors of this run are freed.
@@ -267,7 +264,7 @@ class Builder:
         for leaf, before in self._leaves.items():
             now = gradient_serial(leaf)
             if now and now != before:
-                left.append((leaf, Operand(self._buffer(now, leaf.grad.storage), leaf.grad.spec)))
+                left.append((leaf, self._operand(leaf.grad)))
             elif before and not now:
                 left.append((leaf, None))
             if before in self._index:
@@ -313,6 +310,12 @@ class Builder:
                 # Its tag may have changed since the log began.
                 self._buffers[index] = Buffer(index, kind, record[4], storage.block.tag)
         return index
+
+    def _input(self, tensor: Any) -> Operand:
+        return Operand(self._add(tensor.storage.serial, "input", tensor.storage), tensor.spec)
+
+    def _operand(self, tensor: Any) -> Operand:
+        return Operand(self._buffer(tensor.storage.serial, tensor.storage), tensor.spec)
 
     def _buffer(self, serial: int, storage: Storage | None) -> int:
         """The index of the buffer with this serial, which is added if it is new."""

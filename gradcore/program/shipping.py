@@ -18,7 +18,7 @@ from gradcore.nn.module import Module
 from gradcore.program.files import Shipment, write_program
 from gradcore.program.guards import Guard
 from gradcore.program.library_guards import ModuleGuard
-from gradcore.program.program import Operand, Program, Update, with_lifetimes
+from gradcore.program.program import Operand, Program, Update, options_of, with_lifetimes
 from gradcore.program.recorder import Trace
 from gradcore.program.templates import Output, places
 from gradcore.spec import TensorSpec
@@ -49,13 +49,8 @@ def shown_spec(storage: Storage) -> TensorSpec:
 
 def current(program: Program, trace: Trace) -> Program:
     """The program with the present options and counts of its optimizers."""
-    updates = []
-    for at, group, params in trace.updates:
-        optimizer = at()
-        kept = optimizer.state[params[0]]
-        updates.append(Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"),
-                              tuple((n, kept[n]) for n in optimizer._numbers)))
-    return replace(program, updates=tuple(updates))
+    return replace(program, updates=tuple(Update.of(o, group, {n: o.state[params[0]][n] for n in o._numbers})
+                                          for at, group, params in trace.updates for o in [at()]))
 
 
 def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> Shipment:
@@ -83,7 +78,7 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
         tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()),
         tuple((leaves[leaf], x) for leaf, x in trace.left if leaf in leaves),
         tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items() if leaf in leaves),
-        tuple((type(o).__name__, tuple({n: v for n, v in g.items() if n != "params"} for g in own))
+        tuple((type(o).__name__, tuple(map(options_of, own)))
               for o, own in zip(optimizers, groups, strict=True)), tuple(updates), tuple(trace.script))
 
 
