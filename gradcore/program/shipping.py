@@ -56,30 +56,26 @@ def current(program: Program, trace: Trace) -> Program:
 def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> Shipment:
     # Only leaves that the program reads go into the file; gradients of others, which the function may have dropped, do not.
     leaves = {leaf: k for k, leaf in enumerate(trace.leaves)}
-    optimizers: list[Any] = []
-    groups: list[list[Any]] = []
+    #: By id: the optimizers, each with its groups that are updated.
+    optimizers: dict[int, tuple[Any, dict[int, Any]]] = {}
     updates = []
-    for whose, group, params in trace.updates:
-        optimizer = whose()
-        if not any(o is optimizer for o in optimizers):
-            kind = type(optimizer)
-            if getattr(optim, kind.__name__, None) is not kind:
-                raise TypeError(f"the program updates parameters by {kind.__module__}.{kind.__name__}, but only optimizers of "
-                                "gradcore.optim can be saved")
-            optimizers.append(optimizer)
-            groups.append([])
-        at = next(k for k, o in enumerate(optimizers) if o is optimizer)
-        if not any(g is group for g in groups[at]):
-            groups[at].append(group)
-        updates.append((at, next(k for k, g in enumerate(groups[at]) if g is group), tuple(leaves[p.edge[0]] for p in params)))
+    for at, group, params in trace.updates:
+        optimizer, kind = at(), type(at())
+        if getattr(optim, kind.__name__, None) is not kind:
+            raise TypeError(f"the program updates parameters by {kind.__module__}.{kind.__name__}, but only optimizers of "
+                            "gradcore.optim can be saved")
+        _, groups = optimizers.setdefault(id(optimizer), (optimizer, {}))
+        groups[id(group)] = group
+        updates.append(([*optimizers].index(id(optimizer)), [*groups].index(id(group)),
+                        tuple(leaves[p.edge[0]] for p in params)))
     return Shipment(
         current(trace.program, trace), names,
         tuple((leaf_names[leaf], Operand(b, leaf.spec)) for leaf, b in trace.leaves.items()),
         tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()),
         tuple((leaves[leaf], x) for leaf, x in trace.left if leaf in leaves),
         tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items() if leaf in leaves),
-        tuple((type(o).__name__, tuple(map(options_of, own)))
-              for o, own in zip(optimizers, groups, strict=True)), tuple(updates), tuple(trace.script))
+        tuple((type(o).__name__, tuple(map(options_of, groups.values()))) for o, groups in optimizers.values()),
+        tuple(updates), tuple(trace.script))
 
 
 # -- from a compiled function ------------------------------------------------------------------------------------------
