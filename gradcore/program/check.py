@@ -13,7 +13,7 @@ from gradcore.events import Tag
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.newness import New
 from gradcore.program.replay import Replay
-from gradcore.program.templates import Instance, Instances, Output, gradients_of, places, template_of
+from gradcore.program.templates import Instance, Output, Templates, gradients_of, places
 from gradcore.program.values import equal, is_plain, same_array
 from gradcore.spec import TensorSpec
 
@@ -54,11 +54,10 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
         leaf.grad = grad
         if old_values is not None:
             _write(grad.storage, old_values)
-    outputs: list[Any] = []
     with New() as new:
         result = eager()
-        gradients_now = gradients_of(x.leaf for x in places(shape) if x.leaf is not None)
-        now = template_of(result, tensors, outputs, gradients_now, Instances(new))
+        templates = Templates(tensors, gradients_of(x.leaf for x in places(shape) if x.leaf is not None), new)
+        now, outputs = templates.of(result), templates.outputs
     for name, was, found in _differences("the result", shape, now, outputs):
         _differ(name, was, found)
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):

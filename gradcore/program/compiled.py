@@ -32,7 +32,7 @@ from gradcore.program.reads import Unread
 from gradcore.program.recorder import busy
 from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
-from gradcore.program.templates import gradients_of, kept_as_they_are, rebuilt, template_of
+from gradcore.program.templates import kept_as_they_are, rebuilt
 from gradcore.program.tracing import Tracing
 from gradcore.units import count_of
 
@@ -183,7 +183,6 @@ class Compiled:
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         before = contents((args, kwargs), self._take_leaves)
         exchange = Exchange([*self._carried.places])
-        outputs: list[Any] = []
         local.state.placed = ended = False
         try:
             with (Entered(tensors if local.state.grad else []) as entered,
@@ -192,16 +191,16 @@ class Compiled:
                 with resumed(local.state.autocast):
                     result = self._function(*args, **kwargs)
                 # What is carried is a result, and no change, as long as the run is looked at.
-                instances = tracing.instances()
+                templates = tracing.templates(tensors)
                 pair = exchange.take(result)
-                shape = template_of(pair, tensors, outputs, gradients_of(tracing.leaves()), instances)
+                shape, outputs = templates.of(pair), templates.outputs
                 ended = True
                 trace = None
                 if not tracing.replayed():
                     tracing.differentiate(tensors, outputs)
                     trace = tracing.finish(tensors, outputs)
             del result, pair
-            shared = instances.let_go()
+            shared = templates.let_go()
             views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
             if tracing.replayed():
                 self._attempts.refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])

@@ -27,7 +27,7 @@ from gradcore.program.joined import joined_trace, part_of
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.recorder import Recorder, Trace, busy
-from gradcore.program.templates import rebuilt, template_of
+from gradcore.program.templates import Templates, rebuilt
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
 from gradcore.trees import mapped
@@ -171,8 +171,8 @@ class _Chain:
         if recorder.updates or (recorder.ran_backward() and not backward):
             raise TraceError(f"{name} runs backward or updates parameters: take gradcore.gradients(graph, wrt=...) of a graph, "
                              "or compile whole steps with gradcore.compile")
-        examples: list[Any] = []
-        results = template_of(result, inputs, examples)
+        templates = Templates(inputs)
+        results, examples = templates.of(result), templates.outputs
         own = [t.storage for t in inputs]
         self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples, list(map(own.index, own)),
                                 backward))

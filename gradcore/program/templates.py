@@ -43,15 +43,16 @@ class Output:
 class Instance:
     """Takes the place of an instance in the template of a result: its class, and templates of its attributes by name.
 
-    ``value`` is the instance itself if something else refers to it, too. Then the trace is not replayed.
+    ``value`` is the instance itself until :meth:`Templates.let_go`, and after it if something else refers to it, too: then the
+    trace is not replayed.
     """
 
     __slots__ = ("kind", "items", "value")
 
-    def __init__(self, kind: type) -> None:
-        self.kind: Any = kind
+    def __init__(self, value: Any) -> None:
+        self.kind: Any = type(value)
         self.items: dict[str, Any] = {}
-        self.value: Any = None
+        self.value = value
 
     def made(self, change: Callable[[Any], Any]) -> Any:
         """An instance with each attribute made from its template."""
@@ -67,37 +68,68 @@ def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
     return {id(leaf.grad): leaf for leaf in leaves if leaf.grad is not None}
 
 
-def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE,
-                instances: Instances | None = None) -> Any:
-    """A result with an :class:`Output` for each tensor; the tensors that the program has to return are appended to ``outputs``.
+class Templates:
+    """Makes the template of a result, with an :class:`Output` for each tensor: one that occurs twice is one output.
 
-    A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf. The instances
-    that ``instances`` takes become a :class:`Instance`.
+    ``arguments`` are tensors that the run was given, ``gradients``, by id, those that are read from the slots of their leaves.
+    ``new`` contains what the run has made, such as instances; without it they are taken as they are.
     """
-    if isinstance(x, Value):
-        return _place(x, arguments, outputs, gradients)
-    if instances is not None and instances.is_of_before(x):
-        return Output(value=x)
 
-    def inside(v: Any) -> Any:
-        return template_of(v, arguments, outputs, gradients, instances)
+    def __init__(self, arguments: list[Any], gradients: Mapping[int, Leaf] = _NONE, new: Container[Any] | None = None) -> None:
+        self._arguments = arguments
+        self._gradients = gradients
+        self._new = new
+        #: The tensors that the program has to return.
+        self.outputs: list[Any] = []
+        #: By id of an instance, which comes before those among its attributes.
+        self._instances: dict[int, Instance] = {}
+        self._reasons: list[str] = []
 
-    return instances.template(x, inside) if instances is not None and instances.takes(x) else _own(mapped(x, inside))
+    def of(self, x: Any) -> Any:
+        """The template of a result, or of a part of it."""
+        if isinstance(x, Value):
+            return self._place(x)
+        if self._new is not None and isinstance(x, (list, dict, set)) and x not in self._new:
+            self._reasons.append(f"it returns a {type(x).__name__} that was there before, and a replay would return another "
+                                 "one")
+            return Output(value=x)
+        if self._new is not None and _is_of_attributes(type(x)) and x in self._new and type(x) not in self._new:
+            if id(x) not in self._instances:
+                return self._instance(x)
+            self._reasons.append(f"it returns a {type(x).__name__} in two places, and each call makes it anew")
+        return _own(mapped(x, self.of))
 
+    def _place(self, x: Any) -> Output:
+        for k, a in enumerate(self._arguments):
+            if a is x:
+                return Output(argument=k)
+        if id(x) in self._gradients and x.edge is None:
+            return Output(leaf=self._gradients[id(x)])
+        if x.edge is not None and type(x.edge[0]) is Leaf:
+            return Output(value=x)
+        for k, a in enumerate(self.outputs):
+            if a is x:
+                return Output(index=k)
+        self.outputs.append(x)
+        return Output(index=len(self.outputs) - 1)
 
-def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
-    for k, a in enumerate(arguments):
-        if a is x:
-            return Output(argument=k)
-    if id(x) in gradients and x.edge is None:
-        return Output(leaf=gradients[id(x)])
-    if x.edge is not None and type(x.edge[0]) is Leaf:
-        return Output(value=x)
-    for k, a in enumerate(outputs):
-        if a is x:
-            return Output(index=k)
-    outputs.append(x)
-    return Output(index=len(outputs) - 1)
+    def _instance(self, x: Any) -> Instance:
+        found = self._instances[id(x)] = Instance(x)
+        # A transform finds its inverse again.
+        found.items = {name: None if name == "_inv" and isinstance(x, Transform) else self.of(v) for name, v in vars(x).items()}
+        return found
+
+    def let_go(self) -> list[str]:
+        """Free the instances, to which nothing of the caller's may refer any more. Returns reasons against a replay: those
+        that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
+        for template in self._instances.values():
+            # An attribute counts one more reference as an argument; so does what a call returns.
+            if (sys.getrefcount(template.value) > 2 or sys.getrefcount(vars(template.value)) > 2
+                    or getweakrefcount(template.value)):
+                self._reasons.append(f"it returns a {template.kind.__name__}, which something else refers to, too")
+            else:
+                template.value = None
+        return self._reasons
 
 
 def _own(x: Any) -> Any:
@@ -143,61 +175,7 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     return shape.made(inside) if type(shape) is Instance else _own(mapped(shape, inside))
 
 
-# -- instances ---------------------------------------------------------------------------------------------------------
-
-
-class Instances:
-    """Finds in a result the instances that the run has made, which are ``new``."""
-
-    def __init__(self, new: Container[Any]) -> None:
-        self._new = new
-        #: An object comes before those among its attributes.
-        self._objects: list[Any] = []
-        self._templates: list[Instance] = []
-        self._ids: set[int] = set()
-        self._reasons: list[str] = []
-
-    def takes(self, x: Any) -> bool:
-        """Is it an instance that a replay can make?"""
-        if not is_of_attributes(type(x)) or x not in self._new or type(x) in self._new:
-            return False
-        if id(x) in self._ids:
-            self._reasons.append(f"it returns a {type(x).__name__} in two places, and each call makes it anew")
-            return False
-        return True
-
-    def is_of_before(self, x: Any) -> bool:
-        """Is it a container that the run has not made? A replay would return another one with the same items."""
-        if not isinstance(x, (list, dict, set)) or x in self._new:
-            return False
-        self._reasons.append(f"it returns a {type(x).__name__} that was there before, and a replay would return another one")
-        return True
-
-    def template(self, x: Any, change: Callable[[Any], Any]) -> Instance:
-        """The template of an instance, with each attribute changed to one."""
-        found = Instance(type(x))
-        self._ids.add(id(x))
-        self._objects.append(x)
-        self._templates.append(found)
-        # A transform finds its inverse again.
-        found.items = {name: None if name == "_inv" and isinstance(x, Transform) else change(v) for name, v in vars(x).items()}
-        return found
-
-    def let_go(self) -> list[str]:
-        """Free the instances, to which nothing of the caller's may refer any more. Returns reasons against a replay: those
-        that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
-        reasons = self._reasons
-        for k, template in enumerate(self._templates):
-            # An item of a container counts one more reference as an argument; so does what a call returns.
-            if (sys.getrefcount(self._objects[k]) > 2 or sys.getrefcount(vars(self._objects[k])) > 2
-                    or getweakrefcount(self._objects[k])):
-                template.value = self._objects[k]
-                reasons.append(f"it returns a {template.kind.__name__}, which something else refers to, too")
-            self._objects[k] = None
-        return reasons
-
-
-def is_of_attributes(kind: type) -> bool:
+def _is_of_attributes(kind: type) -> bool:
     """Has a class instances that are only their attributes, so that an object with the same ones is another such instance?"""
     if kind is SimpleNamespace:
         return True

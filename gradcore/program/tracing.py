@@ -20,7 +20,7 @@ from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import GradientGuard, ModuleGuard, OptimizerGuard, counts_guard, hooks_on, is_gradient_held
 from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
-from gradcore.program.templates import Instances
+from gradcore.program.templates import Templates, gradients_of
 from gradcore.program.values import equal
 from gradcore.program.watch import Watcher
 
@@ -71,9 +71,10 @@ class Tracing:
     def __exit__(self, *exc: object) -> None:
         self._open.close()
 
-    def instances(self) -> Instances:
-        """What finds the instances in a result that the run has made. Ask for it, and use it, before the run ends."""
-        return Instances(self._watcher.new)
+    def templates(self, arguments: list[Any]) -> Templates:
+        """What makes the template of the result. Ask for it, and use it, before the run ends."""
+        # Of leaves that existed when the run began.
+        return Templates(arguments, gradients_of(leaf for r in self._recorders for leaf in r.before), self._watcher.new)
 
     def ran_backward(self) -> bool:
         """Did a backward run?"""
@@ -114,10 +115,6 @@ class Tracing:
     def made_of_numbers(self) -> bool:
         """Did the run make tensors of Python numbers?"""
         return any(r.log.numbers for r in self._recorders)
-
-    def leaves(self) -> list[Leaf]:
-        """The leaves that existed when the run began."""
-        return [leaf for recorder in self._recorders for leaf in recorder.before]
 
     def _is_older(self, tensor: Any) -> bool:
         """Was the graph of a tensor built before the run?"""
