@@ -25,7 +25,7 @@ from gradcore.program.carried import Carried, Exchange, joined, parted
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
-from gradcore.program.keys import contents, difference, key_of, shared_memory, unknown_among
+from gradcore.program.keys import Keys, contents, difference, shared_memory, unknown_among
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.reads import Unread
@@ -121,17 +121,16 @@ class Compiled:
         if self._attempts.eager or busy.depth or local.state.node:
             # Inside a backward, or inside a trace, which records the single ops, the function runs uncompiled.
             return self._function(*args, **kwargs)
-        tensors: list[Any] = []
-        kept: list[Any] = []
-        state, leaves = local.state, self._take_leaves
-        parts = [*_MODES(state), get_default_dtype(), get_default_device().name]
+        keys = Keys(self._take_leaves)
+        tensors, key_of = keys.tensors, keys.of
+        parts = [*_MODES(local.state), get_default_dtype(), get_default_device().name]
         seen_args, seen_kwargs = self._unread.seen(args, kwargs)
         for a in seen_args:
-            parts.append(key_of(a, tensors, kept, leaves))
+            parts.append(key_of(a))
         for name, a in seen_kwargs.items():
-            parts.append((name, key_of(a, tensors, kept, leaves)))
+            parts.append((name, key_of(a)))
         for place in self._carried.places and self._carried.present():
-            parts.append((place, key_of(place.get(), tensors, kept, leaves)))
+            parts.append((place, key_of(place.get())))
         if len({id(t.storage) for t in tensors}) < len(tensors):
             parts += shared_memory(tensors)
         key = tuple(parts)
@@ -154,7 +153,7 @@ class Compiled:
                 self._entries.clear()
                 return self._function(*args, **kwargs)
             with self._attempts:
-                return self._trace(key, tensors, kept, args, kwargs)
+                return self._trace(key, tensors, keys.kept, args, kwargs)
         finally:
             # Twice if an interrupt came before it the last time.
             while _tracing._is_owned():

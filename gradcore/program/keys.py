@@ -28,41 +28,56 @@ _LEAF = "a leaf that requires a gradient"
 _OBJECT = "an object"
 
 
-def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
-    """The part of a program's key that stands for an argument: equal keys, one program.
+class Keys:
+    """Makes the parts of a program's key that stand for arguments: equal keys, one program."""
 
-    Tensors are appended to ``tensors``; objects without a value to compare are keyed by identity and appended to ``kept``.
-    So are leaves, which usually are parameters, unless ``leaves`` says that they are arguments like others.
-    """
-    if isinstance(x, Value):
-        if not leaves and x.edge is not None and type(x.edge[0]) is Leaf:
-            kept += x, x.storage
-            own = getattr(x, "__dict__", None)
-            return id(x), id(x.storage), x.spec, key_of(own, tensors, kept, leaves) if own else None
-        tensors.append(x)
-        layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
-        return layout, x.storage.device.name, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
-    if type(x) in _PLAIN:
-        return type(x), x
-    if type(x) is float:
-        # 0.0 and -0.0 are equal.
-        return (float, x) if x else (float, str(x))
-    key: tuple[Any, ...]
-    if isinstance(x, _VALUES) and not (isinstance(x, np.ndarray) and (x.size > MOST or x.dtype.hasobject)):
-        key = _key_of_value(x)
-    elif isinstance(x, slice):
-        return slice, *[key_of(v, tensors, kept, leaves) for v in (x.start, x.stop, x.step)]
-    elif isinstance(x, (list, tuple)):
-        key = type(x), *[key_of(v, tensors, kept, leaves) for v in x]
-    elif isinstance(x, dict):
-        # 1, 1.0 and True are equal.
-        key = type(x), *[(k if type(k) is str else (type(k), k), key_of(v, tensors, kept, leaves)) for k, v in x.items()]
-    else:
-        return _identity_of(x, tensors, kept, leaves)
-    if type(x) in _WITHOUT or not (own := attributes_of(x)):
-        return key
-    # One of a class of the user's has attributes, too.
-    return *key, key_of(own, tensors, kept, leaves)
+    __slots__ = ("tensors", "kept", "_leaves")
+
+    def __init__(self, leaves: bool) -> None:
+        self.tensors: list[Any] = []
+        #: Objects without a value to compare, which are keyed by identity. So are leaves, which usually are parameters, unless
+        #: ``leaves`` says that they are arguments like others.
+        self.kept: list[Any] = []
+        self._leaves = leaves
+
+    def of(self, x: Any) -> Any:
+        """The part for one argument, whose tensors and other objects are appended to the lists."""
+        if isinstance(x, Value):
+            if not self._leaves and x.edge is not None and type(x.edge[0]) is Leaf:
+                self.kept += x, x.storage
+                own = getattr(x, "__dict__", None)
+                return id(x), id(x.storage), x.spec, self.of(own) if own else None
+            self.tensors.append(x)
+            layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
+            return layout, x.storage.device.name, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
+        if type(x) in _PLAIN:
+            return type(x), x
+        if type(x) is float:
+            # 0.0 and -0.0 are equal.
+            return (float, x) if x else (float, str(x))
+        key: tuple[Any, ...]
+        if isinstance(x, _VALUES) and not (isinstance(x, np.ndarray) and (x.size > MOST or x.dtype.hasobject)):
+            key = _key_of_value(x)
+        elif isinstance(x, slice):
+            return slice, *map(self.of, (x.start, x.stop, x.step))
+        elif isinstance(x, (list, tuple)):
+            key = type(x), *map(self.of, x)
+        elif isinstance(x, dict):
+            # 1, 1.0 and True are equal.
+            key = type(x), *[(k if type(k) is str else (type(k), k), self.of(v)) for k, v in x.items()]
+        else:
+            return self._identity_of(x)
+        if type(x) in _WITHOUT or not (own := attributes_of(x)):
+            return key
+        # One of a class of the user's has attributes, too.
+        return *key, self.of(own)
+
+    def _identity_of(self, x: Any) -> Any:
+        self.kept.append(x)
+        if isinstance(x, deque):
+            # The same object again, if the function returns it, and its items, which may be others.
+            return deque, id(x), *map(self.of, x)
+        return (id(x), *buffer_of(x)) if has_buffer(x) else id(x)
 
 
 def _key_of_value(x: Any) -> tuple[Any, ...]:
@@ -71,16 +86,6 @@ def _key_of_value(x: Any) -> tuple[Any, ...]:
     if isinstance(x, (set, frozenset)):
         return type(x), frozenset((type(v), v) for v in x)
     return (type(x), x, str(x)) if isinstance(x, (float, complex)) else (type(x), x)
-
-
-def _identity_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool) -> Any:
-    kept.append(x)
-    if isinstance(x, deque):
-        # The same object again, if the function returns it, and its items, which may be others.
-        return deque, id(x), *[key_of(v, tensors, kept, leaves) for v in x]
-    if has_buffer(x):
-        return id(x), *buffer_of(x)
-    return id(x)
 
 
 def unknown_among(kept: list[Any], numbers: bool) -> list[str]:
@@ -100,8 +105,8 @@ def unknown_among(kept: list[Any], numbers: bool) -> list[str]:
 
 def contents(arguments: Any, leaves: bool) -> Any:
     """What arguments contain, to be compared with what they contain after a run that holds their tensors."""
-    tensors: list[Any] = []
-    return key_of(arguments, tensors, [], leaves), [*map(id, tensors)]
+    keys = Keys(leaves)
+    return keys.of(arguments), [*map(id, keys.tensors)]
 
 
 def _layout_of(x: Any) -> TensorSpec:
