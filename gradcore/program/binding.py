@@ -9,7 +9,6 @@ from typing import Any
 from weakref import ref
 
 from gradcore.devices.calls import Changing, KernelCall
-from gradcore.devices.device import Device
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import value_over
 from gradcore.events import Tag
@@ -31,11 +30,11 @@ Left = list[Any]
 class Binding:
     """The calls that a replay runs over one arena, and the places among their arguments that change from run to run."""
 
-    def __init__(self, trace: Trace, plan: Plan, device: Device, arena: Arena) -> None:
+    def __init__(self, trace: Trace, plan: Plan, arena: Arena) -> None:
         self.trace = trace
         self.program = trace.program
         self.plan = plan
-        self.device = device
+        self.device = device = arena.device
         self.arena = arena
         #: By buffer, created when first used.
         self._parts: dict[int, Part] = {}

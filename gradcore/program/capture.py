@@ -42,7 +42,6 @@ class Captured:
 
     graph: Any
     given: list[Any]
-    count: int
     launched: bool = False
 
 
@@ -78,7 +77,6 @@ class CapturedReplay(Replay):
         #: By part, the input buffers that it writes to.
         self._returned = [{x.buffer for i in self.program.instructions[slice(*span)] for x in i.targets()
                            if self.program.buffers[x.buffer].kind == "input"} for span in self.program.spans]
-        self._writes_inputs = any(self._returned)
 
     # -- binding -------------------------------------------------------------------------------------------------------
 
@@ -178,7 +176,7 @@ class CapturedReplay(Replay):
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         super()._bring(bound, inputs)
         self._look_for(0, self.program.inputs, inputs)
-        if self._writes_inputs:
+        if any(self._returned):
             self._back = {self.program.inputs[k].buffer: (source, home, nbytes)
                           for source, (k, home, _, nbytes) in zip(self._sources, self._copies[0], strict=True)}
 
@@ -267,7 +265,7 @@ class CapturedReplay(Replay):
                 if box is not None:
                     box.deliver()
 
-            self._captured[part] = Captured(self.device.graphs.capture(run), given, len(calls))
+            self._captured[part] = Captured(self.device.graphs.capture(run), given)
         except DeviceFault:
             raise
         except Exception as error:
@@ -280,8 +278,9 @@ class CapturedReplay(Replay):
     def explain(self) -> list[str]:
         if self.reason:
             return [f"its kernels are launched one by one: {self.reason}"]
-        return [f"{captured.count} kernel calls are captured in one graph" + (", of the second part" if part else "")
-                for part, captured in sorted(self._captured.items())]
+        calls = [] if self._bound is None else self._bound.calls
+        return [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
+                for part in sorted(self._captured)]
 
 
 def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:

@@ -209,10 +209,9 @@ class Compiled:
                 trace.obstacles += [*entered.obstacles, *shared, *exchange.obstacles]
                 if entered.hooked and tracing.ran_backward():
                     trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
-                trace.obstacles += unrelated
-                trace.obstacles += unknown_among(kept, tracing.made_of_numbers())
-                trace.obstacles += made_anew(shape, [*kept, self._function, getattr(self._function, "__self__", None)],
-                                             tracing.guards)
+                known = [*kept, self._function, getattr(self._function, "__self__", None)]
+                trace.obstacles += [*unrelated, *unknown_among(kept, tracing.made_of_numbers()),
+                                    *made_anew(shape, known, tracing.guards)]
                 if before != contents((args, kwargs), self._take_leaves):
                     trace.obstacles.append("the function modifies an argument, which a replay would not do")
                 if trace.obstacles:

@@ -69,7 +69,7 @@ class Replay:
         self._bound = None
         read = set(self.trace.slots.values())
         self._drop([[leaf, None, None] for leaf, _ in self.trace.left if leaf not in read])
-        self._bound = Binding(self.trace, self.plan, self.device, self._take_arena())
+        self._bound = Binding(self.trace, self.plan, self._take_arena())
         for _, g, _ in self._bound.gradients:
             if g is not None and type(g.storage) is Part:
                 g.storage.replay = ref(self)

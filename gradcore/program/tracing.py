@@ -37,9 +37,8 @@ class Tracing:
     """
 
     def __init__(self, function: Any, carried: frozenset[tuple[Any, ...]] = frozenset()) -> None:
-        self._function = getattr(function, "forward", function)
         self._carried = carried
-        self._watcher = Watcher(self._function, carried)
+        self._watcher = Watcher(getattr(function, "forward", function), carried)
         self._second: Second | None = None
         #: Why the gradient of the results cannot be recorded.
         self._refused: list[str] = []
