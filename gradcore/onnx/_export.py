@@ -6,7 +6,6 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from gradcore.program.program import Instruction, Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.program.shipping import forward_part, shown_spec, tensor_names
 from gradcore.program.tracing import Tracing
-from gradcore.report.files import replacing
+from gradcore.report.files import write_whole
 from gradcore.spec import TensorSpec, contiguous_strides
 
 INSTALL = "the package onnx is not installed: pip install 'gradcore[onnx]'"
@@ -80,8 +79,7 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
         [onnx.numpy_helper.from_array(array, name) for name, array in g.initializers.items()])
     proto = h.make_model(made, producer_name="gradcore", ir_version=IR, opset_imports=[h.make_opsetid("", OPSET)])
     if path is not None:
-        with replacing(Path(path)) as file:
-            file.write(proto.SerializeToString())
+        write_whole(path, proto.SerializeToString())
     return proto
 
 

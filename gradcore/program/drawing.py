@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Buffer, Program
-from gradcore.report.files import replacing
+from gradcore.report.files import write_whole
 from gradcore.report.text import short_path
 from gradcore.report.timeline import COLOURS
 from gradcore.spec import round_up
@@ -93,8 +93,7 @@ def drawn(program: Program, found: Plan, path: str | os.PathLike[str] | None = N
     if path is not None:
         if Path(path).suffix.lower() not in ("", ".svg"):
             raise ValueError(f"a plan is drawn as SVG: expected a path that ends with .svg, but got {os.fspath(path)!r}")
-        with replacing(Path(path)) as file:
-            file.write(draw(program, found).encode())
+        write_whole(path, draw(program, found).encode())
     return sketch(program, found)
 
 

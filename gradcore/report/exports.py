@@ -11,13 +11,12 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from gradcore import folds
 from gradcore.cells import name_of_file
 from gradcore.events import Alloc, Free, Launch, Mark, Record, Retag
-from gradcore.report.files import replacing
+from gradcore.report.files import write_whole
 from gradcore.report.growth import line_of
 from gradcore.report.memory_viz import to_snapshot
 from gradcore.report.recording import Recording
@@ -149,6 +148,4 @@ def export(recording: Recording, path: str | os.PathLike[str], format: str) -> N
     if not recording.records:
         raise ValueError("the recording has no records, and cannot be exported: it is a step report alone, or of a step at the "
                          "level 'counts' (record it at 'events')")
-    data = FORMATS[format](recording)
-    with replacing(Path(path)) as file:
-        file.write(data)
+    write_whole(path, FORMATS[format](recording))

@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file, whole or not at all, as :func:`replacing` does."""
+    with replacing(Path(path)) as file:
+        file.write(data)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file to write into, which replaces ``path`` when the block ends without an exception.

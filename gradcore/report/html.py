@@ -14,10 +14,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from gradcore.report.files import replacing
+from gradcore.report.files import write_whole
 from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
@@ -72,8 +71,7 @@ def of_report(report: StepReport) -> str:
 
 def save(path: str | os.PathLike[str], text: str) -> None:
     """Write the page atomically. Raises OSError."""
-    with replacing(Path(path)) as file:
-        file.write(text.encode())
+    write_whole(path, text.encode())
 
 
 def frame(text: str) -> str:

@@ -250,8 +250,8 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     live = list(folds.timeline(records))
     backward = [i for i, m in marks if m.label == "backward"]
     # Of several that began, the first with most; the position before the end, if none did.
-    kept_before = max(folds.residuals_at(records, _beginnings(marks) or [len(records) - 1]),
-                      key=lambda found: sum(found.values()))
+    began_backward = [i for i, m in marks if m.label == "backward" and m.what == "begin"]
+    kept_before = max(folds.residuals_at(records, began_backward or [len(records) - 1]), key=lambda found: sum(found.values()))
     kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
     at_end = folds.live_at(records, len(records) - 1)
     return StepReport(
@@ -308,11 +308,6 @@ def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
         depth += (mark.label == "backward") * (1 if mark.what == "begin" else -1)
         before = i
     return ends
-
-
-def _beginnings(marks: list[tuple[int, Mark]]) -> list[int]:
-    """Where a backward began."""
-    return [i for i, m in marks if m.label == "backward" and m.what == "begin"]
 
 
 def _nodes(records: Sequence[Record]) -> int:

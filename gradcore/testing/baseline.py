@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradcore.report.diff import GROUPS, Owners, compare, summary, table
-from gradcore.report.files import replacing
+from gradcore.report.files import write_whole
 from gradcore.report.plain import read as from_json
 
 VERSION = 1
@@ -36,8 +36,7 @@ def read(path: Path) -> dict[str, Owners]:
 def write(path: Path, tests: dict[str, Owners]) -> None:
     """Write the file, whole or not at all. Raises OSError."""
     data = {"version": VERSION, "tests": {test: as_plain(owners) for test, owners in tests.items()}}
-    with replacing(path) as file:
-        file.write((json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+    write_whole(path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
 
 
 def merge(path: Path, tests: dict[str, Owners]) -> None:
