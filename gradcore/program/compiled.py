@@ -25,12 +25,12 @@ from gradcore.program.carried import Carried, Exchange, joined, parted
 from gradcore.program.check import checked
 from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
+from gradcore.program.escapes import made_anew, relate, views_among
 from gradcore.program.keys import Keys, contents, difference, shared_memory, unknown_among
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.reads import Unread
 from gradcore.program.recorder import busy
-from gradcore.program.shared_results import made_anew, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.templates import kept_as_they_are, rebuilt
 from gradcore.program.tracing import Tracing

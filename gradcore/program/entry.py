@@ -14,12 +14,12 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.program.carried import Place
 from gradcore.program.differentiable import Differentiable
+from gradcore.program.escapes import View
 from gradcore.program.guards import Guard, Terms, same_object
 from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.reach import given
 from gradcore.program.replay import Replay
-from gradcore.program.shared_results import View
 
 
 def _copied_apart(replay: Replay | Differentiable) -> frozenset[int] | None:
