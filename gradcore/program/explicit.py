@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gradcore._random import default_generator
 from gradcore.autograd import grad
 from gradcore.devices.device import Device
 from gradcore.engine.value import Value
@@ -163,7 +162,6 @@ class _Chain:
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part. Raises TraceError for one that runs backward, unless ``backward`` allows it."""
         recorder = Recorder(self.device, NotingLog())
-        default_generator(self.device)
         with busy, recorder, as_forward():
             result = run()
         if not recorder.log.launches:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 from weakref import ref
 
+from gradcore._random import default_generator
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, all_leaves
@@ -128,6 +129,8 @@ class Recorder:
         self._fresh = fresh
 
     def __enter__(self) -> Recorder:
+        # The first random op would create the generator from host data, which a trace refuses.
+        default_generator(self.device)
         # The log tells by the collector's generations what the run makes.
         gc.collect(0)
         try:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from gradcore._random import default_generator
 from gradcore.autograd.inspection import is_held
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
@@ -54,9 +53,6 @@ class Tracing:
         self._open = ExitStack()
 
     def __enter__(self) -> Tracing:
-        for recorder in self._recorders:
-            # The first random op would create the generator from host data, which a trace refuses.
-            default_generator(recorder.device)
         with ExitStack() as contexts:
             contexts.enter_context(busy)
             for recorder in self._recorders:
