@@ -16,7 +16,7 @@ from gradcore.program.frames import id_in, parameters
 from gradcore.program.newness import New
 
 
-class Of(NamedTuple):
+class Ran(NamedTuple):
     """A code object that ran, with its globals, and those functions with it that may have been the ones that ran."""
 
     code: CodeType
@@ -78,7 +78,7 @@ class Called:
         return [code for code, _ in self._codes.values()]
 
     @cached_property
-    def found(self) -> list[Of]:
+    def found(self) -> list[Ran]:
         """What was called. Functions that the run made itself, and that are gone, are not there: each run makes them anew."""
         found = self._found()
         if any(f in self._new for of in found for f in of.functions):
@@ -88,8 +88,8 @@ class Called:
             found = self._found()
         return found
 
-    def _found(self) -> list[Of]:
-        of = {key: Of(code, variables, []) for key, (code, variables) in self._codes.items()}
+    def _found(self) -> list[Ran]:
+        of = {key: Ran(code, variables, []) for key, (code, variables) in self._codes.items()}
         # Those that have the same variables and defaults are one as far as a call is concerned.
         met: set[tuple[int, ...]] = set()
         for f in gc.get_referrers(*self.codes()):

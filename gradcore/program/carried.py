@@ -19,7 +19,7 @@ from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.program.assignments import Assignment
-from gradcore.program.called import Of
+from gradcore.program.called import Ran
 
 #: How many traces with a place may fail.
 _MOST_FAILURES = 3
@@ -78,7 +78,7 @@ class Place:
         return self._of() is None
 
 
-def places_of(of: Of, a: Assignment, owners: list[Any], new: Container[Any]) -> list[Place | None]:
+def places_of(of: Ran, a: Assignment, owners: list[Any], new: Container[Any]) -> list[Place | None]:
     """What an instruction assigned to, to attributes of these ``owners`` perhaps; None for each that a replay cannot assign to.
 
     ``new`` contains what the run has made.
@@ -172,7 +172,7 @@ class Stored:
     ``new`` contains what the run has made, ``carried`` the keys of what is carried.
     """
 
-    def __init__(self, changing: list[tuple[Of, Assignment, list[Any]]], new: Container[Any],
+    def __init__(self, changing: list[tuple[Ran, Assignment, list[Any]]], new: Container[Any],
                  carried: frozenset[tuple[Any, ...]]) -> None:
         # References to the owners would look as if the user held what the function returns.
         self._changing = [(of, a, places_of(of, a, owners, new)) for of, a, owners in changing

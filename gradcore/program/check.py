@@ -13,7 +13,7 @@ from gradcore.events import Tag
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.newness import New
 from gradcore.program.replay import Replay
-from gradcore.program.templates import Instance, Output, Templates, gradients_of, places
+from gradcore.program.templates import Instance, Output, Templates, gradients_of, outputs_in
 from gradcore.program.values import equal, is_plain, same_array
 from gradcore.spec import TensorSpec
 
@@ -56,7 +56,7 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
             _write(grad.storage, old_values)
     with New() as new:
         result = eager()
-        templates = Templates(tensors, gradients_of(x.leaf for x in places(shape) if x.leaf is not None), new)
+        templates = Templates(tensors, gradients_of(x.leaf for x in outputs_in(shape) if x.leaf is not None), new)
         now, outputs = templates.of(result), templates.outputs
     for name, was, found in _differences("the result", shape, now, outputs):
         _differ(name, was, found)

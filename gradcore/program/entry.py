@@ -18,7 +18,7 @@ from gradcore.program.escapes import View
 from gradcore.program.guards import Guard, Terms, same_object
 from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
-from gradcore.program.reach import given
+from gradcore.program.reach import weakly
 from gradcore.program.replay import Replay
 
 
@@ -45,7 +45,7 @@ class Entry:
         self.carried = carried
         #: Arguments that the key identifies by id: weakly, where that is possible. Another object may get the id of one that
         #: no longer exists, so the program is dropped with it; see :meth:`watch`.
-        self.kept = [given(x) for x in kept]
+        self.kept = [weakly(x) for x in kept]
         self.views = views
         #: Where in their storages the arguments must begin, if the function looked at that; otherwise anywhere.
         self.offsets = offsets

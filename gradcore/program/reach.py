@@ -142,7 +142,7 @@ class Reach:
             elif self._enters(value):
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
-                    at = given(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
+                    at = weakly(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
                     yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
         elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
             yield from self._of_entries(name, look, value, key)
@@ -174,8 +174,8 @@ class Reach:
         elif self._enters(value):
             for k, item in value.items():
                 if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
-                    yield from self.of_value(f"a key of {name}", given(k), k, (*key, "key", id(k)))
-                label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", given(k)
+                    yield from self.of_value(f"a key of {name}", weakly(k), k, (*key, "key", id(k)))
+                label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", weakly(k)
                 yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
                                          item, (*key, "item", id(k)))
 
@@ -263,7 +263,7 @@ class Reach:
         if names.upward:
             yield from self._hidden(kind, own, names.read | names.called)
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
-        of = given(owner)
+        of = weakly(owner)
         for name in sorted((names.read | names.called) & members.keys()):
             member = members[name]
             if isinstance(getattr(member, "__func__", member), FunctionType):
@@ -291,14 +291,14 @@ class Reach:
         for c in kind.__mro__:
             for name in [] if is_of_library(c.__module__) else sorted(names & vars(c).keys()):
                 if name in own or name in before:
-                    member, of, key = vars(c)[name], given(c), ("hidden", id(c), name)
+                    member, of, key = vars(c)[name], weakly(c), ("hidden", id(c), name)
                     place = f"{name} of {c.__name__}", lambda a=name, of=of: vars(of())[a]
                     yield from [(Guard(*place, member, identical), key)] if hasattr(member, "__get__") else self.of_value(
                         *place, member, key)
             before.update(vars(c))
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
-        own, of = getattr(owner, "__dict__", {}), given(owner)
+        own, of = getattr(owner, "__dict__", {}), weakly(owner)
         look = Item(own, name) if name in own and not isinstance(owner, type) else lambda: getattr(of(), name)
         if isinstance(owner, (ModuleType, type)):
             whose = owner.__name__
@@ -332,7 +332,7 @@ def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
                         and _is_settings(attributes_of(x), depth - 1)) for x in own.values())
 
 
-def given(x: Any) -> Callable[[], Any]:
+def weakly(x: Any) -> Callable[[], Any]:
     """A function that returns an object, weakly if that is possible: a guard must not keep its memory alive."""
     try:
         return ref(x)

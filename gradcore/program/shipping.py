@@ -20,7 +20,7 @@ from gradcore.program.guards import Guard
 from gradcore.program.library_guards import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, options_of, with_lifetimes
 from gradcore.program.recorder import Trace
-from gradcore.program.templates import Output, places
+from gradcore.program.templates import Output, outputs_in
 from gradcore.spec import TensorSpec
 
 #: The name of a guard, such as "the variable w of step's closure[0]": the two parts of "w[0]".
@@ -117,7 +117,7 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
                              "its ops reads: only tensors that ops read can be saved")
         return Operand(buffers[id(of.value.storage)], of.value.spec)
 
-    return replace(trace, program=replace(program, outputs=tuple(map(operand, places(results)))))
+    return replace(trace, program=replace(program, outputs=tuple(map(operand, outputs_in(results)))))
 
 
 def tensor_names(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:

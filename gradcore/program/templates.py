@@ -147,7 +147,7 @@ def parts(shape: Any) -> Iterator[Any]:
         yield shape
 
 
-def places(shape: Any) -> Iterator[Output]:
+def outputs_in(shape: Any) -> Iterator[Output]:
     """The :class:`Output` objects in a template, in order."""
     return (x for x in parts(shape) if type(x) is Output)
 
@@ -155,7 +155,7 @@ def places(shape: Any) -> Iterator[Output]:
 def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
     """Let a template refer directly to those outputs that are among the ``known`` tensors, which existed before the run."""
     there = set(map(id, known))
-    for place in places(shape):
+    for place in outputs_in(shape):
         if place.index >= 0 and id(outputs[place.index]) in there:
             place.value = outputs[place.index]
 

@@ -37,7 +37,7 @@ from gradcore.program.library_guards import changed_numbers, is_optimizer, numbe
 from gradcore.program.names import Names, names_of
 from gradcore.program.newness import New
 from gradcore.program.outside import Outside
-from gradcore.program.reach import Found, Reach, given
+from gradcore.program.reach import Found, Reach, weakly
 from gradcore.program.values import is_plain
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -275,7 +275,7 @@ class Watcher:
         for i, (name, x) in self.passed.items():
             # That it is the same object says the key of the call, or the place where the function has it from.
             key = "argument", i
-            add(one for one in reach.of_value(f"the argument {name}", given(x), x, key) if one[1] != key)
+            add(one for one in reach.of_value(f"the argument {name}", weakly(x), x, key) if one[1] != key)
         if isinstance(self._function, FunctionType):
             add(_of_its_code(self._function))
         for code, variables, functions in self.called.found:
