@@ -13,7 +13,7 @@ later figures. There are three sources; the first that is available is used:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -59,30 +59,28 @@ class Nvml:
                                "CUDA_VISIBLE_DEVICES names none (MIG-...)")
         return instances[0]
 
-    def of_process(self) -> int | None:
-        """Bytes used by this process, 0 before it has a context."""
+    def _asked(self, ask: Callable[[], Any]) -> Any:
         if self._handle is None:
             return None
         try:
-            mine = [p.usedGpuMemory for p in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-                    if p.pid == os.getpid()]
+            return ask()
         except Exception as error:
             self.why = f"NVML: {error}"
             return None
-        if None in mine:
+
+    def of_process(self) -> int | None:
+        """Bytes used by this process, 0 before it has a context."""
+        mine = self._asked(lambda: [p.usedGpuMemory for p in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+                                    if p.pid == os.getpid()])
+        if mine is not None and None in mine:
             self.why = "NVML does not report the memory of this process"
             return None
-        return sum(map(int, mine))
+        return None if mine is None else sum(map(int, mine))
 
     def of_card(self) -> int | None:
         """Bytes of the card or slice used by all processes."""
-        if self._handle is None:
-            return None
-        try:
-            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-        except Exception as error:
-            self.why = f"NVML: {error}"
-            return None
+        used: int | None = self._asked(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
+        return used
 
 
 class DriverAccount:
