@@ -139,12 +139,7 @@ def draw(program: Program, found: Plan | None = None) -> str:
 
 def _steps(most: int, wanted: int, base: int) -> range:
     """About ``wanted`` round numbers from 0 to ``most``: 1, 2 or 5 times a power of ``base`` apart, or powers of 2."""
-    step = 1
-    for factor in _factors(base):
-        step = factor
-        if most / factor <= wanted:
-            break
-    return range(0, most + 1, step)
+    return range(0, most + 1, next(step for step in _factors(base) if most / step <= wanted))
 
 
 def _factors(base: int) -> Iterator[int]:
