@@ -136,7 +136,7 @@ class Tracing:
         self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
-        by_name = "state" in self._watcher.names().read
+        by_name = "state" in self._watcher.names.read
         trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
                             for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
                             for name in o._numbers if name in self._watcher.constants()][:1]
@@ -162,7 +162,7 @@ class Tracing:
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
         seen = updated | {id(o): o for o in self._watcher.optimizers()}
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
-        rates = self._watcher.names().options
+        rates = self._watcher.names.options
         clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
         found += [OptimizerGuard(o, rates or self._watcher.tells(o) or self._watcher.is_extended(o)
                                  or (i not in updated and not clears[i]), clears[i]) for i, o in seen.items()]

@@ -268,7 +268,7 @@ class Watcher:
                     found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
-        reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
+        reach = Reach(self.names, {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
             if not isinstance(owner, LRScheduler) and not is_optimizer(owner):
                 add(reach.of_object(owner))
@@ -305,8 +305,9 @@ class Watcher:
         """Did the optimizer run a method that tells its options, and what is in its state?"""
         return not _TELL.isdisjoint(self._ran_with(optimizer))
 
+    @cached_property
     def names(self) -> Names:
-        """All attributes that the functions name."""
+        """All attributes that the functions name; once the run has ended."""
         return Names().union(*map(names_of, self.called.codes()))
 
     def changes(self, numbers: bool) -> list[str]:
