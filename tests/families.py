@@ -30,7 +30,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "shape and index": ("movement arrangement placing", "forms_shapes"),
     "networks": ("nn losses ctc attention batch_norm group_norm convolution pooling recurrent rms_norm",
                  "forms_networks forms_layers"),
-    "creation and random": ("creation random", ""),
+    "creation and random": ("creation random sampling", ""),
     "updates of optimizers": ("optimizer", "")}
 
 

@@ -93,8 +93,8 @@ class Poisson(Distribution):
 class NegativeBinomial(Distribution):
     """Successes of probability ``probs``, or sigmoid(``logits``), before ``total_count`` failures, maybe a fraction of one.
 
-    P(k) = Gamma(k + r) / (k! Gamma(r)) (1 - probs)^r probs^k, with r the ``total_count``. Raises ValueError unless exactly one of
-    ``probs`` and ``logits`` is given.
+    P(k) = Gamma(k + r) / (k! Gamma(r)) (1 - probs)^r probs^k, with r the ``total_count``. Raises ValueError unless exactly one
+    of ``probs`` and ``logits`` is given.
     """
 
     arg_constraints = {"total_count": constraints.greater_than_eq(0), "probs": constraints.half_open_interval(0.0, 1.0),
