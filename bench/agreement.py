@@ -25,8 +25,9 @@ from tests.rows import Row, parts  # noqa: E402
 
 #: Modules of tests/ with sample calls: of ops (rows), and of public functions and methods (forms).
 FAMILIES = ("rows_elementwise", "rows_pointwise", "rows_shapes", "rows_order", "rows_linalg", "rows_networks", "rows_images",
-            "rows_attention", "rows_losses", "rows_recurrent", "forms_pointwise", "forms_composed", "forms_shapes",
-            "forms_special", "forms_folds", "forms_gathered", "forms_products", "forms_networks", "forms_layers", "optimizers")
+            "rows_attention", "rows_losses", "rows_recurrent", "rows_factors", "rows_sampling", "forms_pointwise",
+            "forms_composed", "forms_shapes", "forms_special", "forms_folds", "forms_gathered", "forms_products",
+            "forms_factors", "forms_networks", "forms_layers", "optimizers")
 #: Names and options of optimizers that both libraries have; each takes twenty steps.
 OPTIMIZERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("AdamW", {"weight_decay": 0.1}),

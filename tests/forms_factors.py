@@ -50,6 +50,8 @@ for _p in (2, -2, "nuc"):
     form(f"linalg.matrix_norm:dims {_p}", lambda t, a, p=_p: t.linalg.matrix_norm(a, p, dim=(2, 0), keepdim=True),
          spread(3, 2, 4))
     form(f"linalg.norm:{_p}", lambda t, a, p=_p: t.linalg.norm(a, p), _tall)
+form("norm:nuclear", lambda t, a: t.norm(a, "nuc"), _tall)
+form("Tensor.norm:nuclear", lambda t, a: a.norm("nuc", dim=(2, 0), keepdim=True), spread(3, 2, 4))
 for _p in ("fro", "nuc", 1, -1, float("inf"), -float("inf")):
     form(f"linalg.cond:{_p}", lambda t, a, p=_p: t.linalg.cond(a, p), _square, gradient=False)  # PyTorch's raises
 form("linalg.svd:full", lambda t, a: (s := t.linalg.svd(a), s.S, s.U[:, :3].abs(), (s.U @ s.U.mT).detach())[1:], _tall)

@@ -92,6 +92,17 @@ def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     return factors.svd(A)[1]
 
 
+def singular_norm(A: Tensor, ord: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
+    """The largest (2), the smallest (-2) or the sum ("nuc") of the singular values of the matrices in two dimensions."""
+    others = [d for d in range(A.spec.ndim) if d not in (rows, columns)]
+    s = svdvals(movement.permute(A, dims=(*others, rows, columns)))
+    found = m.sum(s, -1) if ord == "nuc" or not s.spec.shape[-1] else m.amax(s, -1) if ord == 2 else m.amin(s, -1)
+    if keepdim:
+        for d in sorted((rows, columns)):
+            found = sh.unsqueeze(found, d)
+    return found
+
+
 def qr(A: Tensor, mode: str = "reduced") -> QR:
     """Q and R of matrices [..., m, n]: Q is [..., m, k] for ``mode`` "reduced", k = min(m, n), or [..., m, m] for "complete".
 

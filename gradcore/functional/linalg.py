@@ -12,7 +12,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.diagonals import diagonal as _diagonal
 from gradcore.functional.factors import *  # noqa: F403
-from gradcore.functional.factors import svdvals
+from gradcore.functional.factors import singular_norm, svdvals
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
 from gradcore.ops import creation, decompositions, elementwise, movement, statistics
@@ -54,7 +54,7 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keep
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim)
     if ord in (2, -2, "nuc"):
-        return _singular_norm(A, ord, rows, columns, keepdim)
+        return singular_norm(A, ord, rows, columns, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
         raise SpecError(f"linalg.matrix_norm: Order {ord} not supported: expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     summed, over = (rows, columns) if abs(ord) == 1 else (columns, rows)
@@ -62,16 +62,6 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keep
     # Without any rows or columns to compare, the largest sum is 0.
     found = (m.amin if ord < 0 else m.amax if sums.spec.shape[over] else m.sum)(sums, over, True)
     return found if keepdim else sh.squeeze(found, (rows, columns))
-
-
-def _singular_norm(A: Tensor, ord: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
-    others = [d for d in range(A.spec.ndim) if d not in (rows, columns)]
-    s = svdvals(movement.permute(A, dims=(*others, rows, columns)))
-    found = m.sum(s, -1) if ord == "nuc" or not s.spec.shape[-1] else m.amax(s, -1) if ord == 2 else m.amin(s, -1)
-    if keepdim:
-        for d in sorted((rows, columns)):
-            found = sh.unsqueeze(found, d)
-    return found
 
 
 def norm(A: Tensor, ord: Any = None, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

@@ -110,6 +110,8 @@ def test_what_lapack_refuses_is_an_error_that_leaves_nothing() -> None:
     (lambda: gradcore.linalg.qr(gradcore.ones(2, 2), "full"), "qr received unrecognized mode 'full' but expected one of"),
     (lambda: gradcore.linalg.svd(gradcore.ones(2, 2).half()), "Low precision dtypes and integers are not supported. Got"),
     (lambda: gradcore.linalg.matrix_norm(gradcore.ones(2, 2), 3), "Order 3 not supported: expected 'fro', 'nuc', 1"),
+    (lambda: gradcore.ones(2, 2).norm("nucs"), "norm with p='nucs': expected a number, 'fro' or 'nuc'"),
+    (lambda: gradcore.ones(2, 2, 2).norm("nuc"), "norm with p='nuc' expects two dimensions, but got dim=None of [2, 2, 2]"),
     (lambda: gradcore.linalg.qr(gradcore.ones(3, 2, requires_grad=True), "complete").Q.sum().backward(),
      "not differentiable when mode='complete' and nrows > ncols; got A of shape [3, 2]"),
 ])
