@@ -220,7 +220,7 @@ def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepd
 
 
 def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The p-norm over ``dim``, or of all elements; ``p="fro"`` and None mean 2, "nuc" the sum of the singular values of matrices.
+    """The p-norm over ``dim``, or of all elements; ``p="fro"`` and None mean 2, "nuc" the sum of a matrix's singular values.
 
     Raises :class:`SpecError` for other texts, and for "nuc" unless there are two dimensions.
     """

@@ -15,7 +15,7 @@ from gradcore.functional.factors import *  # noqa: F403
 from gradcore.functional.factors import singular_norm, svdvals
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
-from gradcore.ops import creation, decompositions, elementwise, movement, statistics
+from gradcore.ops import creation, decompositions, elementwise, statistics
 from gradcore.spec import broadcast_shapes, normalize_dims
 
 Tensor = Any
