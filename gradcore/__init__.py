@@ -49,9 +49,10 @@ from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmi
 from gradcore.functional.types import *
 from gradcore.functional.interop import from_dlpack
 from gradcore._random import (
-    Generator, default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, normal_, poisson, rand, rand_like, randn,
-    randn_like, randperm, seed, set_rng_state, standard_gamma as _standard_gamma, uniform_)
-from gradcore._distributions import bernoulli, multinomial, normal, randint, randint_like
+    Generator, default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, normal_, rand, rand_like, randn,
+    randn_like, randperm, seed, set_rng_state, uniform_)
+from gradcore._distributions import (
+    bernoulli, binomial, multinomial, normal, poisson, randint, randint_like, standard_gamma as _standard_gamma)
 from gradcore._memory import (
     empty_cache, max_memory_allocated, max_memory_requested, max_memory_reserved, memory_allocated, memory_requested,
     memory_reserved, memory_stats, memory_summary, reset_peak_memory_stats, set_memory_limit)

@@ -1,4 +1,4 @@
-"""Random integers, Bernoulli and categorical draws, computed from uniform numbers on the device without reading it back."""
+"""Random integers, Bernoulli and categorical draws, counts and gamma draws, made on the device without reading it back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from gradcore import _tensor, functional
-from gradcore._random import Generator, normal_, rand, randn, uniform_
+from gradcore._random import Generator, generator_of, normal_, rand, randn, uniform_
 from gradcore.engine import modes
 from gradcore.functional import folding, types
 from gradcore.functional.shape import plain
-from gradcore.ops import movement, random
+from gradcore.ops import movement, random, sampling
 from gradcore.spec import broadcast_shapes, is_floating, limits
 
 Tensor = Any
@@ -140,6 +140,35 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
         result = randn(*shape, generator=generator, **like) * std + mean
     result.requires_grad = requires_grad
     return result
+
+
+def standard_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
+    """Numbers of gamma distributions of rate 1, with a gradient for their concentrations; those of 0 give the least number."""
+    return sampling.standard_gamma(concentration, _blocks(concentration, generator))
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Counts of events that come at the rates in ``input``, with its shape and dtype.
+
+    On the CPU, raises RuntimeError for a negative rate; on a GPU it gives NaN.
+    """
+    with modes.no_grad():
+        return sampling.poisson(input, _blocks(input, generator))
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
+    """The numbers of successes among ``count`` trials of probability ``prob``, two tensors of one dtype that broadcast.
+
+    On the CPU, raises RuntimeError for a negative count, and for probabilities outside [0, 1]; on a GPU these give NaN.
+    """
+    with modes.no_grad():
+        count, prob = functional.broadcast_tensors(count, prob)
+        return sampling.binomial(count, prob, _blocks(count, generator))
+
+
+def _blocks(like: Tensor, generator: Generator | None) -> Tensor:
+    """The state for one op, which takes a block of four doubles, or more of other streams, for each element."""
+    return generator_of(like.device, generator).snapshot(4 * like.spec.numel)
 
 
 @modes.no_grad()

@@ -22,7 +22,7 @@ from gradcore.engine.sites import SITES, here
 from gradcore.engine.state import SETUP, local, scoped
 from gradcore.errors import TraceError
 from gradcore.functional.shape import plain
-from gradcore.ops import elementwise, movement, random, sampling
+from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
 
 Tensor = Any
@@ -237,7 +237,7 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
 # -- random tensors ----------------------------------------------------------------------------------------------------
 
 
-def _of(device: Any, generator: Generator | None) -> Generator:
+def generator_of(device: Any, generator: Generator | None) -> Generator:
     """The generator to draw from. Raises RuntimeError if it is on another device."""
     if generator is None:
         generator = default_generator(device_of_new(device))
@@ -251,7 +251,7 @@ def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, 
           generator: Generator | None, requires_grad: bool) -> Tensor:
     dtype = np.dtype(dtype or functional.get_default_dtype())
     spec = sized(shape, dtype)
-    result = op(_of(device, generator).snapshot(spec.numel), float(low), float(high), shape=shape, dtype=dtype)
+    result = op(generator_of(device, generator).snapshot(spec.numel), float(low), float(high), shape=shape, dtype=dtype)
     if op is random.uniform and dtype.itemsize == 2:
         # Draws are float32; the largest below ``high`` rounds to ``high``, which is outside the range.
         below = float(np.nextafter(dtype.type(high), dtype.type(low)))
@@ -308,7 +308,7 @@ def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, ge
         # Not by a context, since an interrupt between its calls would leave it set.
         state.grad = recorded
         if not recorded and spec.contiguous and spec.floating and (spec.dtype.itemsize > 2 or op is random.normal_):
-            drawn = _of(tensor.device, generator)
+            drawn = generator_of(tensor.device, generator)
             with drawn._turn():
                 op(tensor, drawn._state, float(first), float(second))
             return tensor
@@ -329,22 +329,3 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     return _fill(tensor, random.normal_, random.normal, mean, std, generator)
-
-
-def standard_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
-    """Numbers of gamma distributions of rate 1, with a gradient for their concentrations; those of 0 give the least number."""
-    return sampling.standard_gamma(concentration, _blocks(concentration, generator))
-
-
-def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
-    """Counts of events that come at the rates in ``input``, with its shape and dtype.
-
-    On the CPU, raises RuntimeError for a negative rate; on a GPU it gives NaN.
-    """
-    with no_grad():
-        return sampling.poisson(input, _blocks(input, generator))
-
-
-def _blocks(like: Tensor, generator: Generator | None) -> Tensor:
-    """The state for one op, which takes a block of four doubles, or more of other streams, for each element."""
-    return _of(like.device, generator).snapshot(4 * like.spec.numel)

@@ -51,7 +51,7 @@ WORDS: dict[str, str] = {
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
     "gradcore.pow, and gradcore.log2": "frexp",
     "gradcore.linspace": "gradient",
-    "gradcore.normal, bernoulli, poisson, multinomial, rand and gradcore.Tensor.uniform_": """binomial cauchy_
+    "gradcore.normal, bernoulli, binomial, poisson, multinomial, rand and gradcore.Tensor.uniform_": """cauchy_
         geometric_ log_normal_""",
     "gradcore.igamma and igammac": "igamma_ igammac_",
     "gradcore.distributions.Normal": "VonMises",

@@ -1,8 +1,8 @@
-// Draws of gamma and Poisson distributions by rejection, a thread for each element; all in double precision, as on the CPU.
+// Draws of gamma, Poisson and binomial distributions by rejection, a thread for each element; all in double precision, as on the CPU.
 //
 // Traffic in bytes, n elements of s: each draw reads and writes n s; the slope reads 2 n s and writes n s.
 // Marsaglia and Tsang, A Simple Method for Generating Gamma Variables, 2000; Hoermann, The Transformed Rejection Method for
-// Generating Poisson Random Variables, 1993; Figurnov et al., Implicit Reparameterization Gradients, arXiv:1805.08498.
+// Generating Poisson Random Variables, and The Generation of Binomial Random Variates, 1993; Figurnov et al., Implicit Reparameterization Gradients, arXiv:1805.08498.
 
 #include "common.cuh"
 #include "philox.cuh"
@@ -42,10 +42,22 @@ __global__ void standard_gamma_slope(const T* concentration, const T* drawn, T* 
     }
 }
 
+// One attempt of transformed rejection about `centre`: accepted at once (1), never (-1), or if v is at most the probability (0).
+__device__ __forceinline__ int transformed(const double (&u)[4], double centre, double b, double a, double quick, double& count,
+                                           double& v) {
+    double away = u[0] - 0.5, inside = 0.5 - fabs(away);
+    v = 1 - u[1];
+    count = floor((2 * a / inside + b) * away + centre);
+    if (inside >= 0.07 && v <= quick) return 1;
+    if (!(count >= 0 && (inside >= 0.013 || v <= inside))) return -1;
+    v /= a / (inside * inside) + b;
+    return 0;
+}
+
 template <typename T>
 __global__ void poisson(const T* x, const u64* state, T* out, i64 n) {
     EACH(i, n) {
-        double rate = (double)(WIDE(T))x[i], count = 0, u[4];
+        double rate = (double)(WIDE(T))x[i], count = 0, u[4], v;
         if (!(rate >= 0 && rate < infinity<double>())) count = rate > 0 ? rate : not_a_number<double>();
         else if (rate < 10) {
             draw(state, i, u);
@@ -56,17 +68,48 @@ __global__ void poisson(const T* x, const u64* state, T* out, i64 n) {
                 total += p;
             }
         } else {
-            double b = 0.931 + 2.53 * sqrt(rate), a = -0.059 + 0.02483 * b;
+            double b = 0.931 + 2.53 * sqrt(rate);
             for (u64 attempt = 0;; ++attempt) {
                 draw(state, i, u, attempt);
-                double away = u[0] - 0.5, v = 1 - u[1], inside = 0.5 - fabs(away);
-                count = floor((2 * a / inside + b) * away + rate + 0.43);
-                if (inside >= 0.07 && v <= 0.9277 - 3.6224 / (b - 2)) break;
-                if (!(count >= 0 && (inside >= 0.013 || v <= inside))) continue;
-                double likely = log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (inside * inside) + b));
-                if (likely <= count * log(rate) - rate - lgamma(count + 1)) break;
+                int found = transformed(u, rate + 0.43, b, -0.059 + 0.02483 * b, 0.9277 - 3.6224 / (b - 2), count, v);
+                if (found > 0) break;
+                if (found < 0) continue;
+                if (log(v * (1.1239 + 1.1328 / (b - 3.4))) <= count * log(rate) - rate - lgamma(count + 1)) break;
             }
         }
         out[i] = (T)(WIDE(T))count;
+    }
+}
+
+template <typename T>
+__global__ void binomial(const T* counts, const T* chances, const u64* state, T* out, i64 size) {
+    EACH(i, size) {
+        double n = floor((double)(WIDE(T))counts[i]), chance = (double)(WIDE(T))chances[i], count = 0, u[4], v;
+        if (!(n >= 0 && n < infinity<double>() && chance >= 0 && chance <= 1)) {
+            out[i] = (T)not_a_number<WIDE(T)>();
+            continue;
+        }
+        double p = chance > 0.5 ? 1 - chance : chance, ratio = p / (1 - p);
+        if (n * p < 10) {
+            draw(state, i, u);
+            double part = exp(n * log1p(-p)), total = part;
+            for (int k = 1; k < 1000 && u[0] > total && part > 0; ++k) {
+                part *= (n - k + 1) / k * ratio;
+                count += 1;
+                total += part;
+            }
+        } else {
+            double spread = sqrt(n * p * (1 - p)), b = 1.15 + 2.53 * spread, mode = floor((n + 1) * p);
+            double most = lgamma(mode + 1) + lgamma(n - mode + 1);
+            for (u64 attempt = 0;; ++attempt) {
+                draw(state, i, u, attempt);
+                int found = transformed(u, n * p + 0.5, b, -0.0873 + 0.0248 * b + 0.01 * p, 0.92 - 4.2 / b, count, v);
+                if (found > 0) break;
+                if (found < 0 || count > n) continue;
+                if (log(v * (2.83 + 5.1 / b) * spread)
+                    <= most - lgamma(count + 1) - lgamma(n - count + 1) + (count - mode) * log(ratio)) break;
+            }
+        }
+        out[i] = (T)(WIDE(T))(chance > 0.5 ? n - count : count);
     }
 }

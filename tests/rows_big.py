@@ -66,11 +66,13 @@ def add_pointwise() -> None:
     add("erfinv", within)
     for name in "lgamma digamma lgamma_ digamma_".split():
         add(name, positive)
+    within_one = floats(N, M, low=0.0, high=1.0)
     add("polygamma", positive, n=1)
     for name in "gammainc gammaincc standard_gamma_slope".split():
         add(name, positive, positive)
     for name in ("standard_gamma", "poisson"):
         add(name, positive, ints(4, given=(7, 0, 3, 0)))
+    add("binomial", positive, within_one, ints(4, given=(7, 0, 3, 0)))
     add("logit", floats(N, M, low=0.1, high=0.9))
     for name in ("fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ "
                  "lt_").split():

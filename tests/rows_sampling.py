@@ -63,6 +63,41 @@ def _poisson(rates: Any, state: Any) -> Any:
     return np.array(found).reshape(rates.shape).astype(rates.dtype)
 
 
+def _binomial(counts: Any, chances: Any, state: Any) -> Any:
+    """Summed probabilities below a mean of 10, else Hoermann's BTRS."""
+    found = []
+    pairs = zip(*(x.astype(np.float64).reshape(-1).tolist() for x in (counts, chances)), strict=True)
+    for i, (n, chance) in enumerate(pairs):
+        n, p, count, attempt = math.floor(n), min(chance, 1 - chance), 0, 0
+
+        def log_probability(k: int, n: int = n, p: float = p) -> float:
+            ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+            return ways + (k * math.log(p) if k else 0) + (n - k) * math.log1p(-p)
+
+        if n * p < 10:
+            u, total = _uniforms(state, i, 0)[0], 0.0
+            while (total := total + math.exp(log_probability(count))) < u:
+                count += 1
+        else:
+            spread = math.sqrt(n * p * (1 - p))
+            b = 1.15 + 2.53 * spread
+            a = 0.0248 * b - 0.0873 + 0.01 * p
+            while True:
+                u, v, *_ = _uniforms(state, i, attempt)
+                u, v, attempt = u - 0.5, 1 - v, attempt + 1
+                us = 0.5 - abs(u)
+                count = math.floor((2 * a / us + b) * u + n * p + 0.5)
+                if us >= 0.07 and v <= 0.92 - 4.2 / b:
+                    break
+                if not 0 <= count <= n or (us < 0.013 and v > us):
+                    continue
+                ratio = log_probability(count) - log_probability(math.floor((n + 1) * p))
+                if math.log(v * (2.83 + 5.1 / b) * spread / (a / us ** 2 + b)) <= ratio:
+                    break
+        found.append(count if chance <= 0.5 else n - count)
+    return np.array(found).reshape(counts.shape).astype(counts.dtype)
+
+
 def _share(a: float, x: float) -> float:
     """The distribution function of Gamma(a, 1) at x, by its series."""
     term = total = 1.0
@@ -100,6 +135,11 @@ ROWS += [
     *[Row("poisson", k, (x, _state), numpy=_poisson) for k, x in {
         "few": floats(4, 30, low=0.01, high=9.9), "many": floats(4, 30, low=10.0, high=300.0), "both": _wide,
         "layouts": floats(4, 3, low=1.0, high=20.0, layout="transposed"), "empty": floats(0)}.items()],
+    *[Row("binomial", k, (n, p, _state), numpy=_binomial) for k, (n, p) in {
+        "few": (floats(4, 30, low=1.0, high=15.0), floats(4, 30, low=0.0, high=1.0)),
+        "many": (floats(4, 30, low=60.0, high=900.0), floats(4, 30, low=0.2, high=0.8)),
+        "layouts": (floats(4, 3, low=10.0, high=100.0, layout="transposed"), floats(4, 3, low=0.0, high=1.0)),
+        "empty": (floats(0), floats(0))}.items()],
     *[Row(name, k, (a, x), torch=lambda t, a, x, n=name: getattr(t.special, n)(a, x), tolerance=1e-4, gradient=False)
       for name in ("gammainc", "gammaincc") for k, (a, x) in {
           "plain": (floats(4, 5, low=0.3, high=5.0), floats(4, 5, low=0.1, high=9.0)),

@@ -1,4 +1,4 @@
-"""Draws of gamma and Poisson distributions on the GPU, by the same uniform numbers as on the CPU."""
+"""Draws of gamma, Poisson and binomial distributions on the GPU, by the same uniform numbers as on the CPU."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ def standard_gamma_slope(concentration: Any, drawn: Any, out: Any) -> None:
 @gl.kernel
 def poisson(x: Any, state: Any, out: Any) -> None:
     gl.run("sampling", "poisson", (x.dtype,), x.size, x, state, out, np.int64(x.size))
+
+
+@gl.kernel
+def binomial(count: Any, prob: Any, state: Any, out: Any) -> None:
+    gl.run("sampling", "binomial", (out.dtype,), out.size, count, prob, state, out, np.int64(out.size))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore import functional
-from gradcore._random import poisson, rand
+from gradcore._distributions import binomial, poisson
+from gradcore._random import rand
 from gradcore.distributions import constraints
 from gradcore.distributions.discrete import chances, counted
 from gradcore.distributions.distribution import Distribution, broadcast
@@ -138,10 +139,9 @@ class NegativeBinomial(Distribution):
 class Binomial(Distribution):
     """The number of successes of ``total_count`` trials of probability ``probs``, or sigmoid(``logits``).
 
-    P(k) = n! / (k! (n - k)!) probs^k (1 - probs)^(n - k). There is no sample(): use a sum of :class:`Bernoulli` draws.
-    ``entropy`` and ``enumerate_support`` read ``total_count`` from the device; they raise NotImplementedError unless all are
-    equal.
-    Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
+    P(k) = n! / (k! (n - k)!) probs^k (1 - probs)^(n - k). ``entropy`` and ``enumerate_support`` read ``total_count`` from the
+    device; they raise NotImplementedError unless all are equal. Raises ValueError unless exactly one of ``probs`` and
+    ``logits`` is given.
     """
 
     arg_constraints = {"total_count": constraints.nonnegative_integer, "probs": constraints.unit_interval,
@@ -175,7 +175,8 @@ class Binomial(Distribution):
         return self.total_count * self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        raise NotImplementedError("Binomial.sample() is not implemented: use Bernoulli(probs).sample((total_count,)).sum(0)")
+        shape = self._extended_shape(sample_shape)
+        return binomial(self.total_count.detach().expand(*shape), self.probs.detach().expand(*shape))
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)

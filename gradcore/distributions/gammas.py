@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore import functional
-from gradcore._random import randn, standard_gamma
+from gradcore._distributions import standard_gamma
+from gradcore._random import randn
 from gradcore.distributions import constraints
 from gradcore.distributions.continuous import LocationScale
 from gradcore.distributions.distribution import Distribution, broadcast

@@ -1,8 +1,9 @@
 """Random draws by rejection, whose number of attempts depends on the values; see ``ops.random`` for the generator's state.
 
 Element i reads block i of the stream, and on attempt k that of the stream with k as the counter's second word. Gamma: Marsaglia
-and Tsang, A Simple Method for Generating Gamma Variables, 2000. Poisson: Hoermann, The Transformed Rejection Method for
-Generating Poisson Random Variables, 1993; below a rate of 10 by summing probabilities.
+and Tsang, A Simple Method for Generating Gamma Variables, 2000. Poisson and binomial: Hoermann, The Transformed Rejection
+Method for Generating Poisson Random Variables, and The Generation of Binomial Random Variates, 1993; below a mean of 10 by
+summing probabilities.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ def _drawn_spec(name: str) -> Any:
         return x.like()
 
     return infer
+
+
+def _binomial_spec(count: TensorSpec, prob: TensorSpec, state: TensorSpec) -> TensorSpec:
+    need_float("binomial", count=count, prob=prob)
+    if (count.shape, count.dtype) != (prob.shape, prob.dtype):
+        raise SpecError(f"binomial: count and prob must have one shape and dtype, but got {count} and {prob}")
+    return count.like()
 
 
 def _slope_spec(concentration: TensorSpec, drawn: TensorSpec) -> TensorSpec:
@@ -43,5 +51,7 @@ standard_gamma_slope = op("standard_gamma_slope", _slope_spec, joint("concentrat
                               "Implicit Reparameterization Gradients, arXiv:1805.08498.")
 poisson = op("poisson", _drawn_spec("poisson"), contiguous=True, doc="A count of events for each rate. The CPU raises "
              "RuntimeError for a negative rate.")
+binomial = op("binomial", _binomial_spec, contiguous=True, doc="Successes among ``count`` trials of probability ``prob``. The "
+              "CPU raises RuntimeError for a negative count and for what is no probability.")
 
-__all__ = ["poisson", "standard_gamma", "standard_gamma_slope"]
+__all__ = ["binomial", "poisson", "standard_gamma", "standard_gamma_slope"]

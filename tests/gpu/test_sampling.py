@@ -11,7 +11,8 @@ from gradcore import distributions
 def _drawn(device):
     gradcore.manual_seed(8)
     x = gradcore.tensor(np.random.default_rng(1).uniform(0.1, 60, 3000), device=device)
-    drawn = distributions.Gamma(x, 1.0).sample(), gradcore.poisson(x), gradcore.rand(5, device=device)
+    drawn = (distributions.Gamma(x, 1.0).sample(), gradcore.poisson(x), gradcore.binomial(x * 3, 1 / (x + 1)),
+             gradcore.rand(5, device=device))
     return [t.cpu().numpy() for t in drawn]
 
 

@@ -59,7 +59,8 @@ def test_inputs_may_lie_anywhere(emulated, name):
 
 #: Ops whose kernels treat NaN and infinity as NumPy's do not, and why.
 NOT_NUMPYS = {
-    **dict.fromkeys(("chance", "sampling_weights", "bce", "poisson"), "the CPU refuses probabilities that are none"),
+    **dict.fromkeys(("chance", "sampling_weights", "bce"), "the CPU refuses probabilities that are none"),
+    **dict.fromkeys(("poisson", "binomial"), "the CPU refuses rates, counts and probabilities that are none"),
     **dict.fromkeys(("slogdet", "det", "inv", "solve", "cholesky"), "the CPU refuses some matrices, and has other pivots"),
     **dict.fromkeys(("eigh", "svd", "qr", "pinv"), "LAPACK refuses some of these matrices"),
     **dict.fromkeys(("conv2d_input_grad", "conv2d_weight_grad"), "0 times infinity where a window reaches over an edge"),

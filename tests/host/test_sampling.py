@@ -1,4 +1,4 @@
-"""Draws of gamma and Poisson distributions: their streams, their ends, replays, and the incomplete gamma functions."""
+"""Draws of gamma, Poisson and binomial distributions: streams, ends, replays; and the incomplete gamma functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def _gamma(x: Any) -> Any:
     return distributions.Gamma(x, 1.0).rsample()
 
 
-DRAWS = {"gamma": _gamma, "poisson": gradcore.poisson}
+DRAWS = {"gamma": _gamma, "poisson": gradcore.poisson,
+         "binomial": lambda x: gradcore.binomial(x * 10, gradcore.full_like(x, 0.1))}
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
@@ -68,9 +69,21 @@ def test_poisson_counts_have_their_probabilities(rate: float) -> None:
     assert np.abs(seen - expected).max() < 0.01
 
 
+@pytest.mark.parametrize(("count", "chance"), [(1, 0.3), (12, 0.9), (40, 0.24), (41, 0.26), (100, 0.5), (100, 0.97),
+                                                (5000, 0.7)])
+def test_binomial_counts_have_their_probabilities(count: int, chance: float) -> None:
+    gradcore.manual_seed(1)
+    found = distributions.Binomial(count, gradcore.full((40000,), chance, dtype=gradcore.float64)).sample().numpy()
+    ways = [math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(count + 1)]
+    expected = np.exp(ways + np.arange(count + 1) * math.log(chance) + np.arange(count, -1, -1) * math.log1p(-chance))
+    seen = np.bincount(found.astype(np.int64), minlength=count + 1) / 40000
+    assert len(seen) == count + 1 and np.abs(seen - expected).max() < 0.01
+    assert abs(found.mean() - count * chance) < 0.03 * math.sqrt(count * chance * (1 - chance))
+
+
 def test_replays_draw_on() -> None:
     def step(x: Any) -> Any:
-        return _gamma(x).sum() + gradcore.poisson(x).sum()
+        return sum(draw(x).sum() for draw in DRAWS.values())
 
     x = gradcore.full((20,), 5.0)
     gradcore.manual_seed(3)
