@@ -193,3 +193,25 @@ def test_equal_layers_of_a_large_network_share_a_line() -> None:
     assert [line.split(", ")[0].split() for line in lines[::2]] == [
         [f"{12 * y.nbytes:,}", "bytes", "residual", "of", "tanh", "in", "blocks.0-11.1"]]
     assert lines[1].split() == ["held", "by", "a", "graph"] and len(lines) == 2
+
+
+def test_a_test_that_is_not_in_the_baseline_fails_if_it_is_strict(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811
+    tests = HEAD + """
+@pytest.mark.limit_device_memory("8 kB")
+def test_a():
+    gradcore.ones(1000)
+
+def test_unmarked():
+    gradcore.ones(1000)
+"""
+    options = ("--gradcore-memory-baseline", "peaks.json")
+    run(tests, *options, "--gradcore-memory-update", "--gradcore-memory-strict").assert_outcomes(passed=2)
+    run(None, *options, "--gradcore-memory-strict").assert_outcomes(passed=2)
+    renamed = tests.replace("test_a", "test_b")
+    run(renamed, *options).assert_outcomes(passed=2)
+    strict = run(None, *options, "--gradcore-memory-strict")
+    strict.assert_outcomes(passed=1, failed=1)
+    lines(strict, "device memory on cpu: the test is not in peaks.json, so its peak of 4,096 bytes is compared with nothing: "
+                  "--gradcore-memory-update records it")
+    run(None, "--gradcore-memory-strict").stderr.fnmatch_lines([
+        "ERROR: --gradcore-memory-strict asks for each test in the file of --gradcore-memory-baseline: name one"])

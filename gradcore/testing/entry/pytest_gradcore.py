@@ -48,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="fail a marked test whose peak of device memory is above the one recorded in FILE")
     group.addoption("--gradcore-memory-update", action="store_true",
                     help="write the peaks of the marked tests that passed into the baseline instead")
+    group.addoption("--gradcore-memory-strict", action="store_true",
+                    help="fail a marked test that is not in the baseline, as a new or renamed one is not")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if name is None:
         if update:
             raise pytest.UsageError("--gradcore-memory-update writes the file of --gradcore-memory-baseline: name one")
+        if config.option.gradcore_memory_strict:
+            raise pytest.UsageError("--gradcore-memory-strict asks for each test in the file of --gradcore-memory-baseline: name "
+                                    "one")
         return
     from gradcore.testing import baseline
 
@@ -206,6 +211,9 @@ def _above(baseline: Baseline, item: pytest.Item, stretch: Stretch) -> Iterator[
 
     owners = baseline.found[item.stash[_name]] = stretch.owners(item.config.rootpath)
     before = baseline.recorded.get(item.stash[_name])
+    if before is None and not baseline.update and item.config.option.gradcore_memory_strict:
+        yield (f"device memory on {item.config.option.gradcore_device}: the test is not in {baseline.name}, so its peak of "
+               f"{owners.peak:,} bytes is compared with nothing: --gradcore-memory-update records it")
     text = grown(before, owners) if before is not None and not baseline.update else None
     if text is not None:
         yield (f"device memory on {item.config.option.gradcore_device}: the peak is above the one in {baseline.name}\n{text}\n"
