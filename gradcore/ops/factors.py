@@ -108,6 +108,8 @@ def _eigh_rule(g_values: Any, g_vectors: Any, values: Any, vectors: Any) -> Any:
 
 
 def _svd_rule(g_u: Any, g_s: Any, g_vh: Any, u: Any, s: Any, vh: Any) -> Any:
+    """U (K(U^T g_u) S + S K(V^T g_v) + diag(g_s)) V^T, with K(X) the elements of X - X^T over gaps of squares, and what the
+    cotangents have outside of the spaces of U and V, over S."""
     squares = square(s)
     found, inner, beside = [], [], None
     if g_u is not None:
@@ -154,6 +156,7 @@ def _qr_rule(g_q: Any, g_r: Any, q: Any, r: Any, complete: bool) -> Any:
 
 
 def _pinv_rule(g: Any, a: Any, out: Any) -> Any:
+    """(1 - A P) g^T P P^T + P^T P g^T (1 - P A) - P^T g P^T, for P of A: at constant rank."""
     turned = transposed(g)
     left = matmul(turned, matmul(out, out, transpose_b=True))
     right = matmul(matmul(out, out, transpose_a=True), turned)

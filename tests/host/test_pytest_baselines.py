@@ -214,4 +214,4 @@ def test_unmarked():
     lines(strict, "device memory on cpu: the test is not in peaks.json, so its peak of 4,096 bytes is compared with nothing: "
                   "--gradcore-memory-update records it")
     run(None, "--gradcore-memory-strict").stderr.fnmatch_lines([
-        "ERROR: --gradcore-memory-strict asks for each test in the file of --gradcore-memory-baseline: name one"])
+        "ERROR: --gradcore-memory-strict looks for each test in the file of --gradcore-memory-baseline: name one"])

@@ -67,8 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if update:
             raise pytest.UsageError("--gradcore-memory-update writes the file of --gradcore-memory-baseline: name one")
         if config.option.gradcore_memory_strict:
-            raise pytest.UsageError("--gradcore-memory-strict asks for each test in the file of --gradcore-memory-baseline: name "
-                                    "one")
+            raise pytest.UsageError("--gradcore-memory-strict looks for each test in the file of --gradcore-memory-baseline: "
+                                    "name one")
         return
     from gradcore.testing import baseline
 
