@@ -26,7 +26,7 @@ def _result(a: TensorSpec, *outputs: TensorSpec, room: int, pieces: int = 1) -> 
     """``room`` elements of workspace for each matrix, in pieces that begin at multiples of 16 bytes, for a GPU; LAPACK takes
     its own."""
     return Inferred(outputs, workspace=math.prod(a.shape[:-2]) * room * a.dtype.itemsize + 16 * (pieces - 1),
-                    library=8 * (a.nbytes + sum(s.nbytes for s in outputs)))
+                    library=12 * (a.nbytes + sum(s.nbytes for s in outputs)))
 
 
 def _matrices(name: str, a: TensorSpec) -> tuple[int, int, int]:
