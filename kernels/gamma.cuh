@@ -90,11 +90,51 @@ __device__ double incomplete_fraction(double a, double x) {
     return total;
 }
 
+// For a large a: Temme's expansion. Far from a it is 0 or 1.
+__device__ double incomplete_expansion(double a, double x, bool upper) {
+    const double powers[3][15] = {
+        {-1. / 3, 1. / 12, -2. / 135, 1. / 864, 1. / 2835, -1.7875514403292181e-4, 3.9192631785224378e-5, -2.1854485106799922e-6,
+         -1.85406221071516e-6, 8.296711340953086e-7, -1.7665952736826079e-7, 6.7078535434014986e-9, 1.0261809784240308e-8,
+         -4.3820360184533532e-9, 9.1476995822367902e-10},
+        {-1. / 540, -1. / 288, 2.6455026455026455e-3, -9.9022633744855967e-4, 2.0576131687242798e-4, -4.0187757201646091e-7,
+         -1.8098550334489978e-5, 7.6491609160811101e-6, -1.6120900894563446e-6, 4.6471278028074343e-9},
+        {4.1335978835978836e-3, -2.6813271604938272e-3, 7.7160493827160494e-4, 2.0093878600823045e-6, -1.0736653226365161e-4,
+         5.2923448829120125e-5}};
+    double mu = (x - a) / a, log_series = 0, rest = 0;
+    mu = mu < -0.3 ? -0.3 : mu > 0.3 ? 0.3 : mu;
+    double t = mu / (2 + mu);
+    for (int n = 23; n >= 3; n -= 2) log_series = log_series * t * t + 1. / n;
+    // mu - log(1 + mu), without cancellation
+    double half = mu * t - 2 * t * t * t * log_series, eta = copysign(sqrt(2 * half), mu), tail = eta * sqrt(a / 2);
+    for (int k = 2; k >= 0; k--) {
+        double part = 0;
+        for (int n = 14; n >= 0; n--) part = part * eta + powers[k][n];
+        rest = rest / a + part;
+    }
+    rest *= exp(-a * half) / sqrt(6.283185307179586 * a);
+    return upper ? 0.5 * erfc(tail) + rest : 0.5 * erfc(-tail) - rest;
+}
+
+// gammaincc for small a and x, where 1 - gammainc would cancel.
+__device__ double incomplete_small(double a, double x) {
+    double term = 1, total = 0;
+    for (int n = 1; n < 30; n++) {
+        term *= -x / n;
+        total += term / (a + n);
+    }
+    // log Gamma(1 + a), of which 1 + a has too few digits
+    double log_next = a < 1e-4 ? a * (-0.5772156649015329 + a * (0.8224670334241132 - a * 0.40068563438653143)) : lgamma(1 + a);
+    double power = a * log(x) - log_next;
+    return -expm1(power) - a * exp(power) * total;
+}
+
 __device__ double incomplete_of(double a, double x, bool upper) {
     const double most = infinity<double>();
     if (!(a >= 0 && x >= 0) || (a == x && (a == 0 || a == most))) return not_a_number<double>();
     if (x == most || a == 0) return upper ? 0 : 1;
     if (a == most || x == 0) return upper ? 1 : 0;
+    if (a > 1e4 && (fabs(x - a) < 0.3 * a || a > 1e6)) return incomplete_expansion(a, x, upper);
+    if (upper && x < 1.1 && (x < 0.5 ? -0.4 / log(x) : 1.1 * x) >= a) return incomplete_small(a, x);
     double slope, scale = exp(a * log(x) - x - lgamma(a));
     bool low = x < a + 1;
     double part = low ? scale / a * incomplete_series(a, x, slope) : scale * incomplete_fraction(a, x);

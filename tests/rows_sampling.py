@@ -144,6 +144,9 @@ ROWS += [
       for name in ("gammainc", "gammaincc") for k, (a, x) in {
           "plain": (floats(4, 5, low=0.3, high=5.0), floats(4, 5, low=0.1, high=9.0)),
           "large": (floats(20, low=80.0, high=300.0), floats(20, low=80.0, high=300.0)),
+          # Where torch has an expansion, too, and where all is 0 or 1.
+          "vast": (floats(7, given=(20000, 3e5, 1e7, 1e8, 1e8, 1e12, 4e6)),
+                   floats(7, given=(20300, 3e5, 10003000, 99990000, 1e8, 2e12, 2e6))),
           "broadcast": (floats(4, 1, low=0.3, high=5.0), floats(3, low=0.1, high=9.0)),
           "ends": (floats(8, given=(0, 1, 0, 2, math.inf, math.inf, -1, 3)),
                    floats(8, given=(1, 0, 0, math.inf, 2, math.inf, 1, -1))),

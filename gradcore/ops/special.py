@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
+from gradcore.ops.creation import full
 from gradcore.ops.elementwise import exp, log
 from gradcore.ops.movement import clone, expand, sum_to
 from gradcore.ops.op import op
@@ -23,13 +25,22 @@ def _incomplete_spec(a: Operand, x: Operand) -> TensorSpec:
     return spec
 
 
+def _tensors(a: Any, x: Any) -> Iterator[Any]:
+    """Both as tensors, of which one may be a number."""
+    like = a if hasattr(a, "spec") else x
+    for v in (a, x):
+        yield v if hasattr(v, "spec") else full(v, shape=(), dtype=like.spec.dtype, device=like.storage.device)
+
+
 def _density(a: Any, x: Any) -> Any:
     """x^(a - 1) e^-x / Gamma(a), the derivative of gammainc by x."""
+    a, x = _tensors(a, x)
     return exp((a - 1) * log(x) - x - lgamma(a))
 
 
 def _by_shape(a: Any, x: Any) -> Any:
     """The derivative of gammainc by a: where a grows, quantiles move to the right."""
+    a, x = _tensors(a, x)
     a, x = (clone(expand(v, shape=broadcast_shapes(a.spec.shape, x.spec.shape))) for v in (a, x))
     return -_density(a, x) * standard_gamma_slope(a, x)
 

@@ -104,6 +104,39 @@ def test_incomplete_gamma_functions_are_known_ones() -> None:
         np.testing.assert_allclose(x.new_full((5,), float(n)).igammac(x).numpy(), sums, rtol=1e-12)
 
 
+def test_incomplete_gamma_functions_of_large_and_of_small_parameters() -> None:
+    a = gradcore.tensor([2e4, 1e6, 3e7, 1e8, 1e12, 1e300], dtype=gradcore.float64)
+    half = 0.5 + 1 / (3 * np.sqrt(2 * np.pi * a.numpy()))
+    np.testing.assert_allclose(gradcore.igamma(a, a).numpy(), half, rtol=1e-8)
+    np.testing.assert_allclose(gradcore.igammac(a, a).numpy(), 1 - half, rtol=1e-8)
+    for least, far in ((0.0, 0.5), (1.0, 2.0)):
+        assert gradcore.igamma(a, far * a).tolist() == [least] * 6
+        assert gradcore.igammac(a, far * a).tolist() == [1 - least] * 6
+    # The sums and the expansion meet.
+    near = gradcore.tensor([9999.999, 10000.001], dtype=gradcore.float64)
+    for x in (9500.0, 9990.0, 10300.0):
+        for function in (gradcore.igamma, gradcore.igammac):
+            low, high = function(near, gradcore.full_like(near, x)).tolist()
+            assert high == pytest.approx(low, rel=3e-4)
+    # gammaincc(a, x) is a times the exponential integral of x, less what is quadratic in a.
+    tiny = gradcore.full((3,), 1e-12, dtype=gradcore.float64)
+    x = gradcore.tensor([0.01, 0.5, 1.0], dtype=gradcore.float64)
+    integrals = [4.037929576538114, 0.5597735947761608, 0.21938393439552028]
+    np.testing.assert_allclose(gradcore.igammac(tiny, x).numpy() / 1e-12, integrals, rtol=1e-10)
+
+
+def test_incomplete_gamma_functions_take_numbers() -> None:
+    x = gradcore.tensor([1.0, 2.5], dtype=gradcore.float64, requires_grad=True)
+    two = gradcore.full((2,), 2.0, dtype=gradcore.float64)
+    for function in (gradcore.igamma, gradcore.igammac):
+        for given, same in (((x, 2.0), (x, two)), ((2, x), (two, x))):
+            found, expected = function(*given), function(*same)
+            assert found.tolist() == expected.tolist()
+            for ours, theirs in zip(gradcore.autograd.grad(found.sum(), [x]), gradcore.autograd.grad(expected.sum(), [x]),
+                                    strict=True):
+                np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-14)
+
+
 def test_incomplete_gamma_functions_have_both_derivatives() -> None:
     rng = np.random.default_rng(2)
     a, x = (gradcore.tensor(rng.uniform(0.3, 30, (3, 4)), requires_grad=True) for _ in range(2))
