@@ -63,6 +63,10 @@ form("linalg.eigh", lambda t, a: (e := t.linalg.eigh(_symmetric(a)), e.eigenvalu
 for _half in ("L", "U", "l", "u"):
     form(f"linalg.eigvalsh:{_half}", lambda t, a, h=_half: t.linalg.eigvalsh(a, UPLO=h), definite(2, 3, 3), smooth=False)
 form("linalg.pinv:hermitian", lambda t, a: t.linalg.pinv(_symmetric(a), hermitian=True), _square)
+form("linalg.pinv:hermitian, all of it", lambda t, a: t.linalg.pinv(a, hermitian=True), definite(2, 3, 3), smooth=False)
+for _given in ({}, {"keepdim": True}, {"dim": (0, 1)}):
+    form(f"norm:nuc {[*_given]}", lambda t, a, given=_given: t.norm(a, "nuc", **given), _tall)
+form("Tensor.norm:nuc", lambda t, a: a.norm("nuc", dim=(0, 2)), spread(3, 2, 4))
 form("linalg.pinv:deficient", lambda t, a: t.linalg.pinv(a, atol=1e-3), deficient(5, 4), smooth=False)
 form("linalg.matrix_rank:deficient", lambda t, a: t.linalg.matrix_rank(a), deficient(2, 5, 4), gradient=False)
 form("linalg.pinv:older arguments", lambda t, a: (t.linalg.pinv(a, 0.3), t.linalg.pinv(a, rcond=0.3)), _tall, gradient=False)

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradcore.engine.autocast import resumed
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.ops import creation, elementwise, factors, movement
+from gradcore.ops.decompositions import need_square
 
 Tensor = Any
 
@@ -121,9 +123,16 @@ def _tolerances(A: Tensor, atol: float | None, rtol: float | None) -> tuple[floa
     return float(atol or 0.0), float(rtol)
 
 
-def _symmetric(A: Tensor) -> Tensor:
-    """The matrices whose lower triangles are those of A."""
-    return sh.tril(A) + sh.transpose(sh.tril(A, -1), -2, -1)
+def _symmetric(name: str, A: Tensor) -> Tensor:
+    """The matrices whose lower triangles are those of A, with the gradient of all of A, as the gradient of eigh has."""
+    need_square(name, A.spec)
+    found = sh.tril(A) + sh.transpose(sh.tril(A.detach(), -1), -2, -1)
+    if not A.requires_grad:
+        return found
+    above = sh.triu(A, 1)
+    # 0, unless what is not read is no number.
+    nothing = above - above.detach()
+    return found + elementwise.where(elementwise.eq(nothing.detach(), 0), nothing, 0.0)
 
 
 def pinv(A: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol: float | None = None,
@@ -137,7 +146,7 @@ def pinv(A: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol
     if A.spec.ndim < 2:
         raise SpecError(f"linalg.pinv: The input tensor A must have at least 2 dimensions, but got shape {list(A.spec.shape)}")
     atol, rtol = _tolerances(A, atol, rcond if rtol is None else rtol)
-    return factors.pinv(_symmetric(A) if hermitian else A, atol=atol, rtol=rtol)
+    return factors.pinv(_symmetric("pinv", A) if hermitian else A, atol=atol, rtol=rtol)
 
 
 def matrix_rank(A: Tensor, tol: float | None = None, hermitian: bool = False, *, atol: float | None = None,
@@ -147,7 +156,7 @@ def matrix_rank(A: Tensor, tol: float | None = None, hermitian: bool = False, *,
     ``tol`` is an older name of ``atol``.
     """
     atol = tol if atol is None else atol
-    s = svdvals(_symmetric(A) if hermitian else A)
+    s = svdvals(_symmetric("matrix_rank", A) if hermitian else A)
     if not s.spec.shape[-1]:
         return m.sum(elementwise.gt(s, 0), -1)
     atol, rtol = _tolerances(A, atol, rtol)
@@ -164,7 +173,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """
     vectors = B.spec.ndim == A.spec.ndim - 1
     right = sh.unsqueeze(B, -1) if vectors else B
-    found = m.matmul(pinv(A, rtol=rcond), right)
+    # No product of a model: autocast leaves it alone.
+    with resumed(None):
+        found = m.matmul(pinv(A, rtol=rcond), right)
     none = creation.empty(shape=(0,), dtype=A.spec.dtype, device=A.storage.device)
     return LeastSquares(sh.squeeze(found, -1) if vectors else found, none, matrix_rank(A.detach(), rtol=rcond), none)
 

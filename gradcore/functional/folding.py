@@ -12,7 +12,7 @@ from gradcore.arguments import warn
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
-from gradcore.functional.factors import singular_norm
+from gradcore.functional.linalg import matrix_norm
 from gradcore.functional.mathematics import Ranked, need_dim
 from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
 from gradcore.spec import normalize_dims
@@ -220,18 +220,10 @@ def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepd
 
 
 def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The p-norm over ``dim``, or of all elements; ``p="fro"`` and None mean 2, "nuc" the sum of a matrix's singular values.
-
-    Raises :class:`SpecError` for other texts, and for "nuc" unless there are two dimensions.
-    """
-    x = input if dtype is None else input.to(dtype)
-    if p == "nuc":
-        dims = normalize_dims(dim, x.spec.ndim)
-        if len(dims) != 2:
-            raise SpecError(f"norm with p='nuc' expects two dimensions, but got dim={dim} of {list(x.spec.shape)}")
-        return singular_norm(x, p, *dims, keepdim)
+    """The p-norm over ``dim``, or of all elements; ``p="fro"`` and None mean 2, and "nuc" that of ``linalg.matrix_norm``."""
     if p not in ("fro", None) and isinstance(p, str):
-        raise SpecError(f"norm with p={p!r}: expected a number, 'fro' or 'nuc'")
+        return matrix_norm(input, p, tuple(range(input.spec.ndim)) if dim is None else dim, keepdim, dtype=dtype)
+    x = input if dtype is None else input.to(dtype)
     power = 2.0 if p in ("fro", None) else float(p)
     return statistics.vector_norm(x, p=power, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 

@@ -42,11 +42,16 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dim = None, keepdim: bool = Fals
     return statistics.vector_norm(x, p=float(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: int | Sequence[int] = (-2, -1), keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:
     """A norm of the matrices in two dimensions: "fro"; the largest (1) or smallest (-1) column sum of |A|; inf, -inf for rows;
     the largest (2), the smallest (-2) or the sum ("nuc") of the singular values.
     """
+    if A.spec.ndim < 2:
+        raise SpecError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions, but got shape "
+                        f"{list(A.spec.shape)}")
+    if isinstance(dim, int) or len(dim) != 2:
+        raise SpecError(f"linalg.matrix_norm: dim must be a 2-tuple. Got {dim}")
     A = A if dtype is None else A.to(dtype)
     rows, columns = (sh.dim_of(d, A) for d in dim)
     if rows == columns:

@@ -110,11 +110,31 @@ def test_what_lapack_refuses_is_an_error_that_leaves_nothing() -> None:
     (lambda: gradcore.linalg.qr(gradcore.ones(2, 2), "full"), "qr received unrecognized mode 'full' but expected one of"),
     (lambda: gradcore.linalg.svd(gradcore.ones(2, 2).half()), "Low precision dtypes and integers are not supported. Got"),
     (lambda: gradcore.linalg.matrix_norm(gradcore.ones(2, 2), 3), "Order 3 not supported: expected 'fro', 'nuc', 1"),
-    (lambda: gradcore.ones(2, 2).norm("nucs"), "norm with p='nucs': expected a number, 'fro' or 'nuc'"),
-    (lambda: gradcore.ones(2, 2, 2).norm("nuc"), "norm with p='nuc' expects two dimensions, but got dim=None of [2, 2, 2]"),
+    (lambda: gradcore.linalg.matrix_norm(gradcore.ones(2, 2), dim=1), "linalg.matrix_norm: dim must be a 2-tuple. Got 1"),
+    (lambda: gradcore.norm(gradcore.ones(2, 2, 2), "nuc"), "linalg.matrix_norm: dim must be a 2-tuple. Got (0, 1, 2)"),
+    (lambda: gradcore.norm(gradcore.ones(2), "nuc"), "must have at least 2 dimensions, but got shape [2]"),
+    (lambda: gradcore.linalg.pinv(gradcore.ones(4, 3), hermitian=True), "linalg.pinv: A must be batches of square matrices, "
+                                                                        "but got shape [4, 3]"),
     (lambda: gradcore.linalg.qr(gradcore.ones(3, 2, requires_grad=True), "complete").Q.sum().backward(),
      "not differentiable when mode='complete' and nrows > ncols; got A of shape [3, 2]"),
 ])
 def test_bad_arguments_are_named(call: Callable[[], Any], text: str) -> None:
     with raises(SpecError, text):
         call()
+
+
+def test_only_the_lower_triangle_of_a_hermitian_matrix_is_read() -> None:
+    a = gradcore.tensor([[2.0, float("inf")], [1.0, 3.0]], requires_grad=True)
+    found = gradcore.linalg.pinv(a, hermitian=True)
+    np.testing.assert_allclose(found.detach().numpy(), [[0.6, -0.2], [-0.2, 0.4]], rtol=1e-5)
+    found.sum().backward()
+    assert np.isfinite(a.grad.numpy()).all()
+
+
+def test_least_squares_are_not_solved_in_16_bits() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (gradcore.tensor(rng.normal(size=(5, n)).astype(np.float32)) for n in (3, 2))
+    with gradcore.autocast("cpu"):
+        found = gradcore.linalg.lstsq(a, b).solution
+        assert (a.mT @ b).dtype == gradcore.bfloat16
+    assert found.tolist() == gradcore.linalg.lstsq(a, b).solution.tolist()
