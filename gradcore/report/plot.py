@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +37,8 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     names = stacking(shown, by)
     if by == "layer" and len(names) > _BANDS:
         alike = together((name, max(c.sums.get(name, 0) for c in shown)) for name in names)
-        shown = [replace(c, sums={band: sum(c.sums.get(name, 0) for name in layers) for band, _, layers in alike})
-                 for c in shown]
+        band_of = {name: band for band, _, layers in alike for name in layers}
+        shown = [replace(c, sums=_summed(c.sums, band_of)) for c in shown]
         names = stacking(shown, by)
     largest = sorted(names, key=lambda name: -max(c.sums.get(name, 0) for c in shown))[:_BANDS + (by == "role")]
     bands = {name or "(root)": [c.sums.get(name, 0) for c in shown] for name in names if name in largest}
@@ -62,3 +62,11 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     ax.margins(y=0.1)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
     return ax
+
+
+def _summed(sums: Mapping[str, int], band_of: Mapping[str, str]) -> dict[str, int]:
+    """By band. A layer may be named like a range of others."""
+    found: dict[str, int] = {}
+    for name, nbytes in sums.items():
+        found[band_of[name]] = found.get(band_of[name], 0) + nbytes
+    return found

@@ -217,6 +217,24 @@ def test_equal_blocks_share_a_band_of_a_plot(large: Recording) -> None:
     matplotlib.pyplot.close(ax.figure)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
+def test_a_layer_named_like_a_range_loses_no_bytes_in_a_plot() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    names = ["0-11", *map(str, range(12))]
+    net = gradcore.nn.ModuleDict({"d": gradcore.nn.ModuleDict({name: gradcore.nn.Linear(16, 16) for name in names})}).to("meta")
+    with gradcore.step(device="meta") as step:
+        x = gradcore.ones(4, 16, device="meta")
+        for name in names:
+            x = net["d"][name](x).tanh()
+        x.sum().backward()
+    ax = step.recording.plot("layer")
+    labels = {t.get_text() for t in ax.get_legend().get_texts()}
+    assert any(label.startswith("d.") for label in labels) and "others" not in labels
+    matplotlib.pyplot.close(ax.figure)
+
+
 @pytest.mark.parametrize("command", [["report"], ["export", "--format", "csv", "-o", "out.csv"], ["diff", "."]])
 def test_a_run_without_steps_is_named(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
