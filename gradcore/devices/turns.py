@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,21 +32,21 @@ def turn(*storages: Storage) -> AbstractContextManager[Any]:
 
     Another thread on another stream gets its turn when the work is submitted: what it waits for must be on the stream by then.
     """
-    return _turn(storages) if storages and storages[0].device.several else _nothing
+    if not storages or not storages[0].device.several:
+        return _nothing
+    # In one order, or two threads could wait for each other.
+    return _turn(sorted(storages, key=lambda storage: storage.serial))
 
 
 @contextmanager
-def _turn(storages: Iterable[Storage]) -> Iterator[None]:
-    with ExitStack() as held:
-        # In one order, or two threads could wait for each other.
-        for storage in sorted(storages, key=lambda storage: storage.serial):
-            held.enter_context(_locks[storage])
-        for storage in storages:
-            device = storage.device
-            current = device.current
-            device.order(_last[storage], current)
-            _last[storage] = current
-            storage.block.use_on(current)
+def _turn(storages: Sequence[Storage]) -> Iterator[None]:
+    # By one statement for each lock: in an ExitStack, an interrupt between two of its calls would leave a lock held.
+    with _locks[storages[0]], _turn(storages[1:]) if storages[1:] else _nothing:
+        device = storages[0].device
+        current = device.current
+        device.order(_last[storages[0]], current)
+        _last[storages[0]] = current
+        storages[0].block.use_on(current)
         yield
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 
 import gradcore
 from gradcore import cuda, nn
+from gradcore.devices import turns
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import MetaDevice, make_meta
 from gradcore.events import Alloc
@@ -20,6 +22,7 @@ from gradcore.program.replay import Replay
 from tests.conftest import raises
 from tests.logs import normalized
 from tests.meta.simulated_cuda import Card
+from tests.meta.test_interrupts import at_every_moment
 
 
 @pytest.fixture
@@ -191,6 +194,17 @@ def test_a_thread_gets_its_turn_when_another_has_drawn(monkeypatch, replayed):
     draw(streams[0], *((f, x) if replayed else (gradcore.rand, 4)))
     threads[0].join()
     assert list(dict.fromkeys(found)) == ["one waits", "one draws", "another waits", "another draws"], found
+
+
+@pytest.mark.parametrize("where", ["/gradcore/devices/turns.py", "/contextlib.py"])
+def test_a_turn_that_is_interrupted_is_over(where, monkeypatch):
+    """Else the next thread that draws would wait for ever."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    side, generator = cuda.Stream("cpu"), gradcore.Generator("cpu")
+    lock = turns._locks[generator._state.storage]
+    assert gradcore.device("cpu").several and side
+    for _ in at_every_moment(lambda: gradcore.rand(4, generator=generator), where):
+        assert not lock._is_owned()
 
 
 def test_a_replay_draws_in_turn_too(monkeypatch):
