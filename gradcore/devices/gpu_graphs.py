@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,22 @@ class Graph:
     The stream that it was captured on is reserved for it, since a library's workspace belongs to a stream.
     """
 
-    def __init__(self, cuda: Any, handle: int, stream: Stream, idle: list[tuple[Stream, Stream]], index: int) -> None:
+    def __init__(self, cuda: Any, stream: Stream, idle: list[tuple[Stream, Stream]], index: int) -> None:
         self._cuda = cuda
-        self._handle = handle
+        self._handle = 0
         self._index = index
         self._stream = self._last = stream
         self._idle = idle
+
+    def instantiate(self, graph: int) -> None:
+        """Make what can be launched of a graph that was captured."""
+        try:
+            self._handle = self._cuda.graphInstantiate(graph)
+            return
+        except self._cuda.CUDARuntimeError as error:
+            if not made_room(error, self._index):
+                raise
+        self._handle = self._cuda.graphInstantiate(graph)
 
     def launch(self, stream: Stream) -> None:
         """Launch on ``stream``, after the work submitted to it so far and after earlier launches of this graph."""
@@ -56,9 +66,13 @@ class Graph:
 
     def __del__(self) -> None:
         # The driver keeps a graph that is still running. At exit the driver may be unloaded already.
-        with suppress(self._cuda.CUDARuntimeError):
-            self._cuda.graphExecDestroy(self._handle)
-        self._idle.append((self._stream, self._last))
+        try:
+            if self._handle:
+                self._cuda.graphExecDestroy(self._handle)
+        except self._cuda.CUDARuntimeError:
+            pass
+        finally:
+            self._idle.append((self._stream, self._last))
 
 
 def made_room(error: BaseException, index: int) -> bool:
@@ -106,37 +120,59 @@ class Graphs:
         :class:`CaptureError` for an allocation; the state is unchanged then.
         """
         device, cuda = self._device, self._cuda
-        with self._lock, Watch("capturing a program"), ExitStack() as always, ExitStack() as failed:
-            if gc.isenabled():
+        with self._lock, Watch("capturing a program"):
+            reserved: tuple[Stream, Stream] | None = None
+            enabled, graph = gc.isenabled(), 0
+            # Statements, and no ExitStack: an interrupt between two of its calls would leave a capture open.
+            try:
                 # Objects that garbage collection destroys may call the driver.
-                always.callback(gc.enable)
                 gc.disable()
-            stream, last = self._idle.pop() if self._idle else [Stream(-1, device.driver.create_stream(0))] * 2
-            failed.callback(self._take_back, stream, last)
-            device.order(last, stream)
-            device.prepare_capture(stream)
-            always.callback(device.activate, device.current)
-            device.activate(stream)
-            always.callback(device.refuse_memory, None)
-            device.refuse_memory(threading.get_ident())
-            with capturing, ExitStack() as begun:
-                cuda.streamBeginCapture(stream.handle, _THREAD_LOCAL)
-                begun.callback(self._abandon, stream)
-                run()
-                graph = cuda.streamEndCapture(stream.handle)
-                begun.pop_all()
-            always.callback(cuda.graphDestroy, graph)
-            made = Graph(cuda, self._instantiated(graph), stream, self._idle, device.index)
-            failed.pop_all()
-            return made
-
-    def _instantiated(self, graph: int) -> int:
-        try:
-            return int(self._cuda.graphInstantiate(graph))
-        except self._cuda.CUDARuntimeError as error:
-            if not made_room(error, self._device.index):
+                if self._idle:
+                    reserved = self._idle[-1]
+                    del self._idle[-1]
+                else:
+                    reserved = (stream := Stream(-1, device.driver.create_stream(0))), stream
+                stream, last = reserved
+                device.order(last, stream)
+                device.prepare_capture(stream)
+                device.activate(stream)
+                device.refuse_memory(threading.get_ident())
+                with capturing:
+                    try:
+                        cuda.streamBeginCapture(stream.handle, _THREAD_LOCAL)
+                        run()
+                        graph = cuda.streamEndCapture(stream.handle)
+                    except BaseException:
+                        self._abandon(stream)
+                        raise
+                made = Graph(cuda, stream, self._idle, device.index)
+                # It gives the stream back.
+                reserved = None
+                made.instantiate(graph)
+                return made
+            except BaseException:
+                if reserved is not None:
+                    self._take_back(*reserved)
                 raise
-        return int(self._cuda.graphInstantiate(graph))
+            finally:
+                try:
+                    self._leave()
+                except BaseException:
+                    # An interrupt: all of it may be done twice.
+                    self._leave()
+                    raise
+                finally:
+                    try:
+                        if enabled:
+                            gc.enable()
+                    finally:
+                        if graph:
+                            cuda.graphDestroy(graph)
+
+    def _leave(self) -> None:
+        """Let this thread go on as before a capture."""
+        self._device.refuse_memory(None)
+        self._device.activate(self._device.current)
 
     def _abandon(self, stream: Stream) -> None:
         """End a capture that failed, if the driver has not ended it already."""
@@ -149,7 +185,7 @@ class Graphs:
         """Reuse a stream for later captures, unless it is stuck in a capture."""
         # CuPy raises RuntimeError if a capture was broken and not ended.
         with suppress(RuntimeError, self._cuda.CUDARuntimeError):
-            if not self._cuda.streamIsCapturing(stream.handle):
+            if not self._cuda.streamIsCapturing(stream.handle) and all(other is not stream for other, _ in self._idle):
                 self._idle.append((stream, last))
 
     # -- what a captured program finds at addresses that stay --------------------------------------------------------------

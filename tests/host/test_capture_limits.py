@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.conftest import raises
 from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits
 from tests.meta.graph_card import GraphCard
+from tests.meta.test_interrupts import at_every_moment
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
@@ -72,6 +74,22 @@ def test_a_capture_that_fails_raises_a_capture_error_and_leaves_things_as_they_w
     graph.launch(bed.device.stream)
     bed.card.deviceSynchronize()
     assert names == ["ran"] and bed.card.calls["streamCreateWithPriority"] == 1 and bed.card.current == 0
+
+
+@pytest.mark.parametrize("where", ["/gradcore/devices/gpu_graphs.py", "/contextlib.py"])
+def test_a_capture_that_is_interrupted_is_over(bed, where, monkeypatch):
+    """Else no thread could wait for the device any more, and this one would compute on the stream that captures."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    graphs, enabled = bed.device.graphs, gc.isenabled()
+    gc.enable()
+    try:
+        for _ in at_every_moment(lambda: graphs.capture(lambda: None), where):
+            assert not bed.card.capturing and bed.card.current == 0 and not bed.card.graphs
+            assert gc.isenabled() and not capturing._is_owned() and not graphs._lock._is_owned()
+            bed.device.allocate(512, UNTAGGED)
+    finally:
+        if not enabled:
+            gc.disable()
 
 
 def test_a_fault_of_the_device_is_no_reason_to_go_on(bed):
