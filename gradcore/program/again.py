@@ -8,14 +8,15 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gradcore._random import default_generator
 from gradcore._tensor import Tensor
-from gradcore.devices.device import devices, get_default_device
+from gradcore.devices.device import Device, devices, get_default_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.below import reachable
 from gradcore.engine.custom import CustomCall
@@ -31,6 +32,7 @@ from gradcore.program.compiled import Compiled
 from gradcore.program.differentiable import COMPILED
 from gradcore.program.recorder import busy
 from gradcore.program.trace_log import TraceLog
+from gradcore.program.tracing import each
 
 #: A tensor as the record identifies it: the serial of its bytes, and its spec.
 Name = tuple[int, Any]
@@ -190,7 +192,7 @@ class record:
     """
 
     def __init__(self) -> None:
-        self._open = ExitStack()
+        self._open: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> record:
         get_default_device()
@@ -198,16 +200,31 @@ class record:
         for device in found:
             # Made from host data, which a log refuses.
             default_generator(device)
-        with ExitStack() as contexts:
-            contexts.enter_context(busy)
-            for device in found:
-                log = device.ledger.begin_log(_OpLog())
-                contexts.callback(device.ledger.end_log, log)
-            self._open = contexts.pop_all()
+        self._open = each([_noted(device) for device in found])
+        # A statement, as in :class:`~gradcore.program.tracing.Tracing`.
+        busy.depth += 1
+        try:
+            self._open.__enter__()
+        except BaseException:
+            busy.depth -= 1
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._open.close()
+        try:
+            self._open.__exit__(None, None, None)
+        finally:
+            busy.depth -= 1
+
+
+@contextmanager
+def _noted(device: Device) -> Iterator[None]:
+    log = _OpLog()
+    try:
+        device.ledger.begin_log(log)
+        yield
+    finally:
+        device.ledger.end_log(log)
 
 
 def forward(self: Any) -> Any:

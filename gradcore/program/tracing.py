@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -29,6 +30,13 @@ def as_forward() -> AbstractContextManager[None]:
     return scoped(phase="forward") if local.state.scope.plain.phase == "setup" else nullcontext()
 
 
+@contextmanager
+def each(contexts: Sequence[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Several contexts, one inside the other. In an ExitStack, an interrupt between two of its calls would leave one open."""
+    with contexts[0], each(contexts[1:]) if contexts[1:] else nullcontext():
+        yield
+
+
 class Tracing:
     """A context manager that records what a function does while it runs in it, on every device in use.
 
@@ -50,21 +58,25 @@ class Tracing:
         recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
         #: The leaves whose gradients something else refers to when the run begins.
         self._held = {leaf for r in recorders for leaf in r.specs if is_gradient_held(leaf)}
-        self._open = ExitStack()
+        self._open: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> Tracing:
-        with ExitStack() as contexts:
-            contexts.enter_context(busy)
-            for recorder in self._recorders:
-                contexts.enter_context(recorder)
-            contexts.enter_context(as_forward())
-            # It looks at objects of the user's, whose code may raise.
-            contexts.enter_context(self._watcher)
-            self._open = contexts.pop_all()
+        # The watcher last: it looks at objects of the user's, whose code may raise.
+        self._open = each([*self._recorders, as_forward(), self._watcher])
+        # A statement, which no interrupt leaves half done: else the thread would compile nothing any more.
+        busy.depth += 1
+        try:
+            self._open.__enter__()
+        except BaseException:
+            busy.depth -= 1
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._open.close()
+        try:
+            self._open.__exit__(None, None, None)
+        finally:
+            busy.depth -= 1
 
     def templates(self, arguments: list[Any]) -> Templates:
         """What makes the template of the result. Ask for it, and use it, before the run ends."""

@@ -238,6 +238,23 @@ def test_the_next_trace_gives_back_what_an_interrupted_one_had_for_itself() -> N
         assert not compiled._tracing._is_owned() and not busy.depth
 
 
+def recorded_ops() -> None:
+    with gradcore.record():
+        gradcore.rand(2)
+
+
+@pytest.mark.parametrize("run", [lambda: gradcore.compile(lambda x: x * 2)(gradcore.ones(2)), recorded_ops],
+                         ids=["trace", "record"])
+def test_what_is_interrupted_between_two_contexts_keeps_no_thread_from_compiling(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    x = gradcore.ones(2)
+    for _ in at_every_moment(run, "/contextlib.py"):
+        assert not busy.depth
+        f = gradcore.compile(lambda x: x * 3)
+        assert f(x).tolist() == f(x).tolist() == [3, 3] and f.traces == ["the first call"]
+        assert gradcore.device("cpu").ledger.log is None
+
+
 @pytest.mark.parametrize("kind", [Again, Part, Saved, Storage])
 def test_what_an_interrupt_leaves_half_made_goes_silently(kind: type) -> None:
     # An error in a finaliser is a warning, and so fails the test.
