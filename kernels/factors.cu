@@ -107,16 +107,17 @@ __device__ void reflect_all(T* w, T* factors, i64 m, i64 n, T* room) {
     for (i64 j = 0; j < n && j < m; ++j) {
         T* own = w + j * m;
         __syncthreads();
-        T sum = 0;
-        for (i64 i = j + 1 + threadIdx.x; i < m; i += 256) sum += own[i] * own[i];
-        T below = team_fold<Sum>(sum, block, room), top = own[j];
+        // What is left of a column may be so small that its squares would be 0, or have few digits.
+        T scale = to_unit(largest(own + j, m - j, room)), sum = 0;
+        for (i64 i = j + 1 + threadIdx.x; i < m; i += 256) sum += own[i] * scale * (own[i] * scale);
+        T below = team_fold<Sum>(sum, block, room), top = own[j] * scale;
         T length = sqrt(top * top + below), beta = top < 0 ? length : -length;
         T factor = below == 0 ? (T)0 : (beta - top) / beta, by = 1 / (top - beta);
         __syncthreads();
-        for (i64 i = j + 1 + threadIdx.x; below != 0 && i < m; i += 256) own[i] *= by;
+        for (i64 i = j + 1 + threadIdx.x; below != 0 && i < m; i += 256) own[i] = own[i] * scale * by;
         if (!threadIdx.x) {
             factors[j] = factor;
-            if (below != 0) own[j] = beta;
+            if (below != 0) own[j] = beta / scale;
         }
         __syncthreads();
         for (i64 c = j + 1 + (threadIdx.x >> 5); factor != 0 && c < n; c += 8) {

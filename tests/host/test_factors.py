@@ -32,6 +32,7 @@ CASES: dict[str, Callable[[np.random.Generator], Any]] = {
     "low rank and wide": _of_rank(7, 40, 2),
     "a zero column": lambda rng: rng.normal(size=(5, 5)) * [1, 1, 0, 1, 1],
     "steep": lambda rng: rng.normal(size=(12, 12)) * 10.0 ** -np.arange(12),
+    "columns whose squares are subnormal": lambda rng: rng.normal(size=(5, 3)) * [1, 1e-11, 2e-22],
     "large numbers": lambda rng: rng.normal(size=(6, 4)) * 1e30,
     "small numbers": lambda rng: rng.normal(size=(4, 6)) * 1e-30,
     "odd": _random(3, 33, 33), "tall": _random(70, 37), "wide": _random(19, 130), "a block": _random(64, 64),
