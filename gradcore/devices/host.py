@@ -19,6 +19,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_factors,
     host_folding,
     host_gamma,
+    host_incomplete,
     host_indexing,
     host_losses,
     host_movement,
