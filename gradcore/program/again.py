@@ -8,8 +8,8 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,9 +30,8 @@ from gradcore.events import VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.compiled import Compiled
 from gradcore.program.differentiable import COMPILED
-from gradcore.program.recorder import busy
 from gradcore.program.trace_log import TraceLog
-from gradcore.program.tracing import each
+from gradcore.program.tracing import Noting
 
 #: A tensor as the record identifies it: the serial of its bytes, and its spec.
 Name = tuple[int, Any]
@@ -185,36 +184,19 @@ def _operand(x: Any, known: dict[Name, Any]) -> Any:
 _records: WeakKeyDictionary[Storage, tuple[_Record, Name | None]] = WeakKeyDictionary()
 
 
-class record:
+class record(Noting):
     """A context manager: ``forward()`` of a tensor that is computed inside runs the ops that it comes from again.
 
     Raises TraceError for values that are read on the host, and for tensors that are made from host data inside.
     """
 
-    def __init__(self) -> None:
-        self._open: AbstractContextManager[None] = nullcontext()
-
-    def __enter__(self) -> record:
+    def _contexts(self) -> Sequence[AbstractContextManager[Any]]:
         get_default_device()
         found = devices()[:]
         for device in found:
             # Made from host data, which a log refuses.
             default_generator(device)
-        self._open = each([_noted(device) for device in found])
-        # A statement, as in :class:`~gradcore.program.tracing.Tracing`.
-        busy.depth += 1
-        try:
-            self._open.__enter__()
-        except BaseException:
-            busy.depth -= 1
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        try:
-            self._open.__exit__(None, None, None)
-        finally:
-            busy.depth -= 1
+        return [_noted(device) for device in found]
 
 
 @contextmanager

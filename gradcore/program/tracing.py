@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Self
 from weakref import ref
 
 from gradcore.autograd.inspection import is_held
@@ -37,7 +37,34 @@ def each(contexts: Sequence[AbstractContextManager[Any]]) -> Iterator[None]:
         yield
 
 
-class Tracing:
+class Noting:
+    """Base of context managers that note by others, one inside the other, what runs in them. The thread compiles nothing then."""
+
+    _open: AbstractContextManager[None] = nullcontext()
+
+    def _contexts(self) -> Sequence[AbstractContextManager[Any]]:
+        """The others, from the outermost on."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._open = each(self._contexts())
+        # A statement, which no interrupt leaves half done: else the thread would compile nothing any more.
+        busy.depth += 1
+        try:
+            self._open.__enter__()
+        except BaseException:
+            busy.depth -= 1
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self._open.__exit__(None, None, None)
+        finally:
+            busy.depth -= 1
+
+
+class Tracing(Noting):
     """A context manager that records what a function does while it runs in it, on every device in use.
 
     ``carried`` are the keys of places outside of the function that are treated as arguments and results of it.
@@ -58,25 +85,10 @@ class Tracing:
         recorders = self._recorders = [Recorder(device, fresh=self._watcher.fresh) for device in devices()]
         #: The leaves whose gradients something else refers to when the run begins.
         self._held = {leaf for r in recorders for leaf in r.specs if is_gradient_held(leaf)}
-        self._open: AbstractContextManager[None] = nullcontext()
 
-    def __enter__(self) -> Tracing:
+    def _contexts(self) -> Sequence[AbstractContextManager[Any]]:
         # The watcher last: it looks at objects of the user's, whose code may raise.
-        self._open = each([*self._recorders, as_forward(), self._watcher])
-        # A statement, which no interrupt leaves half done: else the thread would compile nothing any more.
-        busy.depth += 1
-        try:
-            self._open.__enter__()
-        except BaseException:
-            busy.depth -= 1
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        try:
-            self._open.__exit__(None, None, None)
-        finally:
-            busy.depth -= 1
+        return *self._recorders, as_forward(), self._watcher
 
     def templates(self, arguments: list[Any]) -> Templates:
         """What makes the template of the result. Ask for it, and use it, before the run ends."""

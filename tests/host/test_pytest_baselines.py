@@ -18,10 +18,8 @@ from tests.host.test_pytest_plugin import HEAD, lines, run  # noqa: F401 - the f
 
 pytest_plugins = ["pytester"]
 
-
-@pytest.mark.parametrize("argv", [["--collect-only"], ["-k", "unmarked"]])
-def test_it_is_not_written_if_no_marked_test_has_run(run: Any, pytester: pytest.Pytester, argv: list[str]) -> None:  # noqa: F811
-    tests = HEAD + """
+#: A marked test, and another.
+TESTS = HEAD + """
 @pytest.mark.limit_device_memory("8 kB")
 def test_a():
     gradcore.ones(1000)
@@ -29,9 +27,13 @@ def test_a():
 def test_unmarked():
     gradcore.ones(1000)
 """
+
+
+@pytest.mark.parametrize("argv", [["--collect-only"], ["-k", "unmarked"]])
+def test_it_is_not_written_if_no_marked_test_has_run(run: Any, pytester: pytest.Pytester, argv: list[str]) -> None:  # noqa: F811
     path = pytester.path / "peaks.json"
     update = ("--gradcore-memory-baseline", "peaks.json", "--gradcore-memory-update")
-    lines(run(tests, *update, *argv), "no peak was measured, so peaks.json was not written")
+    lines(run(TESTS, *update, *argv), "no peak was measured, so peaks.json was not written")
     assert not path.exists()
     lines(run(None, *update), "1 peak written to peaks.json: 1 new, 0 changed")
     (pytester.path / "there").mkdir()
@@ -196,18 +198,10 @@ def test_equal_layers_of_a_large_network_share_a_line() -> None:
 
 
 def test_a_test_that_is_not_in_the_baseline_fails_if_it_is_strict(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811
-    tests = HEAD + """
-@pytest.mark.limit_device_memory("8 kB")
-def test_a():
-    gradcore.ones(1000)
-
-def test_unmarked():
-    gradcore.ones(1000)
-"""
     options = ("--gradcore-memory-baseline", "peaks.json")
-    run(tests, *options, "--gradcore-memory-update", "--gradcore-memory-strict").assert_outcomes(passed=2)
+    run(TESTS, *options, "--gradcore-memory-update", "--gradcore-memory-strict").assert_outcomes(passed=2)
     run(None, *options, "--gradcore-memory-strict").assert_outcomes(passed=2)
-    renamed = tests.replace("test_a", "test_b")
+    renamed = TESTS.replace("test_a", "test_b")
     run(renamed, *options).assert_outcomes(passed=2)
     strict = run(None, *options, "--gradcore-memory-strict")
     strict.assert_outcomes(passed=1, failed=1)
