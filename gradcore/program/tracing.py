@@ -38,7 +38,10 @@ def each(contexts: Sequence[AbstractContextManager[Any]]) -> Iterator[None]:
 
 
 class Noting:
-    """Base of context managers that note by others, one inside the other, what runs in them. The thread compiles nothing then."""
+    """Base of context managers that note by others, one inside the other, what runs in them.
+
+    The thread compiles nothing meanwhile.
+    """
 
     _open: AbstractContextManager[None] = nullcontext()
 
