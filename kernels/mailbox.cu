@@ -63,6 +63,8 @@ extern "C" __global__ void bring(u64 box, i64 room, i64 slots, i64 first, i64 la
     }
     if (ends && last_of(&turn->arrivals, 0, (int)gridDim.x) && !threadIdx.x) {
         turn->taken = taken + 1;
+        // All blocks have read the slot, in an order that so far holds for the device alone.
+        __threadfence_system();
         *(volatile u64*)box = taken + 1;
     }
 }

@@ -233,6 +233,7 @@ static void __syncwarp() {
     emulator::exchange(0);
 }
 static void __threadfence() { watch_fence(); }
+static void __threadfence_system() { watch_fence(); }
 
 template <typename T>
 T __shfl_sync(unsigned, T v, int lane) {
