@@ -18,7 +18,7 @@ from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.devices.turns import share, turn
 from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
-from gradcore.engine.sites import SITES, here
+from gradcore.engine.sites import here
 from gradcore.engine.state import SETUP, local, scoped
 from gradcore.errors import TraceError
 from gradcore.functional.shape import plain
@@ -103,7 +103,7 @@ class Generator:
             try:
                 key, _, _, self._permutations = state.tolist()
             except TraceError:
-                raise TraceError(f"{SITES[here()]} sets the state of a generator, which a replay would not do for orders that "
+                raise TraceError(f"{here()} sets the state of a generator, which a replay would not do for orders that "
                                  "are drawn on the host: set it outside") from None
             if (key - self._seed) % 2**64:
                 self._seed = key % 2**64
@@ -293,7 +293,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
         return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device),
                       op="randperm", role="output")
     except TraceError:
-        raise TraceError(f"{SITES[here()]}: randperm() shuffles on the host, so each replay would use the order of the trace: "
+        raise TraceError(f"{here()}: randperm() shuffles on the host, so each replay would use the order of the trace: "
                          f"use gradcore.rand({n}).argsort(), which each replay computes again, or pass the order as an argument"
                          ) from None
 

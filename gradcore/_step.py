@@ -320,7 +320,7 @@ def node_seconds() -> float:
             for _ in range(500):
                 edges = [None if type(a) in PLAIN else a.edge for a in args]
                 plan = call.plans[tuple(map(bool, edges))]
-                build_node(call, plan, args, (y,), (), edges, 0, 0, local.state.scope)
+                build_node(call, plan, args, (y,), (), edges, 0, y.edge[0].site, local.state.scope)
             best = min(best, perf_counter() - start)
         return best / 500
     finally:

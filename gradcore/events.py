@@ -7,10 +7,12 @@ Nothing here can hold an array: a record that did would pin its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from gradcore.cells import name_of_file
+from gradcore.forking import brief
 from gradcore.spec import TensorSpec
 
 #: The segment number of blocks over memory that is not the pool's. Such a block counts as 0 bytes; its tag's spec has the size.
@@ -41,13 +43,38 @@ LASTING = frozenset(("parameter", "buffer", "gradient", "optimizer state"))
 WRITTEN = "<gradcore>"
 
 
-class Site(NamedTuple):
-    """A line of source outside gradcore; at the level ``stacks`` also the lines that called it, the nearest first."""
+class Site:
+    """A line of source outside gradcore; at the level ``stacks`` also the lines that called it, the nearest first.
+
+    Equal sites are one object, as equal specs are.
+    """
+
+    __slots__ = ("file", "line", "function", "callers", "__weakref__")
 
     file: str
     line: int
     function: str
-    callers: tuple[Site, ...] = ()
+    callers: tuple[Site, ...]
+
+    def __new__(cls, file: str, line: int, function: str, callers: tuple[Site, ...] = ()) -> Site:
+        key = file, line, function, callers
+        found = _sites.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.file, found.line, found.function, found.callers = key
+            with _interning:
+                found = _sites.setdefault(key, found)
+        return found
+
+    def called_by(self, callers: Iterable[Site]) -> Site:
+        """The same line, with its callers."""
+        return Site(self.file, self.line, self.function, tuple(callers))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Site, (self.file, self.line, self.function, self.callers)
+
+    def __repr__(self) -> str:
+        return f"Site(file={self.file!r}, line={self.line}, function={self.function!r}, callers={self.callers!r})"
 
     def __str__(self) -> str:
         return f"{name_of_file(self.file)}:{self.line}"
@@ -57,6 +84,11 @@ class Site(NamedTuple):
         """``train.py:12``: the line without the folders of its file, which may come from another system."""
         name = name_of_file(self.file).replace("\\", "/").rpartition("/")[2]
         return f"{name}:{self.line}"
+
+
+# Weak, or the call stacks of a long run would pile up.
+_sites: WeakValueDictionary[Any, Site] = WeakValueDictionary()
+_interning = brief()
 
 
 class Network(NamedTuple):
@@ -105,31 +137,6 @@ class Tag(NamedTuple):
     export: Export | None = None
     #: What ``layer`` is a path in. Readers of a log are given None: see :mod:`gradcore.reading`.
     network: Network | None = None
-
-
-T = TypeVar("T", bound=Hashable)
-
-
-class Table(Generic[T]):
-    """An append-only table: equal values get one index, which is faster to hash than they are."""
-
-    def __init__(self) -> None:
-        self.rows: list[T] = []
-        self._index: dict[T, int] = {}
-
-    def index(self, value: T) -> int:
-        found = self._index.get(value)
-        if found is None:
-            # setdefault is atomic, but not together with append: filling the list first makes every index resolve.
-            self.rows.append(value)
-            found = self._index.setdefault(value, len(self.rows) - 1)
-        return found
-
-    def __getitem__(self, index: int) -> T:
-        return self.rows[index]
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 #: The tag of what is allocated without saying what for, as tests do.

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
-from gradcore.engine.sites import SITES, here
+from gradcore.engine.sites import here
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.ops import elementwise, reduce
@@ -178,6 +178,6 @@ def _are_finite(folded: list[Value]) -> bool:
     try:
         return all(bool(f) for f in folded if f.storage.device.type != "meta")
     except TraceError:
-        raise TraceError(f"{SITES[here()]}: GradScaler.step() and update() depend on whether the gradients are finite, which a "
+        raise TraceError(f"{here()}: GradScaler.step() and update() depend on whether the gradients are finite, which a "
                          "replay cannot follow: call both after the compiled function; scaler.scale(loss).backward() can stay "
                          "inside") from None

@@ -14,7 +14,6 @@ from typing import Any
 from gradcore.engine.below import reachable
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.saved import Again, Deferred, Packed, Recipe, Saved
-from gradcore.engine.sites import SITES
 from gradcore.engine.value import Value
 from gradcore.events import Network
 from gradcore.memory.resource import Block
@@ -223,7 +222,7 @@ def _seen(node: Node, beside: Sequence[Any], leaves: dict[Leaf, str], names: Map
     # A slot may hold a number.
     if kept or (node.plan.slots and node.saved is None):
         state = "released" if node.saved is None and node.recipe is None else "retained" if hasattr(node, "ran") else "held"
-    return GraphNode(node.id, node.name(), node.call.op.name, layer_in(node.scope.plain, names), str(SITES[node.site]), state,
+    return GraphNode(node.id, node.name(), node.call.op.name, layer_in(node.scope.plain, names), str(node.site), state,
                      kept, tuple(inputs))
 
 
@@ -256,7 +255,7 @@ def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
     if isinstance(r, Again):
         spec = r.recipe.spec
         return Residual(r.name, "recomputed", spec.shape, spec.dtype.name, 0, 0, "residual",
-                        layer_in(r.recipe.scope.plain, names), r.recipe.op, str(SITES[r.recipe.site]))
+                        layer_in(r.recipe.scope.plain, names), r.recipe.op, str(r.recipe.site))
     block = r.storage.block
     tag = block.tag
     return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role,

@@ -17,7 +17,7 @@ from gradcore.cuda import amp
 from gradcore.cuda.properties import get_device_capability, get_device_name, get_device_properties, gpu, mem_get_info, named
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device
-from gradcore.engine.sites import SITES, find_site
+from gradcore.engine.sites import find_site
 from gradcore.engine.state import local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 from gradcore.events import Tag
@@ -195,7 +195,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
         while frame is not None and os.path.join(os.sep, "cupy", "") in frame.f_code.co_filename:
             frame = frame.f_back
         scope = local.state.scope.plain
-        site = SITES[find_site(frame)]
+        site = find_site(frame)
         owner = Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)
         block = target.ledger.allocate(nbytes, target.current, owner)
         found = ScratchMemory(target.ledger, block, target.index)

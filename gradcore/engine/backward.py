@@ -21,7 +21,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag_gradient
 from gradcore.engine.residuals import backward_scope, residuals
 from gradcore.engine.saved import forget
-from gradcore.engine.sites import SITES, here
+from gradcore.engine.sites import here
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Edge, make_value
 from gradcore.errors import DeviceError, SpecError
@@ -246,9 +246,9 @@ def check_for_nan(node: Node, results: Sequence[Any]) -> None:
     """Raise RuntimeError for the first gradient that holds a NaN, with the line of forward that made its node."""
     for k, g in enumerate(results):
         if g is not None and g.storage.device.type != "meta" and np.isnan(g.storage.device.read(g.storage, g.spec)).any():
+            layer = node.scope.plain.layer
             raise RuntimeError(f"Function '{node.name()}' returned nan values in its {k}th output. Its forward ran at "
-                               f"{SITES[node.site]}" + (f" in layer {node.scope.plain.layer}" if node.scope.plain.layer
-                                                        else ""))
+                               f"{node.site}" + (f" in layer {layer}" if layer else ""))
 
 
 def _own(part: Any, gs: list[Any]) -> Any:

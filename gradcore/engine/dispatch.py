@@ -25,7 +25,7 @@ from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import PLAIN, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_views, rebase
 from gradcore.errors import LocatedError, SpecError
-from gradcore.events import LAUNCH, VIEW, Raw, Tag
+from gradcore.events import LAUNCH, VIEW, Raw, Site, Tag
 from gradcore.memory.resource import Stream
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
@@ -149,7 +149,7 @@ def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 
 def _run(state: State, device: Device, call: Call, tag: Tag, args: tuple[Any, ...], arrays: list[Any],
-         edges: list[Any] | None, plan: KeepPlan | None, number: int, site: int, scope: Where) -> Any:
+         edges: list[Any] | None, plan: KeepPlan | None, number: int, site: Site, scope: Where) -> Any:
     """The usual case in a straight line: one new output, and nothing else."""
     stream = device.stream
     if device.several:
@@ -212,7 +212,7 @@ def _log_launch(log: list[Raw], call: Call, tag: Tag, number: int, args: tuple[A
 
 def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
                    arrays: list[Any], edges: list[Any] | None, plan: KeepPlan | None, number: int,
-                   tags: tuple[Tag, ...], site: int, scope: Where) -> Any:
+                   tags: tuple[Tag, ...], site: Site, scope: Where) -> Any:
     """Views, in-place ops, several outputs, auxiliary outputs, workspace."""
     if call.scattered:
         return _apply_contiguous(op, call, args, attrs)

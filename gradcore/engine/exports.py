@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from gradcore.devices.storage import Storage
-from gradcore.engine.sites import SITES, find_site, is_inside
+from gradcore.engine.sites import find_site, is_inside
 from gradcore.events import HELD_OUTSIDE, Export
 from gradcore.forking import brief
 
@@ -115,4 +115,4 @@ def _asked(form: str) -> Export:
                 break
             library = library or name
         frame = frame.f_back
-    return Export(f"{form} for {library}" if library else form, SITES[find_site(frame)])
+    return Export(f"{form} for {library}" if library else form, find_site(frame))

@@ -12,7 +12,7 @@ from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep, kep
 from gradcore.engine.state import Where, local
 from gradcore.engine.value import PLAIN, Edge, Value, make_value
 from gradcore.errors import AlreadyReleased
-from gradcore.events import Network
+from gradcore.events import Network, Site
 
 _new = object.__new__
 
@@ -28,7 +28,7 @@ class Node:
     call: Any
     #: The scope that the op ran in, and the index of the line of source.
     scope: Where
-    site: int
+    site: Site
     #: Residuals in the order of ``plan.slots``; None if there are none, and after backward has run the node: dropping
     #: the references is all that it takes to release them.
     saved: list[Any] | None
@@ -72,7 +72,7 @@ class Node:
 
 
 def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
-               number: int, site: int, scope: Where, overwritten: Saved | Packed | None = None) -> Node:
+               number: int, site: Site, scope: Where, overwritten: Saved | Packed | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
     state = local.state
     packing = state.packing

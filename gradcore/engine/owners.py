@@ -12,7 +12,7 @@ import numpy as np
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
-from gradcore.engine.sites import SITES, here
+from gradcore.engine.sites import here
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value, value_over
@@ -81,7 +81,7 @@ def _tag(op: str, role: str, spec: TensorSpec) -> Tag:
     if local.state.node and role == "input":
         # Uploads during backward are temporaries of backward.
         role = "temporary"
-    return Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec, None, scope.network)
+    return Tag(op, scope.layer, scope.phase, scope.role or role, here(), scope.caller, spec, None, scope.network)
 
 
 def note_write(value: Value, op: str) -> None:
@@ -106,7 +106,7 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
         raise ValueError(f"At least one stride in the given {library} array is negative, or not a multiple of the element's "
                          "size, and tensors with such strides are not supported: make a copy of the array with array.copy()")
     spec = TensorSpec.strided(values.shape, dtype, tuple(s // step for s in values.strides), 0)
-    tag = Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None, scope.network)
+    tag = Tag(BORROW, scope.layer, scope.phase, scope.role or "input", here(), scope.caller, spec, None, scope.network)
     segment = device.foreign(values, spec.span[1])
     # Tensors over the same array are accounted once, and notice each other's writes.
     key = id(device), segment.address, segment.nbytes

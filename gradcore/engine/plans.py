@@ -11,9 +11,8 @@ import numpy as np
 
 from gradcore.devices.device import Device
 from gradcore.devices.operands import Operands
-from gradcore.engine.sites import SITES
 from gradcore.engine.state import Where
-from gradcore.events import WRITTEN, Invocation, Tag
+from gradcore.events import WRITTEN, Invocation, Site, Tag
 from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
 
@@ -189,13 +188,13 @@ class Call:
             found = self.plans[mask] = made if made.rules and any(s.floating for s in self.specs) else None
             return found
 
-    def make_tags(self, site: int, scope: Where) -> tuple[Tag, ...]:
+    def make_tags(self, site: Site, scope: Where) -> tuple[Tag, ...]:
         """Tags for outputs, then auxiliary outputs, then workspace."""
         where = scope.plain
         role = where.role or ("output" if where.phase in ("forward", "setup") else "temporary")
 
         def tag(role: str, spec: TensorSpec | None) -> Tag:
-            return Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec, None, where.network)
+            return Tag(self.op.name, where.layer, where.phase, role, site, where.caller, spec, None, where.network)
 
         return (*(tag(role, s) for s in self.specs), *(tag("temporary", s) for _, s in self.aux),
                 tag("workspace", None))

@@ -8,18 +8,18 @@ from weakref import ref
 
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
-from gradcore.engine.sites import SITES
 from gradcore.engine.state import Where, local, mark, where
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import AlreadyReleased
+from gradcore.events import Site
 
 #: So many places are remembered with one: a model that stays may work together with others that come and go.
 MOST = 64
 
 
-def backward_scope(forward: Where, caller: int) -> Where:
+def backward_scope(forward: Where, caller: Site) -> Where:
     """Where backward runs a node that forward created at ``forward``."""
-    found = where(forward.plain._replace(phase="backward", caller=SITES[caller], role=None))
+    found = where(forward.plain._replace(phase="backward", caller=caller, role=None))
     forward.backward[caller] = found
     return found
 
@@ -36,7 +36,7 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
     if saved is None:
         raise AlreadyReleased(
             "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
-            f"freed): {node.name()} of {SITES[node.site]} released its residuals when it ran. Specify retain_graph=True if you "
+            f"freed): {node.name()} of {node.site} released its residuals when it ran. Specify retain_graph=True if you "
             "need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
     if read is not None:
         saved = [r if type(r) is not Again or k in read else None for k, r in enumerate(saved)]

@@ -11,9 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.engine.state import local
-from gradcore.events import WRITTEN, Site, Table
-
-SITES: Table[Site] = Table()
+from gradcore.events import WRITTEN, Site
 
 
 def _folders(file: str, path: Any = os.path) -> tuple[str, tuple[str, ...]]:
@@ -31,7 +29,7 @@ _GO_BETWEENS = frozenset(f.__code__.co_filename for f in (copy.deepcopy, context
 
 # By id of a code object: its sites by instruction, or None for code inside gradcore. The code objects are held, so that ids
 # are not reused.
-CODES: dict[int, dict[int, int] | None] = {}
+CODES: dict[int, dict[int, Site] | None] = {}
 _held: list[CodeType] = []
 
 #: Steps that record whole stacks.
@@ -57,14 +55,14 @@ class whole_stacks:
         self._open = False
 
 
-def _whole(frame: FrameType | None) -> int:
+def _whole(frame: FrameType | None) -> Site:
     sites: list[Site] = []
     while frame is not None and len(sites) < 64:
         if not _nameless(frame.f_code):
             sites.append(_site(frame))
         frame = frame.f_back
     first, *callers = sites or [Site("<gradcore>", 0, "")]
-    return SITES.index(first._replace(callers=tuple(callers)))
+    return first.called_by(callers)
 
 
 def _site(frame: FrameType) -> Site:
@@ -72,8 +70,8 @@ def _site(frame: FrameType) -> Site:
     return Site(code.co_filename, frame.f_lineno or 0, code.co_qualname)
 
 
-def find_site(frame: FrameType | None) -> int:
-    """The index in :data:`SITES` of the first frame outside gradcore, from ``frame`` outwards."""
+def find_site(frame: FrameType | None) -> Site:
+    """The line of the first frame outside gradcore, from ``frame`` outwards."""
     if _stacks:
         return _whole(frame)
     while frame is not None:
@@ -85,10 +83,10 @@ def find_site(frame: FrameType | None) -> int:
         if lines is not None:
             site = lines.get(frame.f_lasti)
             if site is None:
-                site = lines[frame.f_lasti] = SITES.index(_site(frame))
+                site = lines[frame.f_lasti] = _site(frame)
             return site
         frame = frame.f_back
-    return SITES.index(Site("<gradcore>", 0, ""))
+    return Site("<gradcore>", 0, "")
 
 
 def is_inside(code: CodeType | None) -> bool:
@@ -106,7 +104,7 @@ def _nameless(code: CodeType) -> bool:
     return code.co_filename in _GO_BETWEENS or is_inside(code)
 
 
-def _learn(code: CodeType) -> dict[int, int] | None:
+def _learn(code: CodeType) -> dict[int, Site] | None:
     if len(_held) > 50_000:
         CODES.clear()
         _held.clear()
@@ -115,7 +113,7 @@ def _learn(code: CodeType) -> dict[int, int] | None:
     return CODES[id(code)]
 
 
-def here() -> int:
+def here() -> Site:
     """The site of the caller's line, or the one that backward has set."""
     site = local.state.site
     return find_site(sys._getframe(1)) if site is None else site

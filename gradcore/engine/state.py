@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from gradcore.devices.device import devices
-from gradcore.events import MARK, Scope, Tag
+from gradcore.events import MARK, Scope, Site, Tag
 from gradcore.forking import brief
 
 
@@ -24,7 +24,7 @@ class Where:
     def __init__(self, plain: Scope) -> None:
         self.plain = plain
         #: Where backward runs what ran here in forward, by the site of backward's caller.
-        self.backward: dict[int, Where] = {}
+        self.backward: dict[Site, Where] = {}
         #: Where its layer is computed again, by the present place.
         self.like: dict[Where, Where] = {}
         #: Where an optimizer's update runs that is called here.
@@ -72,7 +72,7 @@ class State:
         self.placed = False
         # A thread that begins to work within a step is a part of it.
         self.scope = FORWARD if _steps else SETUP
-        self.site: int | None = None
+        self.site: Site | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.
         self.node = 0
         #: What holds a tensor as its ``value`` for further nodes of the backward pass that is running, which lets go of what is

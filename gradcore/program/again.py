@@ -24,7 +24,7 @@ from gradcore.engine.modes import set_grad_enabled
 from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS, grouped
 from gradcore.engine.plans import Call
-from gradcore.engine.sites import SITES, here
+from gradcore.engine.sites import here
 from gradcore.engine.state import local
 from gradcore.events import VIEW, Raw
 from gradcore.ops.op import get_op
@@ -77,7 +77,7 @@ class _OpLog(TraceLog):
             _records[v.storage] = self.record, None
             self._made.add(v.storage.serial)
         self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, local.state.grad,
-                                       str(SITES[here()])))
+                                       str(here())))
 
     def append(self, record: Raw) -> None:
         super().append(record)
@@ -89,7 +89,7 @@ class _OpLog(TraceLog):
             names = [(serial, spec) for spec in invocation.outputs]
             self._viewed.update(names)
             self.record.steps.append(_Step(invocation.op, [((serial, invocation.inputs[0]), True)], None,
-                                           dict(invocation.attrs), names, local.state.grad, str(SITES[here()])))
+                                           dict(invocation.attrs), names, local.state.grad, str(here())))
 
     def _name(self, tensor: Any) -> Name:
         """The name of a tensor. One from before the recording, or a leaf, is held, to be read again."""

@@ -16,7 +16,7 @@ from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.sites import SITES, here, is_inside
+from gradcore.engine.sites import here, is_inside
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value
@@ -108,7 +108,7 @@ class TraceLog(Tracer):
     def reshaped(self, tensor: Any) -> None:
         """A tensor gets another shape in place. The operands of launches say so for those that the run makes."""
         if not is_new(tensor):
-            self.reshapes = self.reshapes or str(SITES[here()])
+            self.reshapes = self.reshapes or str(here())
 
     def _read(self, value: Any) -> None:
         if value.edge is None:
@@ -117,7 +117,7 @@ class TraceLog(Tracer):
         if type(node) is not Leaf:
             # The trace ends at the node of an argument.
             if node.id < self.first and local.state.grad and not getattr(node.op, "boundary", False):
-                self.beyond = self.beyond or str(SITES[here()])
+                self.beyond = self.beyond or str(here())
         else:
             self.leaves.setdefault(node, value.storage.serial)
 
@@ -168,18 +168,18 @@ class TraceLog(Tracer):
             super().append(record)
             return
         if record[0] == LAUNCH and 0 < record[3] < self.first:
-            self.beyond = self.beyond or str(SITES[here()])
+            self.beyond = self.beyond or str(here())
         if record[0] == READ and self._stopped():
             # Nothing that the function computes depends on what is shown meanwhile.
             return
         if record[0] == READ:
-            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host, by {_asked()}. A traced function runs "
+            raise TraceError(f"{here()} reads a value of a tensor on the host, by {_asked()}. A traced function runs "
                              "once and is replayed without its Python code, so what depends on the value would be frozen: "
                              "compute it with ops, or read it outside, from what the function returns")
         if record[0] == UPLOAD and record[1] not in self.constants:
             if _seeds():
-                raise TraceError(f"{SITES[here()]} sets the seed of a generator (manual_seed(), seed()), which a replay would "
+                raise TraceError(f"{here()} sets the seed of a generator (manual_seed(), seed()), which a replay would "
                                  "not do: set it outside")
-            raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would use the values of the traced run: "
+            raise TraceError(f"{here()} makes a tensor from host data. A replay would use the values of the traced run: "
                              "make it outside, and pass it as an argument or let the function refer to it")
         super().append(record)

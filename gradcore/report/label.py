@@ -36,5 +36,5 @@ def tag_of(sites: Sequence[Site]) -> Tag | None:
     shown = _EXPORT.fullmatch(label["export"] or "")
     export = Export(shown["form"], Site(shown["file"], int(shown["line"]), shown["function"])) if shown else None
     layer = "" if label["layer"] == "(root)" else label["layer"]
-    site = sites[1]._replace(callers=tuple(sites[2:]))
+    site = sites[1].called_by(sites[2:])
     return Tag(label["op"], layer, label["phase"], label["role"], site, None, None, export)

@@ -10,13 +10,13 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from gradcore import events
 from gradcore.cells import name_of_file
-from gradcore.events import Export, Invocation, Record, Site, Table, Tag
+from gradcore.events import Export, Invocation, Record, Site, Tag
 from gradcore.spec import TensorSpec, dtype_named
 
 #: Version of the packed form.
@@ -42,15 +42,29 @@ T = TypeVar("T")
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
+class _Table(Generic[T]):
+    """Values in order of appearance; equal ones have one index."""
+
+    def __init__(self) -> None:
+        self.rows: list[T] = []
+        self._index: dict[T, int] = {}
+
+    def index(self, value: T) -> int:
+        found = self._index.setdefault(value, len(self.rows))
+        if found == len(self.rows):
+            self.rows.append(value)
+        return found
+
+
 class _Tables:
     """The tables of one packed log while it is written."""
 
     def __init__(self) -> None:
-        self.strings: Table[str] = Table()
-        self.sites: Table[Site] = Table()
-        self.specs: Table[TensorSpec] = Table()
-        self.tags: Table[Tag] = Table()
-        self.invocations: Table[Invocation] = Table()
+        self.strings: _Table[str] = _Table()
+        self.sites: _Table[Site] = _Table()
+        self.specs: _Table[TensorSpec] = _Table()
+        self.tags: _Table[Tag] = _Table()
+        self.invocations: _Table[Invocation] = _Table()
 
     def site(self, site: Site) -> list[Any]:
         row: list[Any] = [self.strings.index(name_of_file(site.file)), site.line, self.strings.index(site.function)]
@@ -133,7 +147,7 @@ def _unpack(data: dict[str, Any]) -> list[Record]:
     strings = _rows(data, "strings", lambda s: _of(s, str, "a string"))
     specs = _rows(data, "specs", _spec)
     lines = _rows(data, "sites", lambda s: Site(_at(strings, s[0]), _int(s[1]), _at(strings, s[2])))
-    sites = [line._replace(callers=tuple(_at(lines, i) for i in row[3])) if len(row) > 3 else line
+    sites = [line.called_by(_at(lines, i) for i in row[3]) if len(row) > 3 else line
              for line, row in zip(lines, data["sites"], strict=True)]
     tables: dict[str, list[Any]] = {
         "strings": strings,

@@ -208,7 +208,7 @@ def _tag(event: dict[str, Any]) -> Tag:
         return Tag("(unknown)", "", phase, role, _UNKNOWN, None, None)
     # The function that the line called is in the frame below it.
     op = sites[first - 1].function if first else sites[first].function
-    return Tag(op, "", phase, role, sites[first]._replace(callers=tuple(sites[i] for i in own[1:])), None, None)
+    return Tag(op, "", phase, role, sites[first].called_by(sites[i] for i in own[1:]), None, None)
 
 
 def _of(x: Any, kind: type) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import gradcore
 from gradcore import folds, nn
 from gradcore.cli.main import main
-from gradcore.events import Alloc, Export, Mark, Site, Tag
+from gradcore.events import WRITTEN, Alloc, Export, Mark, Site, Tag
 from gradcore.report import Recording
 from gradcore.report.diff import compare
 from gradcore.report.exports import moments, to_csv
@@ -105,14 +105,14 @@ def test_a_label_says_its_tag(tag: Tag) -> None:
     sites = [Site(f["filename"], f["line"], f["name"]) for f in frames_of(tag, "held outside")]
     assert tag_of(sites) == tag._replace(role="held outside")
     assert tag_of(sites[1:]) is None and tag_of(sites[:1]) is None
-    assert tag_of([sites[0]._replace(file="x.py"), *sites[1:]]) is None
-    assert tag_of([sites[0]._replace(function="no label"), *sites[1:]]) is None
+    assert tag_of([Site("x.py", 0, sites[0].function), *sites[1:]]) is None
+    assert tag_of([Site(WRITTEN, 0, "no label"), *sites[1:]]) is None
     # A text of more than 4,096 characters is not looked at.
     longest = "x" * (4096 - len(sites[0].function)) + sites[0].function
-    told = tag_of([sites[0]._replace(function=longest), *sites[1:]])
+    told = tag_of([Site(WRITTEN, 0, longest), *sites[1:]])
     assert told is not None and told.op.lstrip("x") == tag.op.lstrip("x")
-    assert tag_of([sites[0]._replace(function="x" + longest), *sites[1:]]) is None
-    assert tag_of([sites[0]._replace(function="exp (colour, layer a, forward)"), *sites[1:]]) is None
+    assert tag_of([Site(WRITTEN, 0, "x" + longest), *sites[1:]]) is None
+    assert tag_of([Site(WRITTEN, 0, "exp (colour, layer a, forward)"), *sites[1:]]) is None
 
 
 def test_records_behind_a_mark_are_of_its_time() -> None:

@@ -118,11 +118,11 @@ OTHER = {"filename": "/home/me/model.py", "line": 5, "name": "forward"}
     ([NATIVE, LINEAR, OTHER, LIBRARY, OWN], Tag("linear", "", "forward", "output", Site(
         "/home/me/model.py", 5, "forward", (MAIN,)), None, None)),
     ([OWN], Tag("main", "", "forward", "output", MAIN, None, None)),
-    ([OWN, OTHER], Tag("main", "", "forward", "output", MAIN._replace(callers=(Site("/home/me/model.py", 5, "forward"),)), None,
+    ([OWN, OTHER], Tag("main", "", "forward", "output", MAIN.called_by([Site("/home/me/model.py", 5, "forward")]), None,
                        None)),
     # It is not PyTorch's.
     ([{**OWN, "filename": "optim/mine.py"}], Tag(
-        "main", "", "forward", "output", MAIN._replace(file="optim/mine.py"), None, None)),
+        "main", "", "forward", "output", Site("optim/mine.py", MAIN.line, MAIN.function), None, None)),
     ([ADAM, OWN], STEP), ([NATIVE, ENGINE, OWN], GRADIENT),
     # PyTorch's own lines are shown if there are no others, and the outermost frame if none is Python's.
     ([NATIVE, LIBRARY, LINEAR], Tag("at::native::empty", "", "forward", "output", Site(

@@ -12,6 +12,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.events import Site
 from gradcore.program import Program, plan
 from gradcore.program.drawing import draw, sketch
 from gradcore.program.plan import planned
@@ -87,7 +88,7 @@ def test_a_drawing_has_its_axes_its_bound_and_nothing_from_elsewhere() -> None:
 def hostile(name: str) -> Program:
     program = chain([512, 1024, 512])
     return replace(program, buffers=tuple(
-        replace(b, tag=b.tag._replace(layer=name, op=name, role=name, site=b.tag.site._replace(file=name)))
+        replace(b, tag=b.tag._replace(layer=name, op=name, role=name, site=Site(name, b.tag.site.line, b.tag.site.function)))
         for b in program.buffers), instructions=tuple(
             replace(i, tag=i.tag._replace(phase=name, layer=name)) for i in program.instructions))
 

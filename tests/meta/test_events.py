@@ -1,9 +1,12 @@
-"""Records: tables, typed forms, and comparisons of two runs of one program."""
+"""Records: sites, typed forms, and comparisons of two runs of one program."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -35,7 +38,6 @@ from gradcore.events import (
     Reserve,
     Retag,
     Site,
-    Table,
     Tag,
     Unreserve,
     Upload,
@@ -69,24 +71,34 @@ def test_every_kind_is_there() -> None:
     assert {raw[0] for raw, _ in PAIRS} == set(range(12))
 
 
-def test_equal_values_have_one_index() -> None:
-    table: Table[str] = Table()
-    assert [table.index(s) for s in "abab"] == [0, 1, 0, 1] and len(table) == 2 and table[1] == "b"
+def test_equal_sites_are_one_object() -> None:
+    site = Site("/home/somebody/train.py", 7, "main")
+    assert site is SITE and hash(site) == hash(SITE) and site != Site("/home/somebody/train.py", 8, "main")
+    called = site.called_by([SITE])
+    assert called is Site("/home/somebody/train.py", 7, "main", (SITE,)) is not site and called.called_by(()) is site
+    assert pickle.loads(pickle.dumps(called)) is copy.deepcopy(called) is called
+    assert repr(called) == f"Site(file='/home/somebody/train.py', line=7, function='main', callers=({SITE!r},))"
 
 
-def test_an_index_always_resolves_to_its_value() -> None:
-    table: Table[int] = Table()
-    wrong: list[int] = []
+def test_equal_sites_of_several_threads_are_one_object() -> None:
+    found: list[list[Site]] = []
+    start = threading.Barrier(4)
 
-    def fill(order: range) -> None:
-        wrong.extend(v for v in order if table[table.index(v)] != v)
+    def make() -> None:
+        start.wait()
+        found.append([Site("/threads.py", line, "f") for line in range(3000)])
 
-    threads = [threading.Thread(target=fill, args=(r,)) for r in (range(3000), range(2999, -1, -1), range(0, 3000, 2))]
+    threads = [threading.Thread(target=make) for _ in range(4)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert wrong == []
+    assert len(found) == 4 and all(len({id(site) for site in same}) == 1 for same in zip(*found, strict=True))
+
+
+def test_a_site_that_nothing_refers_to_is_freed() -> None:
+    site = ref(Site("/freed.py", 1, "f"))
+    assert site() is None
 
 
 def test_numbers_count_from_one_in_order_of_appearance() -> None:
@@ -119,8 +131,8 @@ def test_lines_can_be_left_out() -> None:
 
 
 def _plain(value: Any) -> bool:
-    """Is this a number, a string, a spec, a type, or a tuple of such?"""
-    return isinstance(value, (int, float, str, type(None), TensorSpec, type, np.dtype)) or (
+    """Is this a number, a string, a spec, a site, a type, or a tuple of such?"""
+    return isinstance(value, (int, float, str, type(None), TensorSpec, Site, type, np.dtype)) or (
         isinstance(value, tuple) and all(map(_plain, value)))
 
 
