@@ -325,4 +325,4 @@ def test_running_out_names_ten_holders_and_says_so_if_there_are_none() -> None:
 
 def test_scopes_and_tags_are_plain_data() -> None:
     assert Scope("a", "forward") == ("a", "forward", None, None, None)
-    assert tag("a") == ("a", "", "forward", "output", ("train.py", 7, "main", ()), None, None, None, None)
+    assert tag("a") == ("a", "", "forward", "output", Site("train.py", 7, "main"), None, None, None, None)
