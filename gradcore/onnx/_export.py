@@ -25,10 +25,10 @@ from gradcore.onnx.graph import IR, OPSET, Graph, Value, onnx_type
 from gradcore.onnx.table import CONVERTERS, Refused
 from gradcore.onnx.views import positions, steps_of
 from gradcore.ops.op import all_ops
+from gradcore.program.building import Trace
 from gradcore.program.compiled import Compiled
 from gradcore.program.loaded import LoadedProgram
 from gradcore.program.program import Instruction, Operand, Program
-from gradcore.program.recorder import Trace
 from gradcore.program.shipping import forward_part, shown_spec, tensor_names
 from gradcore.program.tracing import Tracing
 from gradcore.report.files import write_whole

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from gradcore.nn.module import Module
+from gradcore.program.building import DISTURBED
 from gradcore.program.escapes import DEBUGGED, HELD, STORED
-from gradcore.program.recorder import DISTURBED
 
 #: Seconds to wait before a trace for each one before it that was disturbed, and at most.
 _SHORT, _LONG = 0.002, 0.02

@@ -15,11 +15,11 @@ from gradcore.events import Tag
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part
+from gradcore.program.building import Trace
 from gradcore.program.fusion import groups
 from gradcore.program.narration import waiting_in
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
-from gradcore.program.recorder import Trace
 from gradcore.program.stand_ins import Patch, StandIns
 from gradcore.spec import TensorSpec, round_up
 

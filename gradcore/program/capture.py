@@ -24,10 +24,10 @@ from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
 from gradcore.events import Tag
 from gradcore.program.arena import moved, shift
 from gradcore.program.binding import Binding, Patch
+from gradcore.program.building import Trace
 from gradcore.program.keys import ALIGNED
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
-from gradcore.program.recorder import Trace
 from gradcore.program.replay import Replay, run_calls
 from gradcore.spec import TensorSpec, round_up
 

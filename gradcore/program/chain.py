@@ -6,22 +6,21 @@ What a later part reads stays there until that part has run; everything else but
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from gradcore.devices.device import Device
-from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
-from gradcore.events import Raw
 from gradcore.program.arena import Arena
 from gradcore.program.binding import Binding
+from gradcore.program.building import Builder, Trace
 from gradcore.program.capture import CapturedReplay
 from gradcore.program.followed import Followed, NotingLog
 from gradcore.program.plan import Plan, plan
-from gradcore.program.recorder import Builder, Recorder, Trace, busy
+from gradcore.program.recorder import Recorded, Recorder, busy
 from gradcore.program.templates import Templates, rebuilt
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
@@ -209,39 +208,12 @@ class Chain:
 # -- one program of several recordings, and its parts ------------------------------------------------------------------
 
 
-class _Joined:
-    """Several recordings, with the interface of one :class:`Recorder`, for the builder."""
-
-    def __init__(self, device: Device, recorders: list[Recorder]) -> None:
-        self.device = device
-        self.recorders = recorders
-        self.log = _Log(recorders)
-        self.updates: list[Any] = []
-
-    def records(self) -> list[Raw]:
-        return [r for recorder in self.recorders for r in recorder.records()]
-
-    def slots_before(self) -> dict[Leaf, int]:
-        # Gradients are results here: no leaf gets one.
-        return {}
+def _all(lists: Iterable[list[Any]]) -> list[Any]:
+    return [x for some in lists for x in some]
 
 
-class _Log(list[Raw]):
-    def __init__(self, recorders: list[Recorder]) -> None:
-        super().__init__(r for recorder in recorders for r in recorder.log)
-        self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
-        self.disturbed = any(recorder.log.disturbed for recorder in recorders)
-        self.beyond = ""  # A graph of a chain does continue the graphs before it.
-        self.reshapes = next((recorder.log.reshapes for recorder in recorders if recorder.log.reshapes), "")
-        self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
-        self.leaves = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.leaves.items()}
-        self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}
-
-
-class _ChainBuilder(Builder):
-    def _escaped(self, survivors: set[int]) -> list[str]:
-        # The tensors of the traced runs stay alive for the next graph of the chain.
-        return []
+def _union(maps: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
+    return {key: value for some in maps for key, value in some.items()}
 
 
 #: The records of one graph of a chain, as in :attr:`Trace.script`.
@@ -250,10 +222,16 @@ Script = list[tuple[Any, ...]]
 
 def _joined_trace(device: Device, parts: list[_Part]) -> tuple[Trace, list[Script]]:
     """The trace of all parts, and the script of each."""
-    joined: Any = _Joined(device, [p.recorder for p in parts])
-    builder = _ChainBuilder(joined, [t for p in parts for t in p.inputs], [t for p in parts for t in p.examples], None)
-    whole = builder.trace(tuple(len(p.recorder.log.launches) for p in parts), [len(p.examples) for p in parts])
-    return whole, [builder.script(p.recorder.records()) for p in parts]
+    each = [p.recorder.recorded() for p in parts]
+    # Gradients are results here, so that no leaf gets one; and a graph may continue those before it.
+    joined = Recorded(
+        device, opening=_all(r.opening for r in each), records=_all(r.records for r in each),
+        launches=_all(r.launches for r in each), foreign=_union(r.foreign for r in each),
+        leaves=_union(r.leaves for r in each), constants=_union(r.constants for r in each), slots={}, updates=[],
+        disturbed=any(r.disturbed for r in each), beyond="", reshapes=next((r.reshapes for r in each if r.reshapes), ""))
+    builder = Builder(joined, _all(p.inputs for p in parts), _all(p.examples for p in parts), None)
+    whole = builder.trace(tuple(len(r.launches) for r in each), [len(p.examples) for p in parts])
+    return whole, [builder.script(r.records) for r in each]
 
 
 def _part_of(trace: Trace, span: slice, given: int, made: slice, script: Script) -> Trace:

@@ -20,10 +20,11 @@ from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
 from gradcore.memory.arena import Range
 from gradcore.nn.hooks import CALLS_HOOKS
+from gradcore.program.building import Second, Trace
 from gradcore.program.capture import replay_of
 from gradcore.program.plan import Plan
 from gradcore.program.program import Program
-from gradcore.program.recorder import Recorder, Second, Trace
+from gradcore.program.recorder import Recorder
 from gradcore.program.replay import Replay
 from gradcore.program.trace_log import ARGUMENT, TraceLog
 

@@ -23,7 +23,6 @@ from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.guards import Guard
 from gradcore.program.templates import parts
-from gradcore.program.trace_log import TraceLog
 
 #: What is said of a result that is live when the run has ended, and of one that is returned and held elsewhere too.
 HELD, STORED = "is still referenced after the run", "the function stores a result"
@@ -38,15 +37,15 @@ def gradient_serial(leaf: Leaf) -> int:
     return 0 if leaf.grad is None else leaf.grad.storage.serial
 
 
-def escaped(device: Device, log: TraceLog, before: Container[Leaf], made: Mapping[int, Raw], kept: set[int],
+def escaped(device: Device, leaves: Mapping[Leaf, int], before: Container[Leaf], made: Mapping[int, Raw], kept: set[int],
             results: list[Any]) -> list[str]:
     """Reasons against a replay: what is live of what the run ``made``, but not among the serials that may be ``kept``.
 
-    ``before`` are the leaves that existed when the run began.
+    ``before`` are the leaves that existed when the run began, ``leaves`` those that it read, with the serials of their bytes.
     """
     def left() -> dict[Tag, int]:
         """For each tag the serial of one storage."""
-        return {made[serial][7]: serial for serial in _left(device.ledger.live, log, before, made, kept, results)}
+        return {made[serial][7]: serial for serial in _left(device.ledger.live, leaves, before, made, kept, results)}
 
     tags = left()
     if any(tag.role != "optimizer state" for tag in tags):
@@ -100,10 +99,10 @@ def _tensors_over(storages: list[Storage]) -> list[Value]:
     return [x for x in referrers(storages) if isinstance(x, Value)]
 
 
-def _left(live: Mapping[int, Block], log: TraceLog, before: Container[Leaf], made: Iterable[int], kept: set[int],
+def _left(live: Mapping[int, Block], leaves: Mapping[Leaf, int], before: Container[Leaf], made: Iterable[int], kept: set[int],
           results: list[Any]) -> list[int]:
     # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
-    kept = kept | {gradient_serial(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
+    kept = kept | {gradient_serial(leaf) for leaf, serial in leaves.items() if leaf not in before and serial not in live}
     left = {serial: block for serial in made if serial not in kept and (block := live.get(serial)) is not None}
     if any(t.edge is not None for t in results):
         # The graphs of results still keep residuals, as a replay's do not; only what a tensor shows as well outlives them.

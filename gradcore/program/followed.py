@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.errors import TraceError
-from gradcore.program.recorder import Trace
+from gradcore.program.building import Trace
 from gradcore.program.trace_log import TraceLog
 from gradcore.program.verify import fits
 from gradcore.spec import TensorSpec

@@ -18,11 +18,11 @@ from gradcore.engine.state import scoped
 from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
 from gradcore.program.arena import shift
+from gradcore.program.building import Trace
 from gradcore.program.capture import replay_of
 from gradcore.program.files import Shipment, read_program
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Operand, Program, options_of
-from gradcore.program.recorder import Trace
 from gradcore.program.shipping import current, save_trace
 from gradcore.program.verify import checked_calls, fits
 from gradcore.spec import TensorSpec

@@ -13,9 +13,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
+from gradcore.program.building import Trace
 from gradcore.program.plan import Slot, alive
 from gradcore.program.program import Operand, Program
-from gradcore.program.recorder import Trace
 from gradcore.spec import round_up
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from gradcore.forking import long
 from gradcore.memory.arena import Range, give_up_ranges
 from gradcore.program.arena import Arena, Part, moved, shift
 from gradcore.program.binding import Binding, Left, is_any_held
+from gradcore.program.building import Trace
 from gradcore.program.counts import Counts, leave
 from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand
-from gradcore.program.recorder import Trace
 
 
 class Replay:

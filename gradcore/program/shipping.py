@@ -15,11 +15,11 @@ from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH
 from gradcore.nn.module import Module
+from gradcore.program.building import Trace
 from gradcore.program.files import Shipment, write_program
 from gradcore.program.guards import Guard
 from gradcore.program.library_guards import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, options_of, with_lifetimes
-from gradcore.program.recorder import Trace
 from gradcore.program.templates import Output, outputs_in
 from gradcore.spec import TensorSpec
 

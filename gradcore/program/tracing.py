@@ -15,11 +15,12 @@ from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.nn.parameter import is_lazy
+from gradcore.program.building import TWICE, Builder, Second, Trace
 from gradcore.program.carried import Place, carried_of
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import GradientGuard, ModuleGuard, OptimizerGuard, counts_guard, hooks_on, is_gradient_held
-from gradcore.program.recorder import TWICE, Recorder, Second, Trace, busy
+from gradcore.program.recorder import Recorder, busy
 from gradcore.program.templates import Templates, gradients_of
 from gradcore.program.values import equal
 from gradcore.program.watch import Watcher
@@ -155,7 +156,7 @@ class Tracing(Noting):
                              + ", ".join(r.device.name for r in ran))
         if not ran:
             return None
-        trace = ran[0].finish(inputs, outputs, self._second)
+        trace = Builder(ran[0].recorded(), inputs, outputs, self._second).trace()
         trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
         # What ran there was not recorded, so its results would be those of the traced run.
         trace.obstacles += [f"it is the first to use {d.name}, whose ops were not recorded" for d in devices()
