@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 from gradcore.cells import name_of_file
-from gradcore.forking import brief
+from gradcore.interning import Interned
 from gradcore.spec import TensorSpec
 
 #: The segment number of blocks over memory that is not the pool's. Such a block counts as 0 bytes; its tag's spec has the size.
@@ -62,8 +61,7 @@ class Site:
         if found is None:
             found = object.__new__(cls)
             found.file, found.line, found.function, found.callers = key
-            with _interning:
-                found = _sites.setdefault(key, found)
+            found = _sites.one(key, found)
         return found
 
     def called_by(self, callers: Iterable[Site]) -> Site:
@@ -87,8 +85,7 @@ class Site:
 
 
 # Weak, or the call stacks of a long run would pile up.
-_sites: WeakValueDictionary[Any, Site] = WeakValueDictionary()
-_interning = brief()
+_sites: Interned[Any, Site] = Interned()
 
 
 class Network(NamedTuple):

@@ -10,12 +10,11 @@ import functools
 import math
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from gradcore.errors import DimError, SpecError
-from gradcore.forking import brief
+from gradcore.interning import Interned
 
 Shape = tuple[int, ...]
 
@@ -80,9 +79,8 @@ class TensorSpec:
             found.floating = is_floating(found.dtype)
             found.narrow = found.floating and found.dtype.itemsize == 2
             found.overlapping = not found.contiguous and is_overlapping(found.shape, found.strides)
-            with _interning:
-                found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
-                _interned[key] = found
+            found = _interned.one((found.shape, found.dtype, found.strides, found.offset), found)
+            _interned[key] = found
         return found
 
     @property
@@ -111,8 +109,7 @@ class TensorSpec:
 
 
 # Weak, or the layouts of texts and pictures of all sizes would pile up.
-_interned: WeakValueDictionary[Any, TensorSpec] = WeakValueDictionary()
-_interning = brief()
+_interned: Interned[Any, TensorSpec] = Interned()
 
 
 def contiguous_strides(shape: Shape) -> tuple[int, ...]:

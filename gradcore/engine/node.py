@@ -26,7 +26,7 @@ class Node:
     plan: Any
     edges: list[Edge | None]
     call: Any
-    #: The scope that the op ran in, and the index of the line of source.
+    #: The scope that the op ran in, and the line of source.
     scope: Where
     site: Site
     #: Residuals in the order of ``plan.slots``; None if there are none, and after backward has run the node: dropping

@@ -6,13 +6,13 @@ import contextvars
 import threading
 from time import perf_counter_ns
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 import numpy as np
 
 from gradcore.devices.device import devices
 from gradcore.events import MARK, Scope, Site, Tag
-from gradcore.forking import brief
+from gradcore.interning import Interned
 
 
 class Where:
@@ -32,17 +32,14 @@ class Where:
 
 
 #: Weak, or the layers of all models that there ever were would pile up.
-_places: WeakValueDictionary[Scope, Where] = WeakValueDictionary()
-_placing = brief()
+_places: Interned[Scope, Where] = Interned()
 
 
 def where(scope: Scope) -> Where:
     """The one :class:`Where` of a scope."""
     found = _places.get(scope)
     if found is None:
-        made = Where(scope)
-        with _placing:
-            found = _places.setdefault(scope, made)
+        found = _places.one(scope, Where(scope))
     return found
 
 
