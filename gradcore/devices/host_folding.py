@@ -46,7 +46,7 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
 
 @kernel
 def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
-    np.multiply.reduce(x, axis=dim if x.ndim else None, dtype=out.dtype, out=out, keepdims=keepdim)
+    np.multiply.reduce(x, axis=dim, dtype=out.dtype, out=out, keepdims=keepdim)
 
 
 @kernel

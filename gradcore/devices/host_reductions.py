@@ -104,7 +104,7 @@ def _position(fold: Callable[..., Any]) -> Callable[..., Any]:
 
 def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
     def both(x: Array, values: Array, indices: Array, *, dim: int, keepdim: bool) -> None:
-        ufunc.reduce(x, axis=dim if x.ndim else None, out=values, keepdims=keepdim)
+        ufunc.reduce(x, axis=dim, out=values, keepdims=keepdim)
         find(x, indices, dim=dim, keepdim=keepdim)
 
     return both

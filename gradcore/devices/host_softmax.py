@@ -13,10 +13,10 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
         return
     fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-    np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.amax(x, axis=dim, out=fold, keepdims=True)
     np.subtract(x, fold, out)
     np.exp(out, out)
-    np.sum(out, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.sum(out, axis=dim, out=fold, keepdims=True)
     np.true_divide(out, fold, out)
 
 
@@ -26,7 +26,7 @@ def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int)
         return
     fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
     np.multiply(dy, x, out)
-    np.sum(out, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.sum(out, axis=dim, out=fold, keepdims=True)
     np.subtract(dy, fold, out)
     np.multiply(out, x, out)
 
@@ -41,7 +41,7 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     room = min(x.size, rows(width) * width) if last else x.size
     exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
     fold = folded.reshape(folded_shape(x.shape, dim))
-    np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.amax(x, axis=dim, out=fold, keepdims=True)
     np.subtract(x, fold, out)
     if last:
         for start in range(0, count, rows(width)):
@@ -62,7 +62,7 @@ def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: 
     if not x.size:
         return
     fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-    np.sum(dy, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.sum(dy, axis=dim, out=fold, keepdims=True)
     np.exp(x, out)
     np.multiply(out, fold, out)
     np.subtract(dy, out, out)
