@@ -8,3 +8,5 @@ OVERWRITING: tuple[str, ...] = tuple((
     "eq ne lt le gt ge "
     "logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bitwise_xor "
     "bitwise_left_shift bitwise_right_shift").split())
+#: Names of all ops whose in-place op has the functional one's kernel: of these four it is declared by itself.
+WITH_THEIR_KERNELS = ("add", "sub", "mul", "div", *OVERWRITING)

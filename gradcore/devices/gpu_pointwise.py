@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, check_apart, function, wide
-from gradcore.overwriting import OVERWRITING
+from gradcore.overwriting import WITH_THEIR_KERNELS
 from gradcore.spec import is_floating, limits
 
 gl.KERNELS |= {name: function(name) for name in (
@@ -71,4 +71,4 @@ def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 gl.KERNELS |= {f"{name}_": _written(function("erf") if name == "erf" else gl.KERNELS[name])
-               for name in ("add", "sub", "mul", "div", *OVERWRITING)}
+               for name in WITH_THEIR_KERNELS}

@@ -1,4 +1,4 @@
-"""Elementwise ops that NumPy has ufuncs for, and their in-place forms, on the CPU."""
+"""Elementwise ops that NumPy has ufuncs for, on the CPU."""
 
 from __future__ import annotations
 
@@ -65,22 +65,6 @@ def _bounded(ufunc: Any, x: Any, bound: Any, out: Array) -> None:
         extreme(ufunc, x, bound, out)
     else:
         ufunc(x, bound, out=out, casting="unsafe")
-
-
-# -- in place -----------------------------------------------------------------------------------------------------------
-
-
-def _in_place(name: str) -> Callable[..., Any]:
-    ufunc = HOST_KERNELS[name]
-
-    def run(x: Array, y: Any) -> None:
-        ufunc(x, y, x, casting="unsafe")
-
-    run.__name__ = f"{name}_"
-    return run
-
-
-HOST_KERNELS |= {f"{name}_": _in_place(name) for name in ("add", "sub", "mul", "div")}
 
 
 @kernel
