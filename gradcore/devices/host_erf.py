@@ -6,19 +6,19 @@ import math
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.host_kernels import Array, horner, kernel, pieces
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
 # erf(x) = x P(x^2) / Q(x^2) for |x| <= 3.92, within 4e-9: a least-squares fit, iterated on the denominator.
 _P = (1.128379180912975, 0.18465105309565888, 0.05426094204021602, 0.003828999409218896, 0.0003798603992574199,
-      4.7047276154222255e-06, -1.3261204210327645e-08)
-_Q = (1.0, 0.49697626441913156, 0.11374535487773631, 0.01542231626758328, 0.0013036694231784534, 6.329768638013669e-05)
+      4.7047276154222255e-06, -1.3261204210327645e-08)[::-1]
+_Q = (1.0, 0.49697626441913156, 0.11374535487773631, 0.01542231626758328, 0.0013036694231784534, 6.329768638013669e-05)[::-1]
 
 # erf(x / sqrt 2) = tanh(x P(x^2)) within 6e-8, the precision of float32: a fit of the inverse, weighted by the slope of
 # tanh. It takes half as many passes over memory as the rational function.
 _INVERSE_TANH = (0.797884942, 0.0363330843, -3.25945799e-05, -5.53063972e-05, 3.96478997e-06, -1.32267779e-07,
-                 1.75632348e-09)
+                 1.75632348e-09)[::-1]
 
 # Chebyshev coefficients in y = 2t - 1, t = 2 / (2 + z), of log(erfc(z) / t) + z^2 for z >= 0, computed to 40 digits.
 CHEBYSHEV = (
@@ -38,8 +38,8 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
         np.minimum(x, 3.92, out=a)
         np.maximum(a, -3.92, out=a)
         np.multiply(a, a, b)
-        _horner(_P, b, c)
-        _horner(_Q, b, d)
+        horner(b, _P, c)
+        horner(b, _Q, d)
         np.true_divide(c, d, c)
         np.multiply(a, c, out)
         return
@@ -78,14 +78,6 @@ def _fma(x: Array, y: Array, total: Array) -> None:
         np.add(total[part], x[part] * y[part], total[part])
 
 
-def _horner(coefficients: tuple[float, ...], u: Array, out: Array) -> None:
-    np.multiply(u, coefficients[-1], out)
-    np.add(out, coefficients[-2], out)
-    for k in coefficients[-3::-1]:
-        np.multiply(out, u, out)
-        np.add(out, k, out)
-
-
 def _temporaries(x: Array, workspace: Array, count: int) -> list[Array]:
     return split_workspace(workspace, *[(min(x.size, PIECE), x.dtype)] * count)
 
@@ -109,7 +101,7 @@ def _erf_of_root_half(x: Array, out: Array, room: list[Array]) -> None:
         return
     square = room[0][:x.size]
     np.multiply(x, x, square)
-    _horner(_INVERSE_TANH, square, out)
+    horner(square, _INVERSE_TANH, out)
     np.multiply(out, x, out)
     np.tanh(out, out)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, Array
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, horner
 from gradcore.devices.host_pointwise import walk
 
 
@@ -75,19 +75,9 @@ def _double(function: Callable[..., Any], length: int = _LONG) -> Callable[..., 
     return function
 
 
-def _horner(y: Array, coefficients: tuple[Array, ...]) -> Array:
-    first, second, *others = coefficients
-    total: Array = y * first
-    np.add(total, second, total)
-    for c in others:
-        np.multiply(total, y, total)
-        np.add(total, c, total)
-    return total
-
-
 def _series(x: Array, coefficients: tuple[Array, ...]) -> Array:
     """The sum of coefficients[k] / x^(2k)."""
-    return _horner(1 / (x * x), coefficients)
+    return horner(1 / (x * x), coefficients)
 
 
 def _from_whole(x: Array) -> Array:
@@ -127,7 +117,7 @@ def _lgamma_low(a: Array) -> Array:
     np.copyto(u, a + 2, where=least)
     np.subtract(u, 2.25, u)
     np.divide(u, 0.75, u)
-    u = _horner(u, _LGAMMA)
+    u = horner(u, _LGAMMA)
     # The logarithm of a and a - 1 are accurate near the root at 1, and a - 2 is at 2.
     before = np.where(low, a, 1.0)
     np.copyto(before, a * (a + 1), where=least)
@@ -177,7 +167,7 @@ def digamma(x: Array) -> Array:
 def _digamma_low(a: Array) -> Array:
     """For 0 < a < 2."""
     low = a < 1
-    found = _horner((np.where(low, a + 1, a) - 1.5) / 0.5, _DIGAMMA)
+    found = horner((np.where(low, a + 1, a) - 1.5) / 0.5, _DIGAMMA)
     found *= np.where(low, a - (_ROOT - 1), a - _ROOT) - _ROOT_REST
     return found - np.where(low, 1 / a, 0)
 
@@ -253,5 +243,5 @@ def _erfinv_tail(x: Array) -> Array:
 
 
 def _quotient(y: Array, coefficients: tuple[tuple[Array, ...], tuple[Array, ...]]) -> Array:
-    above = _horner(y, coefficients[0])
-    return np.divide(above, _horner(y, coefficients[1]), above)
+    above = horner(y, coefficients[0])
+    return np.divide(above, horner(y, coefficients[1]), above)

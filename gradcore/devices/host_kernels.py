@@ -1,4 +1,4 @@
-"""The kernel table of the CPU, and iteration over arrays in pieces that fit in a core's cache.
+"""The kernel table of the CPU, iteration over arrays in pieces that fit in a core's cache, and polynomials.
 
 A kernel takes its inputs, then the arrays to fill, then its workspace (one array of bytes) if the op declares one, and
 attributes by keyword. It allocates nothing that grows with its operands, which tests check for every kernel.
@@ -6,7 +6,7 @@ attributes by keyword. It allocates nothing that grows with its operands, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,17 @@ def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
         return
     for start in range(0, size, length):
         yield [a[start:start + length] for a in flat]
+
+
+def horner(x: Array, coefficients: Sequence[Any], out: Array | None = None) -> Array:
+    """A polynomial with the given coefficients, that of the highest power first."""
+    first, second, *others = coefficients
+    total: Array = np.multiply(x, first, out)
+    np.add(total, second, total)
+    for c in others:
+        np.multiply(total, x, total)
+        np.add(total, c, total)
+    return total
 
 
 #: The most rows of a piece: few enough that a temporary with one number for each row need not be declared.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_erf import CHEBYSHEV, erf_piece
-from gradcore.devices.host_kernels import HOST_KERNELS, Array
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, horner
 from gradcore.overwriting import WITH_THEIR_KERNELS
 
 #: Bytes of a piece, and of all temporaries of a piece for functions that say how many they hold.
@@ -195,23 +195,15 @@ def erfc(x: Array) -> Any:
         part = x[start:start + 512].astype(np.float64)
         z = np.abs(part)
         t = 2 / (2 + z)
-        tail = np.exp(_polynomial(2 * t - 1, _LOG_ERFC if x.itemsize == 8 else _LOG_ERFC_SHORT) - z * z) * t
+        tail = np.exp(horner(2 * t - 1, _LOG_ERFC if x.itemsize == 8 else _LOG_ERFC_SHORT) - z * z) * t
         out[start:start + 512] = np.where(part < 0, 2 - tail, tail)
     return out
 
 
-def _polynomial(y: Array, coefficients: Any) -> Array:
-    total = np.full_like(y, coefficients[-1])
-    for c in coefficients[-2::-1]:
-        np.multiply(total, y, total)
-        np.add(total, c, total)
-    return total
-
-
 # log(erfc(z) / t) + z^2 by powers of y = 2t - 1; twelve terms are enough for float32.
 _SERIES = (CHEBYSHEV[0] / 2, *CHEBYSHEV[1:])
-_LOG_ERFC = np.polynomial.chebyshev.cheb2poly(_SERIES).tolist()
-_LOG_ERFC_SHORT = np.polynomial.chebyshev.cheb2poly(_SERIES[:12]).tolist()
+_LOG_ERFC = np.polynomial.chebyshev.cheb2poly(_SERIES).tolist()[::-1]
+_LOG_ERFC_SHORT = np.polynomial.chebyshev.cheb2poly(_SERIES[:12]).tolist()[::-1]
 
 
 # -- in place ----------------------------------------------------------------------------------------------------------

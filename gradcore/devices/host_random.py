@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, PIECE_ROWS, Array, kernel, pieces
+from gradcore.devices.host_kernels import HOST_KERNELS, PIECE_ROWS, Array, horner, kernel, pieces
 from gradcore.devices.kernels import drawn_into, split_workspace
 from gradcore.spec import PIECE
 
@@ -67,7 +67,7 @@ def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, s
 
 
 # sin(x pi / 2) / x by powers of x^2: for |x| <= 1/2 a series to the 15th power is exact to the last bits.
-_SINE = [(-1) ** k * (math.pi / 2) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(8)]
+_SINE = [(-1) ** k * (math.pi / 2) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in reversed(range(8))]
 
 
 def _circle(x: Array, sine: Array, other: Array) -> Array:
@@ -76,11 +76,7 @@ def _circle(x: Array, sine: Array, other: Array) -> Array:
     NumPy has no vector instructions for sines of wide floats. Here they are those of a quarter of the angle, doubled twice.
     """
     np.multiply(x, x, sine)
-    np.multiply(sine, _SINE[-1], other)
-    for c in _SINE[-2:0:-1]:
-        np.add(other, c, other)
-        np.multiply(other, sine, other)
-    np.add(other, _SINE[0], other)
+    horner(sine, _SINE, other)
     np.multiply(other, x, x)
     # x is the sine of the quarter. Its cosine is positive.
     np.multiply(x, x, sine)
