@@ -13,7 +13,7 @@ import numpy as np
 from numpy.polynomial.polynomial import polyval
 
 from gradcore.devices.host_gamma import digamma, lgamma
-from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, pieces
+from gradcore.devices.host_kernels import Array, kernel, pieces
 from gradcore.devices.host_pointwise import erfc, walk
 
 #: Elements of a piece: of more than ten temporaries of doubles.
@@ -115,19 +115,14 @@ def _incomplete(a: Array, x: Array, upper: bool) -> Array:
     return found
 
 
-def _registered(name: str, upper: bool) -> None:
-    def function(a: Any, x: Any, out: Array) -> None:
-        # walk() takes numbers as the last operands.
-        if isinstance(a, np.ndarray):
-            walk(lambda u, v: _incomplete(u, v, upper), (a, x), out, _LENGTH * out.itemsize)
-        else:
-            walk(lambda v: _incomplete(a, v, upper), (x,), out, _LENGTH * out.itemsize)
-
-    HOST_KERNELS[name] = function
+@kernel
+def gammainc(a: Any, x: Any, out: Array) -> None:
+    walk(_incomplete, (a, x), out, _LENGTH * out.itemsize, upper=False)
 
 
-_registered("gammainc", False)
-_registered("gammaincc", True)
+@kernel
+def gammaincc(a: Any, x: Any, out: Array) -> None:
+    walk(_incomplete, (a, x), out, _LENGTH * out.itemsize, upper=True)
 
 
 @kernel

@@ -26,31 +26,29 @@ def is_repeated(x: Array) -> bool:
 def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES, **attrs: Any) -> None:
     """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
 
-    Numbers, which must be the last operands, are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces
-    are needed too.
+    Numbers are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces are needed too.
     """
     if not out.size:
         return
-    arrays: list[Any] = [a for a in operands if isinstance(a, np.ndarray)]
-    numbers = [a for a in operands if not isinstance(a, np.ndarray)]
+    # What is the same for each piece, by place among the operands: numbers, or rows of them.
+    same: dict[int, Any] = {k: a for k, a in enumerate(operands) if not isinstance(a, np.ndarray)}
     # A number expanded to an array, as the cotangent of a sum, is written once, not for each piece.
-    repeated = [k for k, a in enumerate(arrays) if is_repeated(a)]
-    if repeated and len(arrays) > len(repeated):
+    repeated = [k for k, a in enumerate(operands) if k not in same and is_repeated(a)]
+    if repeated and len(operands) > len(same) + len(repeated):
         nbytes = min(nbytes * 3 // 4, 16 << 10) // len(repeated)
-        rows = [(k, np.full(min(nbytes // out.itemsize, out.size), arrays[k].flat[0], out.dtype)) for k in repeated]
-        arrays = [a for k, a in enumerate(arrays) if k not in repeated]
-    else:
-        rows = []
+        same |= {k: np.full(min(nbytes // out.itemsize, out.size), operands[k].flat[0], out.dtype) for k in repeated}
+    arrays = [a for k, a in enumerate(operands) if k not in same]
     if any(a.dtype != out.dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
         nbytes = min(nbytes, _BYTES)
+    places = sorted(same.items())
     flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
                    [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
                    casting="unsafe", buffersize=nbytes // out.itemsize) as pieces:
         for *some, part in pieces:
-            for k, row in rows:
-                some.insert(k, row[:part.size])
-            part[...] = function(*some, *numbers, **attrs)
+            for k, a in places:
+                some.insert(k, a[:part.size] if isinstance(a, np.ndarray) else a)
+            part[...] = function(*some, **attrs)
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,12 +102,10 @@ def choose(mask: Array, x: Array, y: Any) -> Array:
 def pow(x: Any, y: Any, out: Array) -> None:
     if out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and y % 1 == 0:
         walk(_whole_float_power, (x, y), out, ROOM // 2)
-    elif out.dtype.kind not in "iu" or not isinstance(y, np.ndarray):
-        np.power(x, y, out, casting="unsafe")
-    elif isinstance(x, np.ndarray):
+    elif out.dtype.kind in "iu" and isinstance(y, np.ndarray):
         walk(_whole_power, (x, y), out)
     else:
-        walk(lambda part: _whole_power(x, part), (y,), out)
+        np.power(x, y, out, casting="unsafe")
 
 
 def _whole_float_power(x: Array, y: float) -> Array:
