@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.calls import KernelCall
-
-Array = np.ndarray[Any, Any]
+from gradcore.devices.host_kernels import Array
 
 #: Elements of a row, and the least size of arrays viewed as rows: in a single call, and if the calls are prepared once.
 _ROW, _AT_ONCE, _FOR_ALL = 8192, 2048, 128

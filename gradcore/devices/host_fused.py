@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.host_erf import gelu_with_grad
-from gradcore.devices.host_kernels import PIECE_ROWS, rows
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, rows
 from gradcore.devices.host_losses import NARROW
 from gradcore.devices.host_pieces import region
 from gradcore.devices.host_products import PRODUCTS
@@ -20,8 +20,6 @@ from gradcore.spec import PIECE
 #: The least elements of a piece: with fewer, calls cost more than the saved arithmetic.
 _SHORTEST = 4096
 
-
-Array = np.ndarray[Any, Any]
 Steps = list[list[KernelCall]]
 
 

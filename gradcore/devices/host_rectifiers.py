@@ -62,11 +62,9 @@ def sigmoid_grad(dy: Array, x: Array, out: Array) -> None:
 
 
 def _sigmoid(x: Array) -> Array:
-    # Where exp(-x) overflows to infinity, the result 0 is right.
-    t: Array = np.negative(x)
-    np.exp(t, t)
-    np.add(t, 1, t)
-    return np.reciprocal(t, t)
+    t: Array = np.empty_like(x)
+    sigmoid(x, t)
+    return t
 
 
 def _log1p_exp(x: Array) -> Any:
