@@ -14,6 +14,8 @@ import numpy as np
 
 from gradcore.spec import PIECE, TensorSpec, round_up
 
+#: A number for the rows and one for the columns of an image.
+Pair = tuple[int, int]
 #: Elements of a tensor that a block of a GPU takes, at least, where one launch is for many tensors.
 CHUNK = 1024
 #: Elements of a laid-out piece, which stays in a core's cache: more only where one row of one image needs more.

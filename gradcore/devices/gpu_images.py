@@ -11,9 +11,8 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.precision import rounded
-from gradcore.tiling import BUSY, SHARE, shares_alone, tiles_alone
+from gradcore.tiling import BUSY, SHARE, Pair, shares_alone, tiles_alone
 
-Pair = tuple[int, int]
 CONVOLUTION = np.dtype([(name, "i8") for name in (
     "images", "groups", "channels", "height", "width", "outputs", "rows", "columns")]
     + [(name, "i8", (2,)) for name in ("kernel", "stride", "padding", "dilation")])

@@ -10,9 +10,7 @@ import numpy as np
 from gradcore.devices import host_planes
 from gradcore.devices.host_kernels import Array
 from gradcore.devices.kernels import split_workspace
-from gradcore.tiling import is_pointwise, windows_at_once
-
-Pair = tuple[int, int]
+from gradcore.tiling import Pair, is_pointwise, windows_at_once
 
 
 def _reach(size: int, count: int, start: int, offset: int, stride: int) -> tuple[int, int]:

@@ -13,9 +13,8 @@ from gradcore.devices import host_columns, host_depthwise
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
-from gradcore.tiling import COLUMNS
+from gradcore.tiling import COLUMNS, Pair
 
-Pair = tuple[int, int]
 #: The least width of results: for narrower ones the products of single rows cost more than the general kernel's copies.
 _NARROWEST = 8
 #: The least number of windows of an image for weight gradients: with fewer, the products for single images are too short.

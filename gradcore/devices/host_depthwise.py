@@ -15,9 +15,7 @@ import numpy as np
 
 from gradcore.devices.host_columns import window_parts
 from gradcore.devices.host_kernels import Array
-from gradcore.tiling import COLUMNS
-
-Pair = tuple[int, int]
+from gradcore.tiling import COLUMNS, Pair
 
 
 @dataclass(frozen=True)

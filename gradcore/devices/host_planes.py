@@ -9,9 +9,7 @@ import numpy as np
 
 from gradcore.devices.host_kernels import Array
 from gradcore.devices.kernels import split_workspace
-from gradcore.tiling import WidePieces, plane
-
-Pair = tuple[int, int]
+from gradcore.tiling import Pair, WidePieces, plane
 
 
 class _Piece:

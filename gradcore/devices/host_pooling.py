@@ -12,9 +12,7 @@ import numpy as np
 from gradcore.devices.host_columns import window_parts
 from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel
 from gradcore.devices.kernels import split_workspace
-from gradcore.tiling import parts_of, planes_at_once
-
-Pair = tuple[int, int]
+from gradcore.tiling import Pair, parts_of, planes_at_once
 
 
 def _blocks(small: Array, *arrays: Array) -> Iterator[list[Any]]:

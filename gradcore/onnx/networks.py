@@ -13,8 +13,7 @@ from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.pointwise import where
 from gradcore.onnx.table import Refused, converts
 from gradcore.spec import TensorSpec
-
-Pair = tuple[int, int]
+from gradcore.tiling import Pair
 
 
 def _turned(g: Graph, x: Value) -> Value:

@@ -14,9 +14,7 @@ from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
-from gradcore.tiling import ALONE, SHARE, WidePieces, is_pointwise, tiles_alone, windows_at_once
-
-Pair = tuple[int, int]
+from gradcore.tiling import ALONE, SHARE, Pair, WidePieces, is_pointwise, tiles_alone, windows_at_once
 
 
 def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:

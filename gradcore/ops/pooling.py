@@ -10,9 +10,7 @@ from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import need_float, with_workspace
 from gradcore.spec import TensorSpec
-from gradcore.tiling import planes_at_once
-
-Pair = tuple[int, int]
+from gradcore.tiling import Pair, planes_at_once
 
 
 def pooled(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
