@@ -6,6 +6,8 @@ rows, a matrix without further copies, and take a third of the memory of windows
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
@@ -63,13 +65,13 @@ def _with_matrix(workspace: Array, weight: Array) -> tuple[Array, Array]:
     return matrix, room
 
 
-def _planes(result: Array, workspace: Array, size: list[int], stride: Pair, padding: Pair,
+def _planes(result: Array, workspace: Array, size: Pair, stride: Pair, padding: Pair,
             dilation: Pair) -> host_depthwise.Planes | None:
     room = workspace.size // result.itemsize
-    return host_depthwise.Planes.of(result.shape, room, (size[0], size[1]), stride, padding, dilation)
+    return host_depthwise.Planes.of(result.shape, room, size, stride, padding, dilation)
 
 
-def _slow_by_products(result: Array, size: list[int], stride: Pair) -> bool:
+def _slow_by_products(result: Array, size: Pair, stride: Pair) -> bool:
     """Do products for single channels take long in the general kernel: those with large windows, or many with small planes?"""
     large, small = size[0] * size[1] > 9, result.shape[2] * result.shape[3] <= 256
     return stride == (1, 1) and size[0] > 1 and result.size >= PIECE and (large or small)
@@ -78,7 +80,7 @@ def _slow_by_products(result: Array, size: list[int], stride: Pair) -> bool:
 @kernel
 def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: Array, *, stride: Pair, padding: Pair,
            dilation: Pair, groups: int) -> None:
-    o, c, *size = weight.shape
+    (o, c), size = weight.shape[:2], weight.shape[2:]
     if not x.size:
         out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
         return
@@ -87,25 +89,25 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
         host_depthwise.conv2d(planes, x, weight, bias, out, workspace.view(x.dtype))
         return
     matrix, room = _with_matrix(workspace, weight)
-    most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * c * out.shape[3], *out.shape[2:])
+    most = _fitting_rows(room.size, stride, dilation, groups, size, size[1] * c * out.shape[3], *out.shape[2:])
     if not most:
         host_columns.conv2d(x, weight, bias, out, workspace, stride=stride, padding=padding, dilation=dilation, groups=groups)
         return
     matrix.reshape(o, *size, c)[...] = weight.transpose(0, 2, 3, 1)
-    _correlate(x, matrix.reshape(o, -1), bias, out, room, (size[0], size[1]), padding, dilation[1], most)
+    _correlate(x, matrix.reshape(o, -1), bias, out, room, size, padding, dilation[1], most)
 
 
 @kernel
 def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *, shape: tuple[int, ...], stride: Pair,
                       padding: Pair, dilation: Pair, groups: int) -> None:
-    o, c, *size = weight.shape
+    (o, c), size = weight.shape[:2], weight.shape[2:]
     if not out.size:
         return
     if groups == o == shape[1] and (planes := _planes(dy, workspace, size, stride, padding, dilation)):
         host_depthwise.input_grad(planes, dy, weight, out, workspace.view(dy.dtype))
         return
     matrix, room = _with_matrix(workspace, weight)
-    most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * o * out.shape[3], *out.shape[2:])
+    most = _fitting_rows(room.size, stride, dilation, groups, size, size[1] * o * out.shape[3], *out.shape[2:])
     if not most:
         host_columns.conv2d_input_grad(dy, weight, out, workspace, shape=shape, stride=stride, padding=padding,
                                        dilation=dilation, groups=groups)
@@ -113,16 +115,16 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
     # The gradient of a correlation is the correlation with the rotated window.
     matrix.reshape(c, *size, o)[...] = weight[:, :, ::-1, ::-1].transpose(1, 2, 3, 0)
     around = size[0] - 1 - padding[0], (size[1] - 1) * dilation[1] - padding[1]
-    _correlate(dy, matrix.reshape(c, -1), None, out, room, (size[0], size[1]), around, dilation[1], most)
+    _correlate(dy, matrix.reshape(c, -1), None, out, room, size, around, dilation[1], most)
 
 
 @kernel
-def conv2d_weight_grad(dy: Array, x: Array, out: Array, *sums_and_workspace: Array, shape: tuple[int, ...], stride: Pair,
+def conv2d_weight_grad(dy: Array, x: Array, out: Array, *sums_and_workspace: Array, shape: Any, stride: Pair,
                        padding: Pair, dilation: Pair, groups: int, bias: bool = False) -> None:
     *sums, workspace = sums_and_workspace
     for total in sums:
         np.add.reduce(dy, axis=(0, 2, 3), out=total)
-    o, c, *size = shape
+    (o, c), size = shape[:2], shape[2:]
     if not x.size:
         out.fill(0)
         return
@@ -131,7 +133,7 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, *sums_and_workspace: Arr
         return
     rows, width = dy.shape[2:]
     left = workspace.size // x.itemsize - 2 * (out.size + 16 // x.itemsize)
-    most = _fitting_rows(left, stride, dilation, groups, (size[0], size[1]), size[1] * c * width, rows, width)
+    most = _fitting_rows(left, stride, dilation, groups, size, size[1] * c * width, rows, width)
     if most * width < _SHORTEST:
         host_columns.conv2d_weight_grad(dy, x, out, workspace, shape=shape, stride=stride, padding=padding,
                                         dilation=dilation, groups=groups)
