@@ -10,7 +10,6 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     gpu_ctc,
     gpu_decompositions,
     gpu_elementwise,
-    gpu_factors,
     gpu_folds,
     gpu_images,
     gpu_indexing,

@@ -16,7 +16,6 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_decompositions,
     host_elementary,
     host_erf,
-    host_factors,
     host_folding,
     host_gamma,
     host_incomplete,
