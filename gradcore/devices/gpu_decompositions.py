@@ -1,5 +1,5 @@
-"""Systems of equations, determinants, matrix factors and eigenvalues on the GPU, by gradcore's own kernels with a block for each
-matrix.
+"""Systems of equations, determinants, matrix factors and eigenvalues on the GPU, by gradcore's own kernels with a block for
+each matrix.
 
 cuSOLVER would allocate by itself, reads its errors on the host, and CuPy refuses it in captures. Singular matrices give
 infinities and NaN here.

@@ -16,7 +16,6 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_decompositions,
     host_elementary,
     host_erf,
-    host_folding,
     host_gamma,
     host_incomplete,
     host_indexing,
@@ -24,7 +23,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_movement,
     host_norms,
     host_optimizers,
-    host_placing,
+    host_ordering,
     host_pooling,
     host_products,
     host_random,
@@ -32,7 +31,6 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_recurrent,
     host_reductions,
     host_sampling,
-    host_softmax,
 )
 from gradcore.devices.attention import build_attention
 from gradcore.devices.calls import KernelCall

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
-from gradcore.devices.kernels import basic_view
+from gradcore.devices.kernels import basic_view, turned
 
 
 @kernel
@@ -94,3 +94,28 @@ HOST_KERNELS |= {"tril": _triangle(True), "triu": _triangle(False)}
 @kernel
 def cat(tensors: list[Array], out: Array, *, dim: int) -> None:
     np.concatenate(tensors, dim, out, casting="unsafe")
+
+
+@kernel
+def flip(x: Array, out: Array, *, dims: tuple[int, ...]) -> None:
+    out[...] = np.flip(x, dims)
+
+
+@kernel
+def roll(x: Array, out: Array, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    for source, target in turned(x.shape, shifts, dims):
+        out[target] = x[source]
+
+
+@kernel
+def windows_grad(dy: Array, out: Array, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
+    if not out.ndim:
+        # One window of one element, or of none.
+        np.sum(dy, out=out)
+        return
+    out.fill(0)
+    reach = (dy.shape[dim] - 1) * step + 1
+    for k in range(size):
+        first = k * dilation
+        target = out[(*(slice(None),) * dim, slice(first, first + reach, step))]
+        np.add(target, dy[..., k], target)

@@ -1,4 +1,4 @@
-"""Sums, extremes and their positions along dimensions, on the CPU."""
+"""Sums, extremes and their positions, variance, norms and softmax along dimensions, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, rows
+from gradcore.devices.host_pointwise import walk
 from gradcore.devices.kernels import folded_shape, split_workspace
 
 
@@ -113,3 +114,107 @@ def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
 HOST_KERNELS |= {"argmax": _position(np.argmax), "argmin": _position(np.argmin)}
 HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
                  "min_with_index": _extreme(np.minimum, HOST_KERNELS["argmin"])}
+
+
+# -- variance and norms ------------------------------------------------------------------------------------------------
+
+
+def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
+    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
+    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shape = folded_shape(x.shape, *dims)
+    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
+
+
+@kernel
+def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
+    whole, mean, out = _room(x, out, workspace, dims)
+    count = math.prod(x.shape[d] for d in dims)
+    np.add.reduce(x, axis=dims, out=mean, keepdims=True)
+    np.true_divide(mean, count, mean)
+    np.subtract(x, mean, whole)
+    np.multiply(whole, whole, whole)
+    np.add.reduce(whole, axis=dims, out=out, keepdims=True)
+    np.true_divide(out, max(count - correction, 0), out)
+
+
+@kernel
+def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
+    whole, _, out = _room(x, out, workspace, dims)
+    if p == 0:
+        walk(lambda part: part != 0, (x,), whole)
+    elif p == 2:
+        np.multiply(x, x, whole)
+    else:
+        np.absolute(x, whole)
+        if p != 1 and not math.isinf(p):
+            np.power(whole, p, whole)
+    fold = (np.maximum if p > 0 else np.minimum) if math.isinf(p) else np.add
+    fold.reduce(whole, axis=dims, out=out, keepdims=True)
+    if p == 2:
+        np.sqrt(out, out)
+    elif p not in (0, 1) and not math.isinf(p):
+        np.power(out, 1 / p, out)
+
+
+# -- softmax -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
+    np.amax(x, axis=dim, out=fold, keepdims=True)
+    np.subtract(x, fold, out)
+    np.exp(out, out)
+    np.sum(out, axis=dim, out=fold, keepdims=True)
+    np.true_divide(out, fold, out)
+
+
+@kernel
+def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
+    np.multiply(dy, x, out)
+    np.sum(out, axis=dim, out=fold, keepdims=True)
+    np.subtract(dy, fold, out)
+    np.multiply(out, x, out)
+
+
+@kernel
+def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    width = x.shape[dim] if x.ndim else 1
+    count = x.size // max(width, 1)
+    last = dim == x.ndim - 1 or not x.ndim
+    room = min(x.size, rows(width) * width) if last else x.size
+    exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
+    fold = folded.reshape(folded_shape(x.shape, dim))
+    np.amax(x, axis=dim, out=fold, keepdims=True)
+    np.subtract(x, fold, out)
+    if last:
+        for start in range(0, count, rows(width)):
+            part = out.reshape(count, width)[start:start + rows(width)]
+            e = exps[:part.size].reshape(part.shape)
+            np.exp(part, e)
+            np.sum(e, axis=1, out=folded[start:start + rows(width)])
+    else:
+        e = exps.reshape(x.shape)
+        np.exp(out, e)
+        np.sum(e, axis=dim, out=fold, keepdims=True)
+    np.log(folded, folded)
+    np.subtract(out, fold, out)
+
+
+@kernel
+def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
+    np.sum(dy, axis=dim, out=fold, keepdims=True)
+    np.exp(x, out)
+    np.multiply(out, fold, out)
+    np.subtract(dy, out, out)

@@ -1,15 +1,12 @@
-"""Running sums, order statistics, variance and norms on the CPU; see ``ops.scan``, ``ops.order``, ``ops.statistics``."""
+"""Running sums and order statistics on the CPU; see ``ops.scan`` and ``ops.order``."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel, rows
-from gradcore.devices.host_pointwise import walk
-from gradcore.devices.kernels import folded_shape, split_workspace
 
 #: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
 _WIDE = 512
@@ -164,44 +161,3 @@ def _rank(x: Array, values: Array, indices: Array, start: int, length: int, desc
     else:
         indices[...] = np.argsort(x, axis=-1, kind="stable")[..., start:start + length]
     values[...] = np.take_along_axis(x, indices, -1)
-
-
-# -- variance and norms ------------------------------------------------------------------------------------------------
-
-
-def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
-    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
-    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
-    shape = folded_shape(x.shape, *dims)
-    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
-
-
-@kernel
-def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
-    whole, mean, out = _room(x, out, workspace, dims)
-    count = math.prod(x.shape[d] for d in dims)
-    np.add.reduce(x, axis=dims, out=mean, keepdims=True)
-    np.true_divide(mean, count, mean)
-    np.subtract(x, mean, whole)
-    np.multiply(whole, whole, whole)
-    np.add.reduce(whole, axis=dims, out=out, keepdims=True)
-    np.true_divide(out, max(count - correction, 0), out)
-
-
-@kernel
-def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
-    whole, _, out = _room(x, out, workspace, dims)
-    if p == 0:
-        walk(lambda part: part != 0, (x,), whole)
-    elif p == 2:
-        np.multiply(x, x, whole)
-    else:
-        np.absolute(x, whole)
-        if p != 1 and not math.isinf(p):
-            np.power(whole, p, whole)
-    fold = (np.maximum if p > 0 else np.minimum) if math.isinf(p) else np.add
-    fold.reduce(whole, axis=dims, out=out, keepdims=True)
-    if p == 2:
-        np.sqrt(out, out)
-    elif p not in (0, 1) and not math.isinf(p):
-        np.power(out, 1 / p, out)
