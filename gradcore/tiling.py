@@ -18,8 +18,15 @@ from gradcore.spec import PIECE, TensorSpec, round_up
 Pair = tuple[int, int]
 #: Elements of a tensor that a block of a GPU takes, at least, where one launch is for many tensors.
 CHUNK = 1024
+#: Elements of a piece on the CPU of functions that take tens of calls of NumPy: each takes the time of thousands of elements.
+INTRICATE = 8192
 #: Elements of a laid-out piece, which stays in a core's cache: more only where one row of one image needs more.
 COLUMNS = 1 << 18
+
+
+def intricate(spec: TensorSpec, temporaries: int) -> int:
+    """Bytes that NumPy allocates for such a function of so many doubles for each element of a piece."""
+    return 8 * temporaries * min(spec.numel, INTRICATE)
 
 
 def windows_at_once(depth: int, images: int, rows: int, width: int) -> tuple[int, int]:

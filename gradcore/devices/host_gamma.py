@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, horner
 from gradcore.devices.host_pointwise import walk
+from gradcore.tiling import INTRICATE
 
 
 def _numbers(*values: float) -> tuple[Array, ...]:
@@ -57,11 +57,9 @@ _FAR = (
      2.65321895265761230930e-2, 1.24266094738807843860e-3, 2.71155556874348757815e-5, 2.01033439929228813265e-7),
     _numbers(1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2, 7.86869131145613259100e-4,
      1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15))
-#: Elements of a piece: of seven temporaries of doubles, and of more.
-_LONG, _SHORT = 800, 512
 
 
-def _double(function: Callable[..., Any], length: int = _LONG) -> Callable[..., Any]:
+def _double(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register the kernel of a function of doubles, by its name."""
 
     def piece(x: Array, **attrs: Any) -> Any:
@@ -69,7 +67,7 @@ def _double(function: Callable[..., Any], length: int = _LONG) -> Callable[..., 
             return function(x.astype(np.float64), **attrs)
 
     def kernel(*arrays: Any, **attrs: Any) -> None:
-        walk(piece, arrays[:-1], arrays[-1], length * arrays[-1].itemsize, **attrs)
+        walk(piece, arrays[:-1], arrays[-1], INTRICATE * arrays[-1].itemsize, **attrs)
 
     HOST_KERNELS[function.__name__] = kernel
     return function
@@ -211,7 +209,7 @@ def _zeta(a: Array, n: int) -> Array:
     return total
 
 
-@partial(_double, length=_SHORT)
+@_double
 def polygamma(x: Array, *, n: int) -> Array:
     """(-1)^(n+1) n! times the sum of (x + k)^-(n+1), for n from 1 on."""
     sign, factorial = (1 if n % 2 else -1), math.gamma(n + 1) if n < 171 else math.inf

@@ -15,9 +15,8 @@ from numpy.polynomial.polynomial import polyval
 from gradcore.devices.host_gamma import digamma, lgamma
 from gradcore.devices.host_kernels import Array, kernel, pieces
 from gradcore.devices.host_pointwise import erfc, walk
+from gradcore.tiling import INTRICATE
 
-#: Elements of a piece: of more than ten temporaries of doubles.
-_LENGTH = 192
 #: Concentrations from which the expansion of the quantile for large ones is exact to a float's last bits, and the functions
 #: are expanded where x is near, or the values elsewhere are 0 and 1.
 _LARGE, _NEAR, _VAST = 1e4, 0.3, 1e6
@@ -117,17 +116,17 @@ def _incomplete(a: Array, x: Array, upper: bool) -> Array:
 
 @kernel
 def gammainc(a: Any, x: Any, out: Array) -> None:
-    walk(_incomplete, (a, x), out, _LENGTH * out.itemsize, upper=False)
+    walk(_incomplete, (a, x), out, INTRICATE * out.itemsize, upper=False)
 
 
 @kernel
 def gammaincc(a: Any, x: Any, out: Array) -> None:
-    walk(_incomplete, (a, x), out, _LENGTH * out.itemsize, upper=True)
+    walk(_incomplete, (a, x), out, INTRICATE * out.itemsize, upper=True)
 
 
 @kernel
 def standard_gamma_slope(concentration: Array, drawn: Array, out: Array) -> None:
-    for ak, xk, part in pieces(concentration, drawn, out, length=_LENGTH):
+    for ak, xk, part in pieces(concentration, drawn, out, length=INTRICATE):
         with np.errstate(all="ignore"):
             part[...] = _slope(ak.astype(np.float64), xk.astype(np.float64))
 

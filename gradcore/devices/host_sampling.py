@@ -10,9 +10,7 @@ import numpy as np
 from gradcore.devices.host_gamma import lgamma
 from gradcore.devices.host_kernels import Array, kernel, pieces
 from gradcore.spec import limits
-
-#: Elements of a piece: of more than ten temporaries of doubles.
-_LENGTH = 192
+from gradcore.tiling import INTRICATE
 
 
 def _drawn(state: Array, start: int, count: int, attempt: int) -> Array:
@@ -27,7 +25,7 @@ def _by_rejection(given: tuple[Array, ...], state: Array, out: Array, begin: Cal
     """Fill ``out``: ``begin`` gives the values that need no attempt, and NaN where one is made for parameters that are numbers;
     ``attempt``, of uniforms and parameters, says which it accepts, and their values."""
     start = 0
-    for *some, part in pieces(*given, out, length=_LENGTH):
+    for *some, part in pieces(*given, out, length=INTRICATE):
         values = [x.astype(np.float64) for x in some]
         with np.errstate(all="ignore"):
             found = begin(*values)

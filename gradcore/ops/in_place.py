@@ -16,11 +16,11 @@ from gradcore.spec import TensorSpec
 
 def _into(base: Op) -> Any:
     @functools.wraps(base.infer)
-    def infer(x: TensorSpec, *others: Any, **attrs: Any) -> TensorSpec:
-        spec = Inferred.of(base.infer(x, *others, **attrs)).outputs[0]
+    def infer(x: TensorSpec, *others: Any, **attrs: Any) -> Inferred:
+        found = Inferred.of(base.infer(x, *others, **attrs))
         if not isinstance(x, TensorSpec):
             raise TypeError(f"{base.name}_ writes its first operand, which must be a tensor, but got {x.__name__}")
-        return written_into(x, spec)
+        return Inferred((written_into(x, found.outputs[0]),), library=found.library)
 
     return infer
 

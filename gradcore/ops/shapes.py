@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred
 from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
+from gradcore.tiling import intricate
 
 #: A spec, or the type of a Python number.
 Operand = TensorSpec | type
@@ -71,6 +73,14 @@ def float_like(x: TensorSpec) -> TensorSpec:
     """The same shape; integers become floats."""
     need_tensor("a unary op", x)
     return x.like(x.dtype if x.floating else default_float())
+
+
+def float_like_by(temporaries: int) -> Callable[[TensorSpec], Inferred]:
+    """The same, for a kernel that on the CPU makes so many doubles of each element of a piece."""
+    def infer(x: TensorSpec) -> Inferred:
+        return Inferred((float_like(x),), library=intricate(x, temporaries))
+
+    return infer
 
 
 def bool_like(x: TensorSpec) -> TensorSpec:

@@ -9,20 +9,21 @@ from typing import Any
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import exp, log
 from gradcore.ops.movement import clone, expand, sum_to
-from gradcore.ops.op import op
+from gradcore.ops.op import Inferred, op
 from gradcore.ops.sampling import standard_gamma_slope
-from gradcore.ops.shapes import Operand, broadcast, float_like, need_float
+from gradcore.ops.shapes import Operand, broadcast, float_like, float_like_by, need_float
 from gradcore.spec import TensorSpec, broadcast_shapes
+from gradcore.tiling import intricate
 
 
-def _polygamma_spec(x: TensorSpec, *, n: int) -> TensorSpec:
-    return float_like(x)
+def _polygamma_spec(x: TensorSpec, *, n: int) -> Inferred:
+    return Inferred((float_like(x),), library=intricate(x, 13))
 
 
-def _incomplete_spec(a: Operand, x: Operand) -> TensorSpec:
+def _incomplete_spec(a: Operand, x: Operand) -> Inferred:
     spec = broadcast(a, x)
     need_float("gammainc", result=spec)
-    return spec
+    return Inferred((spec,), library=intricate(spec, 18))
 
 
 def _tensors(a: Any, x: Any) -> Iterator[Any]:
@@ -45,12 +46,12 @@ def _by_shape(a: Any, x: Any) -> Any:
     return -_density(a, x) * standard_gamma_slope(a, x)
 
 
-lgamma = op("lgamma", float_like, may_alias=("x",), x=lambda g, x: g * digamma(x), doc="log |Gamma(x)|.")
-digamma = op("digamma", float_like, may_alias=("x",), x=lambda g, x: g * polygamma(x, n=1),
+lgamma = op("lgamma", float_like_by(9), may_alias=("x",), x=lambda g, x: g * digamma(x), doc="log |Gamma(x)|.")
+digamma = op("digamma", float_like_by(11), may_alias=("x",), x=lambda g, x: g * polygamma(x, n=1),
              doc="The derivative of log Gamma(x).")
 polygamma = op("polygamma", _polygamma_spec, may_alias=("x",), x=lambda g, x, n: g * polygamma(x, n=n + 1),
                doc="The n-th derivative of digamma, for n from 1 on.")
-erfinv = op("erfinv", float_like, may_alias=("x",), x=lambda g, out: g * (exp(out * out) * (math.sqrt(math.pi) / 2)),
+erfinv = op("erfinv", float_like_by(9), may_alias=("x",), x=lambda g, out: g * (exp(out * out) * (math.sqrt(math.pi) / 2)),
             doc="The inverse of erf: infinite at -1 and 1, NaN outside of them.")
 gammainc = op("gammainc", _incomplete_spec, may_alias=("a", "x"),
               a=lambda g, a, x, a_spec: sum_to(g * _by_shape(a, x), to=a_spec),
