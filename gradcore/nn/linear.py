@@ -93,6 +93,8 @@ class Identity(Module):
 class Flatten(Module):
     """Merges the dimensions from ``start_dim`` to ``end_dim`` into one."""
 
+    _in_repr = "start_dim end_dim"
+
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
         self.start_dim = start_dim
@@ -100,6 +102,3 @@ class Flatten(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return flatten(input, self.start_dim, self.end_dim)
-
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"

@@ -53,6 +53,8 @@ class Module(Hooked, Named, Stateful):
     #: Whether a call may run code from outside gradcore: a ``forward`` or another method that a subclass defines, a ``forward``
     #: or a hook of this module alone, or a function that it was given.
     _foreign = False
+    #: Names of the attributes that :meth:`extra_repr` shows, with spaces between them.
+    _in_repr = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -329,7 +331,7 @@ class Module(Hooked, Named, Stateful):
 
     def extra_repr(self) -> str:
         """The text in the parentheses of ``repr``."""
-        return ""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self._in_repr.split())
 
     def _get_name(self) -> str:
         return type(self).__name__

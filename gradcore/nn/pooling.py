@@ -21,6 +21,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
 
 
 class _MaxPoolNd(Module):
+    _in_repr = "kernel_size stride padding dilation ceil_mode"
     pool: Callable[..., Any]
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
@@ -36,10 +37,6 @@ class _MaxPoolNd(Module):
     def forward(self, input: Tensor) -> Any:
         return self.pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
                          self.return_indices)
-
-    def extra_repr(self) -> str:
-        return (f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-                f"ceil_mode={self.ceil_mode}")
 
 
 class MaxPool1d(_MaxPoolNd):
@@ -61,12 +58,10 @@ class MaxPool3d(_MaxPoolNd):
 
 
 class _AvgPoolNd(Module):
+    _in_repr = "kernel_size stride padding"
     kernel_size: Size
     stride: Size
     padding: Size
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class AvgPool1d(_AvgPoolNd):
@@ -118,6 +113,7 @@ class AvgPool3d(_Divided):
 
 
 class _AdaptivePool(Module):
+    _in_repr = "output_size"
     pool: Callable[..., Any]
 
     def __init__(self, output_size: Any) -> None:
@@ -126,9 +122,6 @@ class _AdaptivePool(Module):
 
     def forward(self, input: Tensor) -> Any:
         return self.pool(input, self.output_size)
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
 
 
 class _AdaptiveAvgPoolNd(_AdaptivePool):
@@ -181,6 +174,7 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
 
 
 class _LPPoolNd(Module):
+    _in_repr = "norm_type kernel_size stride ceil_mode"
     pool: Callable[..., Tensor]
 
     def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:
@@ -192,10 +186,6 @@ class _LPPoolNd(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return self.pool(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
-
-    def extra_repr(self) -> str:
-        return (f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
-                f"ceil_mode={self.ceil_mode}")
 
 
 class LPPool1d(_LPPoolNd):

@@ -53,6 +53,8 @@ class UpsamplingBilinear2d(Upsample):
 class ChannelShuffle(Module):
     """See :func:`gradcore.nn.functional.channel_shuffle`."""
 
+    _in_repr = "groups"
+
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.groups = groups
@@ -60,20 +62,16 @@ class ChannelShuffle(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.channel_shuffle(input, self.groups)
 
-    def extra_repr(self) -> str:
-        return f"groups={self.groups}"
-
 
 class _Windows(Module):
+    _in_repr = "kernel_size dilation padding stride"
+
     def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__()
         self.kernel_size = kernel_size
         self.dilation = dilation
         self.padding = padding
         self.stride = stride
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
 
 
 class Unfold(_Windows):
@@ -86,6 +84,8 @@ class Unfold(_Windows):
 class Fold(_Windows):
     """Columns [N, C * kH * kW, L] summed to images [N, C, *output_size]; see :func:`gradcore.nn.functional.fold`."""
 
+    _in_repr = f"output_size {_Windows._in_repr}"
+
     def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__(kernel_size, dilation, padding, stride)
         self.output_size = output_size
@@ -93,12 +93,11 @@ class Fold(_Windows):
     def forward(self, input: Tensor) -> Tensor:
         return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}, {super().extra_repr()}"
-
 
 class PixelShuffle(Module):
     """See :func:`gradcore.nn.functional.pixel_shuffle`."""
+
+    _in_repr = "upscale_factor"
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -107,12 +106,11 @@ class PixelShuffle(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.pixel_shuffle(input, self.upscale_factor)
 
-    def extra_repr(self) -> str:
-        return f"upscale_factor={self.upscale_factor}"
-
 
 class PixelUnshuffle(Module):
     """See :func:`gradcore.nn.functional.pixel_unshuffle`."""
+
+    _in_repr = "downscale_factor"
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -121,12 +119,11 @@ class PixelUnshuffle(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.pixel_unshuffle(input, self.downscale_factor)
 
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
-
 
 class Unflatten(Module):
     """Splits a dimension into several of sizes ``unflattened_size``."""
+
+    _in_repr = "dim unflattened_size"
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
@@ -141,6 +138,3 @@ class Unflatten(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return unflatten(input, self.dim, self.unflattened_size)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
