@@ -1,8 +1,7 @@
 """Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
-from gradcore.nn import activations, functional, init, lazy, parallel, pooling, unpooling, utils
-from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
-from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
+from gradcore.nn import activation, functional, init, lazy, parallel, pooling, unpooling, utils
+from gradcore.nn.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from gradcore.nn.attention import MultiheadAttention
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
@@ -93,21 +92,19 @@ from gradcore.nn.transformer import (
 )
 from gradcore.nn.unpooling import *  # noqa: F403
 
-__all__ = ["GELU", "GRU", "LSTM", "RNN", "AdaptiveLogSoftmaxWithLoss", "AlphaDropout", "BCELoss", "BCEWithLogitsLoss",
-           "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Bilinear", "Buffer", "CTCLoss", "ChannelShuffle", "CircularPad1d",
-           "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d",
-           "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity",
-           "CrossEntropyLoss", "CrossMapLRN2d", "DataParallel", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d",
-           "Embedding", "EmbeddingBag", "FeatureAlphaDropout", "Flatten", "Fold", "GRUCell", "GaussianNLLLoss", "GroupNorm",
-           "HingeEmbeddingLoss", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "KLDivLoss",
-           "L1Loss", "LSTMCell", "LayerNorm", "Linear", "LocalResponseNorm", "LogSoftmax", "MSELoss", "MarginRankingLoss",
-           "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss",
-           "MultiheadAttention", "NLLLoss", "NLLLoss2d", "PairwiseDistance", "Parameter", "ParameterDict", "ParameterList",
-           "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm", "RNNBase", "RNNCell", "RNNCellBase", "ReLU",
-           "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
-           "ReplicationPad3d", "Sequential", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "SyncBatchNorm",
-           "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
-           "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold",
-           "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional",
-           "init", "parallel", "utils"]
-__all__ += activations.__all__ + pooling.__all__ + unpooling.__all__ + lazy.__all__ + ["UninitializedParameter"]
+__all__ = ["GRU", "LSTM", "RNN", "AdaptiveLogSoftmaxWithLoss", "AlphaDropout", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d",
+           "BatchNorm2d", "BatchNorm3d", "Bilinear", "Buffer", "CTCLoss", "ChannelShuffle", "CircularPad1d", "CircularPad2d",
+           "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
+           "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss", "CrossMapLRN2d",
+           "DataParallel", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding", "EmbeddingBag", "FeatureAlphaDropout",
+           "Flatten", "Fold", "GRUCell", "GaussianNLLLoss", "GroupNorm", "HingeEmbeddingLoss", "HuberLoss", "Identity",
+           "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "KLDivLoss", "L1Loss", "LSTMCell", "LayerNorm", "Linear",
+           "LocalResponseNorm", "MSELoss", "MarginRankingLoss", "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss",
+           "MultiLabelSoftMarginLoss", "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "NLLLoss2d", "PairwiseDistance",
+           "Parameter", "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "RMSNorm",
+           "RNNBase", "RNNCell", "RNNCellBase", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d",
+           "ReplicationPad2d", "ReplicationPad3d", "Sequential", "SmoothL1Loss", "SoftMarginLoss", "SyncBatchNorm",
+           "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+           "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d",
+           "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "parallel", "utils"]
+__all__ += activation.__all__ + pooling.__all__ + unpooling.__all__ + lazy.__all__ + ["UninitializedParameter"]
