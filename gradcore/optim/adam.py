@@ -34,7 +34,7 @@ class Adam(Moments):
                                   "decoupled_weight_decay": decoupled_weight_decay})
 
     def _names(self, group: Group) -> Sequence[str]:
-        return (*super()._names(group), *["max_exp_avg_sq"][:bool(group["amsgrad"])])
+        return (*self._kept, "max_exp_avg_sq") if group["amsgrad"] else self._kept
 
     def _op_of(self, group: Group) -> Any:
         return amsgrad_ if group["amsgrad"] else adam_

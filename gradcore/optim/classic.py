@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import asgd_, rprop_
@@ -16,6 +16,9 @@ class Rprop(Stepped):
     Riedmiller and Braun, ICNN 1993. ``lr`` is the first s of every element. ``foreach`` and ``capturable`` have no effect.
     """
 
+    _op = rprop_
+    _kept = ("prev", "step_size")
+    _attributes = ()
     _free = ("lr", "etas", "step_sizes")
 
     @staticmethod
@@ -31,14 +34,8 @@ class Rprop(Stepped):
         super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "foreach": foreach, "maximize": maximize,
                                   "differentiable": differentiable, "capturable": capturable})
 
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("prev", "step_size")
-
     def _fill(self, group: Group, state: Tensors) -> None:
         state[-1].fill_(group["lr"])
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(rprop_, group, numbers, params, grads, *states, maximize=group["maximize"])
 
 
 class ASGD(Stepped):
@@ -49,6 +46,8 @@ class ASGD(Stepped):
     the device. ``foreach`` and ``capturable`` have no effect.
     """
 
+    _op = asgd_
+    _kept = ("ax",)
     #: An eta below 0 says that there is none yet: that of the first step is its learning rate.
     _numbers: Numbers = {"step": 0, "eta": -1.0, "mu": 1.0}
     _free = ("lr", "lambd", "alpha", "t0")
@@ -68,10 +67,3 @@ class ASGD(Stepped):
         super().__init__(params, {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay,
                                   "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
                                   "capturable": capturable})
-
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("ax",)
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(asgd_, group, numbers, params, grads, states[0], weight_decay=float(group["weight_decay"]),
-                     maximize=group["maximize"])

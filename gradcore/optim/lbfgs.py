@@ -11,7 +11,8 @@ import numpy as np
 from gradcore import functional
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.state import scoped
-from gradcore.optim.optimizer import Group, Optimizer, check, state_of
+from gradcore.optim.optimizer import Group, Optimizer, state_of
+from gradcore.optim.stepped import check_options
 
 Tensor = Any
 #: c1 and c2 of the Wolfe conditions: factors of the initial slope, for the decrease of the loss and the slope at the end.
@@ -40,7 +41,7 @@ class LBFGS(Optimizer):
     def __init__(self, params: Iterable[Any], lr: Any = 1, max_iter: int = 20, max_eval: int | None = None,
                  tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
                  line_search_fn: str | None = None) -> None:
-        check(lr)
+        check_options("LBFGS", lr, 0.0)
         if line_search_fn not in (None, "strong_wolfe"):
             raise ValueError(f"only 'strong_wolfe' is supported as line_search_fn, but got {line_search_fn!r}")
         super().__init__(params, {"lr": lr, "max_iter": max_iter,

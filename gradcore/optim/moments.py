@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import adamax_, lion_, nadam_, radam_
 from gradcore.optim.optimizer import Group, Numbers
-from gradcore.optim.stepped import Betas, Moments, Tensors, check_options
+from gradcore.optim.stepped import Betas, Moments, check_options
 
 
 class NAdam(Moments):
@@ -76,6 +76,10 @@ class Adamax(Betas):
     u fades by the second beta. ``foreach`` and ``capturable`` have no effect.
     """
 
+    _op = adamax_
+    _kept = ("exp_avg", "exp_inf")
+    _attributes = ("eps", "weight_decay")
+
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], numbers["step"], float(group["betas"][0])
@@ -88,19 +92,15 @@ class Adamax(Betas):
                                   "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
                                   "capturable": capturable})
 
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("exp_avg", "exp_inf")
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(adamax_, group, numbers, params, grads, *states, beta2=float(group["betas"][1]), eps=float(group["eps"]),
-                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])
-
 
 class Lion(Betas):
     """p -= lr * sign(beta1 * m + (1 - beta1) * g), with decoupled weight decay: Chen et al., arXiv:2302.06675.
 
     m is a running mean of the gradient by beta2, so the state is half of Adam's. PyTorch has no optimizer of this name.
     """
+
+    _op = lion_
+    _kept = ("exp_avg",)
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
                  weight_decay: float = 0, *, maximize: bool = False) -> None:
@@ -110,10 +110,3 @@ class Lion(Betas):
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], float(group["betas"][0])
-
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("exp_avg",)
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(lion_, group, numbers, params, grads, states[0], beta2=float(group["betas"][1]),
-                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])

@@ -329,18 +329,3 @@ def state_like(p: Tensor) -> Tensor:
     with state_of(p):
         zeros: Tensor = functional.zeros_like(p)
     return zeros
-
-
-def check(lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, eps: float = 0.0) -> None:
-    """PyTorch's checks of options, with its messages. Raises ValueError."""
-    for name, value in (("learning rate", lr), ("momentum value", momentum), ("epsilon value", eps),
-                        ("weight_decay value", weight_decay)):
-        if not isinstance(value, Tensor) and not value >= 0.0:
-            raise ValueError(f"Invalid {name}: {value}")
-
-
-def unsupported(optimizer: str, **options: Any) -> None:
-    """Refuse options that would change the result. Raises NotImplementedError, which names the option."""
-    for name, value in options.items():
-        if value:
-            raise NotImplementedError(f"{optimizer}({name}={value}) is not supported")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import sgd_
-from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, state_like
+from gradcore.optim.stepped import check_options
 
 
 class SGD(Optimizer):
@@ -19,8 +20,7 @@ class SGD(Optimizer):
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, momentum: float = 0, dampening: float = 0,
                  weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None) -> None:
-        check(lr, momentum=momentum, weight_decay=weight_decay)
-        unsupported("SGD", differentiable=differentiable)
+        check_options("SGD", lr, weight_decay, differentiable=differentiable, momentum=momentum)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,

@@ -17,6 +17,9 @@ class RMSprop(Stepped):
     have no effect.
     """
 
+    _op = rmsprop_
+    _attributes = ("alpha", "eps", "weight_decay")
+
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
                  foreach: bool | None = None, maximize: bool = False, differentiable: bool = False) -> None:
@@ -39,11 +42,9 @@ class RMSprop(Stepped):
         return ("square_avg", *["grad_avg"][:bool(group["centered"])], *["momentum_buffer"][:group["momentum"] > 0])
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        rest = list(states[1:])
+        squares, *rest = states
         means = rest.pop(0) if group["centered"] else []
-        self._launch(rmsprop_, group, numbers, params, grads, states[0], means, rest[0] if rest else [],
-                     alpha=float(group["alpha"]), eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                     maximize=group["maximize"])
+        super()._run(group, numbers, params, grads, (squares, means, rest[0] if rest else []))
 
 
 class Adagrad(Stepped):
@@ -51,6 +52,10 @@ class Adagrad(Stepped):
 
     Duchi et al., JMLR 12 (2011). ``foreach`` and ``fused`` have no effect.
     """
+
+    _op = adagrad_
+    _kept = ("sum",)
+    _attributes = ("eps", "weight_decay")
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
                  initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
@@ -61,9 +66,6 @@ class Adagrad(Stepped):
                                   "initial_accumulator_value": initial_accumulator_value, "foreach": foreach,
                                   "maximize": maximize, "differentiable": differentiable, "fused": fused})
 
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("sum",)
-
     def _fill(self, group: Group, state: Tensors) -> None:
         for s in state if group["initial_accumulator_value"] else ():
             s.fill_(group["initial_accumulator_value"])
@@ -73,16 +75,16 @@ class Adagrad(Stepped):
         rate = group["lr"]
         return (rate / (1 + (numbers["step"] - 1) * group["lr_decay"]) if group["lr_decay"] else rate,)
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(adagrad_, group, numbers, params, grads, states[0], eps=float(group["eps"]),
-                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])
-
 
 class Adadelta(Stepped):
     """p -= lr * sqrt(u + eps) / sqrt(v + eps) * g, where u is a running mean of squared updates, and v of g^2.
 
     Zeiler, arXiv:1212.5701. ``foreach`` and ``capturable`` have no effect.
     """
+
+    _op = adadelta_
+    _kept = ("square_avg", "acc_delta")
+    _attributes = ("rho", "eps", "weight_decay")
 
     def __init__(self, params: Iterable[Any], lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,
                  foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,
@@ -92,10 +94,3 @@ class Adadelta(Stepped):
             raise ValueError(f"Invalid rho value: {rho}")
         super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
                                   "capturable": capturable, "foreach": foreach, "differentiable": differentiable})
-
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("square_avg", "acc_delta")
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        self._launch(adadelta_, group, numbers, params, grads, *states, rho=float(group["rho"]), eps=float(group["eps"]),
-                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])

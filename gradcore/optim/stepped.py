@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, check, state_like, unsupported
+from gradcore._tensor import Tensor
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, state_like
 
 Tensors = list[Any]
 
@@ -13,20 +14,31 @@ Tensors = list[Any]
 class Stepped(Optimizer):
     """Base class: groups the parameters that one op can update together, with their state.
 
-    Subclasses list the tensors of a parameter's state in ``_names``, and define ``_run``, which calls ``_launch``.
+    Subclasses name the op, the tensors of a parameter's state that it takes after the gradients, and the options that are its
+    attributes.
     """
 
     _numbers: Numbers = {"step": 0}
+    _op: Any
+    #: The names of the tensors in a parameter's state, if no option changes them.
+    _kept: tuple[str, ...]
+    #: The options that are numbers among the op's attributes.
+    _attributes: tuple[str, ...] = ("weight_decay",)
 
     def _names(self, group: Group) -> Sequence[str]:
-        raise NotImplementedError
+        """The names of the tensors in a parameter's state."""
+        return self._kept
+
+    def _options(self, group: Group) -> dict[str, Any]:
+        """The op's attributes."""
+        return {"maximize": group["maximize"], **{name: float(group[name]) for name in self._attributes}}
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
         """Update parameters with the same device, dtype and numbers; ``step`` in ``numbers`` counts this step already.
 
         ``states`` holds a list of tensors for each of the names.
         """
-        raise NotImplementedError
+        self._launch(self._op, group, numbers, params, grads, *states, **self._options(group))
 
     def _fill(self, group: Group, state: Tensors) -> None:
         """Give new state tensors, which are zeros, their initial values."""
@@ -64,17 +76,17 @@ class Betas(Stepped):
     def _decisive(group: Group) -> Any:
         return group["betas"][1]
 
+    def _options(self, group: Group) -> dict[str, Any]:
+        return {"beta2": float(group["betas"][1]), **super()._options(group)}
+
 
 class Moments(Betas):
     """Base class of Adam and its relatives, with running means of the gradient and of its square."""
 
-    _op: Any
+    _kept = ("exp_avg", "exp_avg_sq")
 
     def _op_of(self, group: Group) -> Any:
         return self._op
-
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("exp_avg", "exp_avg_sq")
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
         self._launch(self._op_of(group), group, numbers, params, grads, *states, beta2=float(group["betas"][1]),
@@ -84,14 +96,23 @@ class Moments(Betas):
 
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] | None = None,
                   differentiable: bool = False, **others: float) -> None:
-    """PyTorch's checks of options, with its messages; ``others`` must not be negative. Raises ValueError."""
-    check(lr, weight_decay=weight_decay, eps=eps)
-    unsupported(optimizer, differentiable=differentiable)
+    """PyTorch's checks of options, with its messages; ``others`` must not be negative. Raises ValueError.
+
+    A step that is differentiated would have another result: for ``differentiable`` it raises NotImplementedError.
+    """
+    for name, value in (("learning rate", lr), ("epsilon value", eps), ("weight_decay value", weight_decay)):
+        _check(name, value)
+    if differentiable:
+        raise NotImplementedError(f"{optimizer}(differentiable={differentiable}) is not supported")
     if betas is not None and (not hasattr(betas, "__len__") or len(betas) != 2):
         raise ValueError(f"betas must be a tuple of two numbers, but got {betas!r}")
     for k, beta in enumerate(betas or ()):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {k}: {beta}")
     for name, value in others.items():
-        if not value >= 0.0:
-            raise ValueError(f"Invalid {name} value: {value}")
+        _check(f"{name} value", value)
+
+
+def _check(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor) and not value >= 0.0:
+        raise ValueError(f"Invalid {name}: {value}")
