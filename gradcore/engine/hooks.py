@@ -86,8 +86,10 @@ def hand_on(edge: Any, tensor: Any) -> None:
     del hooks.retainers[edge[1]]
 
 
-def hang(hooks: Any, entry: Any) -> RemovableHandle:
-    """Add a hook to those of one kind."""
-    key = _keys()
+def hang(hooks: Any, entry: Any, prepend: bool = False) -> RemovableHandle:
+    """Add a hook to those of one kind: behind the others, or before them."""
+    others, key = list(hooks) if prepend else [], _keys()
     hooks[key] = entry
+    for other in others:
+        hooks[other] = hooks.pop(other)
     return RemovableHandle(hooks, key)

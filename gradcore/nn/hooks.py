@@ -140,14 +140,7 @@ def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) 
     if "_hooks" not in own:
         # Hooks are not of gradcore, so their ops look their lines up.
         own.update(_hooks=Hooks(), _foreign=True)
-    entries: Entries = getattr(own["_hooks"], kind)
-    handle = hang(entries, (hook, with_kwargs))
-    if prepend:
-        first = entries.pop(handle.id)
-        rest = dict(entries)
-        entries.clear()
-        entries.update({handle.id: first, **rest})
-    return handle
+    return hang(getattr(own["_hooks"], kind), (hook, with_kwargs), prepend)
 
 
 def key_of(module: Any, kind: Any, name: str) -> int | None:

@@ -32,13 +32,7 @@ class StateHooks:
         return self._hang("after loading", hook, prepend)
 
     def _hang(self, kind: str, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
-        hooks = self.__dict__.setdefault("_of_state", {}).setdefault(kind, Table())
-        before = dict(hooks) if prepend else {}
-        if prepend:
-            hooks.clear()
-        handle = hang(hooks, hook)
-        hooks.update(before)
-        return handle
+        return hang(self.__dict__.setdefault("_of_state", {}).setdefault(kind, Table()), hook, prepend)
 
     def _call_state_hooks(self, kind: str, *state: Any) -> Any:
         """Call the hooks of a kind with the optimizer and perhaps a state dict; returns that, or what has replaced it."""
