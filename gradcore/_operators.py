@@ -32,6 +32,30 @@ def beside(x: Any, other: Any) -> Any:
     return upload(np.atleast_1d(values) if x.spec.ndim else values, x.storage.device, op="tensor")
 
 
+def _plain(op: Any) -> Any:
+    """The method of an operator that is an op."""
+    def method(self: Any, other: Any) -> Any:
+        return op(self, other)
+
+    return method
+
+
+def _given(op: Any) -> Any:
+    """The same, for an operator that also takes a NumPy array on the right."""
+    def method(self: Any, other: Any) -> Any:
+        return op(self, beside(self, other))
+
+    return method
+
+
+def _turned(op: Any) -> Any:
+    """The method of an operator whose tensor is on the right."""
+    def method(self: Any, other: Any) -> Any:
+        return op(other, self)
+
+    return method
+
+
 class Operators(Value):
     """The operators ``x + y``, ``-x``, ``x @ y``, ``x < y`` and similar ones.
 
@@ -47,35 +71,13 @@ class Operators(Value):
     __mul__ = operator(elementwise.mul, beside)
     __truediv__ = operator(elementwise.div, beside)
 
-    def __radd__(self, other: Any) -> Any:
-        return elementwise.add(other, self)
+    __pow__, __floordiv__, __mod__ = map(_given, (elementwise.pow, elementwise.floor_divide, elementwise.remainder))
 
-    def __rsub__(self, other: Any) -> Any:
-        return elementwise.sub(other, self)
-
-    def __rmul__(self, other: Any) -> Any:
-        return elementwise.mul(other, self)
+    __radd__, __rsub__, __rmul__ = map(_turned, (elementwise.add, elementwise.sub, elementwise.mul))
+    __rpow__, __rfloordiv__, __rmod__ = map(_turned, (elementwise.pow, elementwise.floor_divide, elementwise.remainder))
 
     def __rtruediv__(self, other: Any) -> Any:
         return elementwise.div(beside(self, other), self)
-
-    def __pow__(self, other: Any) -> Any:
-        return elementwise.pow(self, beside(self, other))
-
-    def __rpow__(self, other: Any) -> Any:
-        return elementwise.pow(other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return elementwise.floor_divide(self, beside(self, other))
-
-    def __mod__(self, other: Any) -> Any:
-        return elementwise.remainder(self, beside(self, other))
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return elementwise.floor_divide(other, self)
-
-    def __rmod__(self, other: Any) -> Any:
-        return elementwise.remainder(other, self)
 
     def __matmul__(self, other: Any) -> Any:
         given = beside(self, other)
@@ -99,69 +101,15 @@ class Operators(Value):
     def __ne__(self, other: object) -> Any:
         return elementwise.ne(self, beside(self, other)) if isinstance(other, COMPARED) else NotImplemented
 
-    def __lt__(self, other: Any) -> Any:
-        return elementwise.lt(self, other)
+    __lt__, __le__, __gt__, __ge__ = map(_plain, (elementwise.lt, elementwise.le, elementwise.gt, elementwise.ge))
 
-    def __le__(self, other: Any) -> Any:
-        return elementwise.le(self, other)
+    __and__, __or__, __xor__ = map(_plain, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+    __rand__, __ror__, __rxor__ = map(_turned, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+    __lshift__, __rshift__ = map(_plain, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
+    __rlshift__, __rrshift__ = map(_turned, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
 
-    def __gt__(self, other: Any) -> Any:
-        return elementwise.gt(self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return elementwise.ge(self, other)
-
-    def __and__(self, other: Any) -> Any:
-        return pointwise.bitwise_and(self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return pointwise.bitwise_and(other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return pointwise.bitwise_or(self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return pointwise.bitwise_or(other, self)
-
-    def __xor__(self, other: Any) -> Any:
-        return pointwise.bitwise_xor(self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return pointwise.bitwise_xor(other, self)
-
-    def __lshift__(self, other: Any) -> Any:
-        return pointwise.bitwise_left_shift(self, other)
-
-    def __rshift__(self, other: Any) -> Any:
-        return pointwise.bitwise_right_shift(self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return pointwise.bitwise_left_shift(other, self)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return pointwise.bitwise_right_shift(other, self)
-
-    def __iadd__(self, other: Any) -> Any:
-        return elementwise.add_(self, other)
-
-    def __isub__(self, other: Any) -> Any:
-        return elementwise.sub_(self, other)
-
-    def __imul__(self, other: Any) -> Any:
-        return elementwise.mul_(self, other)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return elementwise.div_(self, other)
-
-
-def _overwriting(name: str) -> Any:
-    def operator(self: Any, other: Any) -> Any:
-        return IN_PLACE[name](self, other)  # type: ignore[operator]
-
-    return operator
-
-
-for _operator, _name in (("pow", "pow"), ("floordiv", "floor_divide"), ("mod", "remainder"), ("and", "bitwise_and"),
-                         ("or", "bitwise_or"), ("xor", "bitwise_xor"), ("lshift", "bitwise_left_shift"),
-                         ("rshift", "bitwise_right_shift")):
-    setattr(Operators, f"__i{_operator}__", _overwriting(_name))
+    __iadd__, __isub__ = map(_plain, (elementwise.add_, elementwise.sub_))
+    __imul__, __itruediv__ = map(_plain, (elementwise.mul_, elementwise.div_))
+    __ipow__, __ifloordiv__, __imod__ = (_plain(IN_PLACE[name]) for name in ("pow", "floor_divide", "remainder"))
+    __iand__, __ior__, __ixor__ = (_plain(IN_PLACE[name]) for name in ("bitwise_and", "bitwise_or", "bitwise_xor"))
+    __ilshift__, __irshift__ = (_plain(IN_PLACE[name]) for name in ("bitwise_left_shift", "bitwise_right_shift"))
