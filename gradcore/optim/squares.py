@@ -41,7 +41,8 @@ class RMSprop(Stepped):
     def _names(self, group: Group) -> Sequence[str]:
         return ("square_avg", *["grad_avg"][:bool(group["centered"])], *["momentum_buffer"][:group["momentum"] > 0])
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
+             **attributes: Any) -> None:
         squares, *rest = states
         means = rest.pop(0) if group["centered"] else []
         super()._run(group, numbers, params, grads, (squares, means, rest[0] if rest else []))

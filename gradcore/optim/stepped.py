@@ -29,16 +29,15 @@ class Stepped(Optimizer):
         """The names of the tensors in a parameter's state."""
         return self._kept
 
-    def _options(self, group: Group) -> dict[str, Any]:
-        """The op's attributes."""
-        return {"maximize": group["maximize"], **{name: float(group[name]) for name in self._attributes}}
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
+             **attributes: Any) -> None:
         """Update parameters with the same device, dtype and numbers; ``step`` in ``numbers`` counts this step already.
 
-        ``states`` holds a list of tensors for each of the names.
+        ``states`` holds a list of tensors for each of the names; ``attributes`` are further ones of the op's.
         """
-        self._launch(self._op, group, numbers, params, grads, *states, **self._options(group))
+        for name in self._attributes:
+            attributes[name] = float(group[name])
+        self._launch(self._op, group, numbers, params, grads, *states, **attributes, maximize=group["maximize"])
 
     def _fill(self, group: Group, state: Tensors) -> None:
         """Give new state tensors, which are zeros, their initial values."""
@@ -62,8 +61,9 @@ class Stepped(Optimizer):
             params.append(p)
             grads.append(grad)
             states.append(state)
-        for key, (params, grads, states) in calls.items():
-            numbers = self._advanced(dict(zip(self._numbers, key[3:], strict=True)))
+        for params, grads, states in calls.values():
+            # All of one call have the same numbers.
+            numbers = self._advanced(states[0])
             self._run(group, numbers, params, grads, [[state[name] for state in states] for name in names])
 
 
@@ -76,8 +76,9 @@ class Betas(Stepped):
     def _decisive(group: Group) -> Any:
         return group["betas"][1]
 
-    def _options(self, group: Group) -> dict[str, Any]:
-        return {"beta2": float(group["betas"][1]), **super()._options(group)}
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
+             **attributes: Any) -> None:
+        super()._run(group, numbers, params, grads, states, beta2=float(group["betas"][1]), **attributes)
 
 
 class Moments(Betas):
@@ -88,7 +89,8 @@ class Moments(Betas):
     def _op_of(self, group: Group) -> Any:
         return self._op
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
+             **attributes: Any) -> None:
         self._launch(self._op_of(group), group, numbers, params, grads, *states, beta2=float(group["betas"][1]),
                      eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
                      decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
