@@ -13,6 +13,10 @@ from gradcore.functional.picking import scatter_add
 from gradcore.ops import activation, elementwise, losses, movement, rectifiers
 from gradcore.spec import TensorSpec, promote
 
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
+           "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss",
+           "multilabel_soft_margin_loss", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss"]
+
 Tensor = Any
 
 REDUCTIONS = ("none", "mean", "sum")

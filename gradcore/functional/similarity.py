@@ -12,6 +12,9 @@ from gradcore.functional.losses import reduced
 from gradcore.ops import elementwise, movement
 from gradcore.spec import TensorSpec, promote
 
+__all__ = ["cosine_embedding_loss", "cosine_similarity", "normalize", "pairwise_distance", "triplet_margin_loss",
+           "triplet_margin_with_distance_loss"]
+
 Tensor = Any
 
 

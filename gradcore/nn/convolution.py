@@ -14,6 +14,8 @@ from gradcore.nn.module import Module
 from gradcore.nn.padding import borders_of
 from gradcore.nn.parameter import Parameter
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
 Tensor = Any
 Size = int | Sequence[int]
 

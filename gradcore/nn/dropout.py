@@ -7,6 +7,8 @@ from typing import Any
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
+__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
+
 Tensor = Any
 
 

@@ -13,7 +13,19 @@ from gradcore._random import Generator, default_generator
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
-from gradcore.functional import dropouts, embeddings, grids, norms, pooling, sampling, unpooling, volumes
+from gradcore.functional import (
+    dropouts,
+    embeddings,
+    grids,
+    losses,
+    norms,
+    padding,
+    pooling,
+    sampling,
+    similarity,
+    unpooling,
+    volumes,
+)
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.activation import implied_dim
 from gradcore.functional.attention import scaled_dot_product_attention
@@ -23,59 +35,27 @@ from gradcore.functional.dropouts import *  # noqa: F403
 from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
-from gradcore.functional.losses import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    check_reduction,
-    gaussian_nll_loss,
-    hinge_embedding_loss,
-    huber_loss,
-    kl_div,
-    l1_loss,
-    margin_ranking_loss,
-    multi_margin_loss,
-    multilabel_margin_loss,
-    multilabel_soft_margin_loss,
-    poisson_nll_loss,
-    reduced,
-    smooth_l1_loss,
-    soft_margin_loss,
-    warn_of_sizes,
-    weighted,
-)
+from gradcore.functional.losses import *  # noqa: F403
+from gradcore.functional.losses import check_reduction, reduced, warn_of_sizes, weighted
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.overwritten import overwriting, overwritten
-from gradcore.functional.padding import fold, pad, unfold
+from gradcore.functional.padding import *  # noqa: F403
 from gradcore.functional.picking import scatter_
 from gradcore.functional.pooling import *  # noqa: F403
 from gradcore.functional.products import bilinear
 from gradcore.functional.sampling import *  # noqa: F403
-from gradcore.functional.similarity import (
-    cosine_embedding_loss,
-    cosine_similarity,
-    normalize,
-    pairwise_distance,
-    triplet_margin_loss,
-    triplet_margin_with_distance_loss,
-)
+from gradcore.functional.similarity import *  # noqa: F403
 from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.functional.volumes import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
 from gradcore.spec import promote
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "bilinear", "conv2d", "cross_entropy", "dropout", "gelu",
-           "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
-           "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
-__all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
-            "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
-            "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "normalize", "pairwise_distance",
-            "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
-            "triplet_margin_with_distance_loss"]
-__all__ += dropouts.__all__ + embeddings.__all__ + grids.__all__ + norms.__all__ + pooling.__all__ + sampling.__all__
-__all__ += unpooling.__all__ + volumes.__all__
-__all__ += _activations.__all__
-__all__ += ["fold", "gumbel_softmax", "pad", "unfold"]
-__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "rrelu_", "selu_", "threshold_"]
+__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "bilinear", "celu_", "conv2d", "cross_entropy", "ctc_loss",
+           "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_", "leaky_relu_", "linear", "log_softmax", "max_pool2d",
+           "mse_loss", "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_", "scaled_dot_product_attention", "selu_",
+           "sigmoid", "softmax", "tanh", "threshold_"]
+__all__ += _activations.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + losses.__all__ + norms.__all__
+__all__ += padding.__all__ + pooling.__all__ + sampling.__all__ + similarity.__all__ + unpooling.__all__ + volumes.__all__
 
 Tensor = Any
 

@@ -12,6 +12,8 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 from gradcore.ops.linalg import linear
 
+__all__ = ["Bilinear", "Flatten", "Identity", "Linear"]
+
 Tensor = Any
 
 

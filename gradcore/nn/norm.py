@@ -17,6 +17,9 @@ from gradcore.nn import init
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
+           "LayerNorm", "LocalResponseNorm", "RMSNorm"]
+
 Tensor = Any
 
 

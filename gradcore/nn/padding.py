@@ -9,6 +9,10 @@ from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
+__all__ = ["CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d",
+           "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d",
+           "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
+
 Tensor = Any
 Size = int | Sequence[int]
 

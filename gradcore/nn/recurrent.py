@@ -16,6 +16,8 @@ from gradcore.nn.parameter import Parameter
 from gradcore.nn.utils.rnn import PackedSequence
 from gradcore.ops.linalg import linear
 
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
+
 Tensor = Any
 
 

@@ -9,6 +9,9 @@ from gradcore.functional import unflatten
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
+__all__ = ["ChannelShuffle", "Fold", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Unfold", "Upsample",
+           "UpsamplingBilinear2d", "UpsamplingNearest2d"]
+
 Tensor = Any
 Size = int | Sequence[int]
 

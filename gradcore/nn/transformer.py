@@ -17,6 +17,8 @@ from gradcore.nn.linear import Linear
 from gradcore.nn.module import Module
 from gradcore.nn.norm import LayerNorm
 
+__all__ = ["Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer"]
+
 Tensor = Any
 Activation = str | Callable[[Tensor], Tensor]
 
