@@ -20,8 +20,9 @@ Tensor = Any
 Dim = int | Sequence[int] | None
 
 
-def elementwise_function(name: str, op: Op) -> Any:
-    """A public function for an elementwise op of one or two operands."""
+def elementwise_function(op: Op, name: str = "") -> Any:
+    """A public function for an elementwise op of one or two operands, with the op's name unless another is given."""
+    name = name or op.name
     if len(op.inputs) == 1:
         def function(input: Tensor, *, out: Any = None) -> Tensor:
             if out is not None:
@@ -34,10 +35,6 @@ def elementwise_function(name: str, op: Op) -> Any:
             return op(input, other)  # type: ignore[operator]
 
     return with_name(function, name, op.__doc__ or f"The op {op.name!r}, element by element.")
-
-
-def _elementwise(op: Op) -> Any:
-    return elementwise_function(op.name, op)
 
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
@@ -106,21 +103,21 @@ def _without_slope(made: Tensor, *operands: Any) -> Tensor:
     return made
 
 
-mul, neg = map(_elementwise, (elementwise.mul, elementwise.neg))
-maximum, minimum = map(_elementwise, (elementwise.maximum, elementwise.minimum))
-floor_divide, remainder = map(_elementwise, (elementwise.floor_divide, elementwise.remainder))
-eq, ne, lt = map(_elementwise, (elementwise.eq, elementwise.ne, elementwise.lt))
-le, gt, ge = map(_elementwise, (elementwise.le, elementwise.gt, elementwise.ge))
-logical_and, logical_or = map(_elementwise, (elementwise.logical_and, elementwise.logical_or))
-logical_xor, logical_not = map(_elementwise, (elementwise.logical_xor, elementwise.logical_not))
-isnan, isinf, isfinite = map(_elementwise, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
-abs, floor, ceil = map(_elementwise, (elementwise.abs, elementwise.floor, elementwise.ceil))
-exp, expm1, log = map(_elementwise, (elementwise.exp, elementwise.expm1, elementwise.log))
-log1p, log2, log10 = map(_elementwise, (elementwise.log1p, elementwise.log2, elementwise.log10))
-sqrt, rsqrt, reciprocal = map(_elementwise, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
-sin, cos, tan = map(_elementwise, (elementwise.sin, elementwise.cos, elementwise.tan))
-sinh, cosh, arctan = map(_elementwise, (elementwise.sinh, elementwise.cosh, elementwise.arctan))
-relu = _elementwise(activation.relu)
+mul, neg = map(elementwise_function, (elementwise.mul, elementwise.neg))
+maximum, minimum = map(elementwise_function, (elementwise.maximum, elementwise.minimum))
+floor_divide, remainder = map(elementwise_function, (elementwise.floor_divide, elementwise.remainder))
+eq, ne, lt = map(elementwise_function, (elementwise.eq, elementwise.ne, elementwise.lt))
+le, gt, ge = map(elementwise_function, (elementwise.le, elementwise.gt, elementwise.ge))
+logical_and, logical_or = map(elementwise_function, (elementwise.logical_and, elementwise.logical_or))
+logical_xor, logical_not = map(elementwise_function, (elementwise.logical_xor, elementwise.logical_not))
+isnan, isinf, isfinite = map(elementwise_function, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
+abs, floor, ceil = map(elementwise_function, (elementwise.abs, elementwise.floor, elementwise.ceil))
+exp, expm1, log = map(elementwise_function, (elementwise.exp, elementwise.expm1, elementwise.log))
+log1p, log2, log10 = map(elementwise_function, (elementwise.log1p, elementwise.log2, elementwise.log10))
+sqrt, rsqrt, reciprocal = map(elementwise_function, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
+sin, cos, tan = map(elementwise_function, (elementwise.sin, elementwise.cos, elementwise.tan))
+sinh, cosh, arctan = map(elementwise_function, (elementwise.sinh, elementwise.cosh, elementwise.arctan))
+relu = elementwise_function(activation.relu)
 
 
 def sign(input: Tensor) -> Tensor:

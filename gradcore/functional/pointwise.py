@@ -20,26 +20,20 @@ from gradcore.spec import limits
 Tensor = Any
 
 
-_named = m.elementwise_function
-
-exp2, asin, acos = (_named(n, o) for n, o in (
-    ("exp2", pointwise.exp2), ("asin", pointwise.arcsin), ("acos", pointwise.arccos)))
-asinh, acosh, atanh = (_named(n, o) for n, o in (
-    ("asinh", pointwise.arcsinh), ("acosh", pointwise.arccosh), ("atanh", pointwise.arctanh)))
-erfc, sinc, trunc = (_named(n, o) for n, o in (
-    ("erfc", pointwise.erfc), ("sinc", pointwise.sinc), ("trunc", pointwise.trunc)))
-lgamma, digamma, erfinv = (_named(n, o) for n, o in (
-    ("lgamma", special.lgamma), ("digamma", special.digamma), ("erfinv", special.erfinv)))
-frac, fmod, fmax, fmin = (_named(n, o) for n, o in (
-    ("frac", pointwise.frac), ("fmod", pointwise.fmod), ("fmax", pointwise.fmax), ("fmin", pointwise.fmin)))
-atan2, hypot, logaddexp, igamma, igammac = (_named(n, o) for n, o in (
-    ("atan2", pointwise.arctan2), ("hypot", pointwise.hypot), ("logaddexp", pointwise.logaddexp),
-    ("igamma", special.gammainc), ("igammac", special.gammaincc)))
-bitwise_not, bitwise_and, bitwise_or = (_named(n, o) for n, o in (
-    ("bitwise_not", pointwise.bitwise_not), ("bitwise_and", pointwise.bitwise_and), ("bitwise_or", pointwise.bitwise_or)))
-bitwise_xor, bitwise_left_shift, bitwise_right_shift = (_named(n, o) for n, o in (
-    ("bitwise_xor", pointwise.bitwise_xor), ("bitwise_left_shift", pointwise.bitwise_left_shift),
-    ("bitwise_right_shift", pointwise.bitwise_right_shift)))
+exp2, erfc, sinc, trunc, frac = map(m.elementwise_function, (
+    pointwise.exp2, pointwise.erfc, pointwise.sinc, pointwise.trunc, pointwise.frac))
+fmod, fmax, fmin, hypot, logaddexp = map(m.elementwise_function, (
+    pointwise.fmod, pointwise.fmax, pointwise.fmin, pointwise.hypot, pointwise.logaddexp))
+lgamma, digamma, erfinv = map(m.elementwise_function, (special.lgamma, special.digamma, special.erfinv))
+bitwise_not, bitwise_and, bitwise_or, bitwise_xor = map(m.elementwise_function, (
+    pointwise.bitwise_not, pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+bitwise_left_shift, bitwise_right_shift = map(m.elementwise_function, (
+    pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
+asin, acos, asinh, acosh, atanh, atan2, igamma, igammac = map(
+    m.elementwise_function,
+    (pointwise.arcsin, pointwise.arccos, pointwise.arcsinh, pointwise.arccosh, pointwise.arctanh, pointwise.arctan2,
+     special.gammainc, special.gammaincc),
+    ("asin", "acos", "asinh", "acosh", "atanh", "atan2", "igamma", "igammac"))
 
 # PyTorch's aliases.
 arcsin, arccos, arcsinh, arccosh, arctanh, arctan2, atan, fix = asin, acos, asinh, acosh, atanh, atan2, m.arctan, trunc
