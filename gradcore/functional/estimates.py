@@ -123,9 +123,8 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
     The values are sorted, and bisection finds where each run of equal ones begins and ends.
     """
     d = sh.dim_of(dim, input)
-    x = input if input.spec.ndim else sh.reshape(input, 1)
-    if not x.spec.shape[d]:
-        raise DimError(f"mode(): Expected reduction dim {d} to have non-zero size.")
+    x = sh.atleast_1d(input)
+    folding.need_elements("mode", x, d)
     rows = arranging.movedim(x.detach(), d, -1)
     rising, stood = folding.sort(rows)
     ends = [bisected(rising, rising, right) for right in (False, True)]
@@ -150,9 +149,8 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
             return folding.median(input)
         return folding.shared(flat, nanmedian(flat, 0).values)
     d = sh.dim_of(dim, input)
-    x = input if input.spec.ndim else sh.reshape(input, 1)
-    if not x.spec.shape[d]:
-        raise DimError(f"median(): Expected reduction dim {d} to have non-zero size.")
+    x = sh.atleast_1d(input)
+    folding.need_elements("median", x, d)
     stood = folding.argsort(x, d)
     some = m.sum(elementwise.eq(x.detach(), x.detach()), d, True)
     middle = elementwise.clamp(elementwise.floor_divide(some - 1, 2), 0, None)

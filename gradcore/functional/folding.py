@@ -84,6 +84,14 @@ def _size(x: Tensor, d: int) -> int:
     return x.spec.shape[d] if x.spec.ndim else 1
 
 
+def need_elements(name: str, x: Tensor, d: int) -> int:
+    """The size of a dimension. Raises :class:`DimError` for 0."""
+    n = _size(x, d)
+    if not n:
+        raise DimError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
+    return n
+
+
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
     """Elements sorted along ``dim``, and their indices in ``input``, int64. Always stable; NaN counts as the largest."""
     d = sh.dim_of(dim, input)
@@ -111,10 +119,9 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
     """The ``k``-th smallest element along ``dim``, counted from 1, and its index, int64."""
     d, k = sh.dim_of(dim, input), sh.plain(k)
-    if not _size(input, d):
-        raise DimError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
-    if not 1 <= k <= _size(input, d):
-        raise SpecError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {_size(input, d)} elements")
+    n = need_elements("kthvalue", input, d)
+    if not 1 <= k <= n:
+        raise SpecError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {n} elements")
     found = _ranked(input, d, k - 1, 1)
     return found if keepdim else Ranked(*(_without(x, d) for x in found))
 
@@ -140,10 +147,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
             return movement.cast_to(m.sum(flat) * math.nan, input.spec)
         return shared(flat, median(flat, 0).values)
     d = sh.dim_of(dim, input)
-    n = _size(input, d)
-    if not n:
-        raise DimError(f"median(): Expected reduction dim {d} to have non-zero size.")
-    found = kthvalue(input, (n + 1) // 2, d, keepdim)
+    found = kthvalue(input, (need_elements("median", input, d) + 1) // 2, d, keepdim)
     if not input.spec.floating:
         return found
     nan = elementwise.isnan(input)

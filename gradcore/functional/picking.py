@@ -21,10 +21,6 @@ from gradcore.spec import broadcast_shapes, normalize_dims
 Tensor = Any
 
 
-def _with_a_dimension(*tensors: Tensor) -> list[Tensor]:
-    return [x if x.spec.ndim else sh.reshape(x, 1) for x in tensors]
-
-
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements at the positions ``index`` along ``dim``; the result has the index's shape.
 
@@ -32,7 +28,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     raises IndexError for an index that is negative or too large; on a GPU, it reads NaN, or 0 for integers.
     """
     d = sh.dim_of(dim, input)
-    x, places = _with_a_dimension(input, index)
+    x, places = sh.atleast_1d(input, index)
     if x.spec.ndim != places.spec.ndim:
         raise SpecError("Index tensor must have the same number of dimensions as input tensor, but got "
                         f"{index.spec.ndim} and {input.spec.ndim}")
@@ -66,8 +62,8 @@ def scatter_by(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any)
     """Write ``src``, a tensor or a number, along ``dim`` at the positions ``index`` by an op that takes the dimension."""
     d = sh.dim_of(dim, x)
     src = _source(name, x, index, src)
-    target, places = _with_a_dimension(x, index)
-    values = _with_a_dimension(src)[0] if index.spec.ndim == 0 else src
+    target, places = sh.atleast_1d(x, index)
+    values = sh.atleast_1d(src) if index.spec.ndim == 0 else src
     if places.spec.ndim != target.spec.ndim:
         raise SpecError(f"Index tensor must have the same number of dimensions as self tensor, but got {index.spec.ndim} and "
                         f"{x.spec.ndim}")
@@ -100,7 +96,7 @@ def _vector(name: str, index: Tensor) -> Tensor:
     if index.spec.ndim > 1:
         raise SpecError(f"{name}(): Index is supposed to be a vector, but got dim: {index.spec.ndim} with shape "
                         f"{list(index.spec.shape)}")
-    return _with_a_dimension(index)[0]
+    return sh.atleast_1d(index)
 
 
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
@@ -122,7 +118,7 @@ def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tenso
 
 def _slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     d, places = sh.dim_of(dim, x), _vector(name, index)
-    x, source = _with_a_dimension(x, source)
+    x, source = sh.atleast_1d(x, source)
     if source.spec.shape != (*x.spec.shape[:d], places.spec.numel, *x.spec.shape[d + 1:]):
         raise SpecError(f"{name}: source of shape {list(source.spec.shape)} does not fit {places.spec.numel} slices of "
                         f"dimension {d} of {list(x.spec.shape)}")
@@ -136,7 +132,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
                         f"{value.spec.ndim} dimension(s).")
     given = value if isinstance(value, Value) else creation.full(value, shape=(), dtype=input.spec.dtype,
                                                                  device=input.storage.device)
-    x, = _with_a_dimension(input)
+    x = sh.atleast_1d(input)
     d, places, given = sh.dim_of(dim, input), _vector("index_fill", index), movement.cast_to(given, input.spec)
     if not given.requires_grad:
         placing.put_(x, places, given, dim=d)

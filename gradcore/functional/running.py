@@ -26,7 +26,7 @@ def _steps(n: int) -> list[int]:
 
 def _running(input: Tensor, dim: int, better: Any) -> Ranked:
     d = sh.dim_of(dim, input)
-    x = input if input.spec.ndim else sh.reshape(input, 1)
+    x = sh.atleast_1d(input)
     n, values = x.spec.shape[d], x.detach()
     line = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
     places = movement.expand(sh.reshape(line, (n, *(1,) * (x.spec.ndim - d - 1))), shape=x.spec.shape)
@@ -58,7 +58,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     if not input.spec.floating:
         raise SpecError(f"logcumsumexp: expected a floating dtype, but got {input.spec.dtype.name}")
     d = sh.dim_of(dim, input)
-    x = input if input.spec.ndim else sh.reshape(input, 1)
+    x = sh.atleast_1d(input)
     steps = _steps(x.spec.shape[d])
     for step in steps:
         head, before, here = _shifted(x, d, step)
