@@ -12,7 +12,7 @@ from gradcore import _indexing
 from gradcore.arguments import with_name
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
-from gradcore.errors import DataDependentShape, SpecError
+from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.ops import creation, movement, placing, pointwise, reduce
 from gradcore.ops.elementwise import ne
@@ -169,10 +169,7 @@ def _places(mask: Tensor) -> Tensor:
     """Indices where a flattened mask is True, which is read on the host, since their number depends on the values."""
     if mask.spec.dtype.kind != "b":
         raise SpecError(f"masked_select: expected BoolTensor for mask, but got {mask.spec.dtype.name}")
-    device = mask.storage.device
-    if device.type == "meta":
-        raise DataDependentShape("masked_select: the shape of the result depends on values, which meta tensors do not have")
-    return upload(np.flatnonzero(device.read(mask.storage, mask.spec)), device, op="masked_select")
+    return upload(np.flatnonzero(sh.decisive("masked_select", mask)), mask.storage.device, op="masked_select")
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
@@ -196,28 +193,6 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         return movement.copy_(input, masked_scatter_(sh.clone(input), mask, source))
     placing.put_(movement.view(input, shape=(input.spec.numel,)), places, given, dim=0)
     return input
-
-
-def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
-           dim: int | None = None) -> Any:
-    """The distinct elements, in ascending order, or the distinct slices of ``dim``; the values are read on the host.
-
-    ``return_inverse`` adds the index of each element's value in the result, ``return_counts`` how often each value occurs;
-    both are int64.
-    """
-    device = input.storage.device
-    if device.type == "meta":
-        raise DataDependentShape("unique: the shape of the result depends on values, which meta tensors do not have")
-    values = device.read(input.storage, input.spec)
-    axis = None if dim is None else sh.dim_of(dim, input)
-    # NumPy sorts NaNs of bfloat16, which it does not know as a float, anywhere.
-    plain = values.astype(np.float32) if input.spec.dtype.kind == "V" else values
-    found, inverse, counts = np.unique(plain, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
-    found = found.astype(values.dtype)
-    inverse = inverse.reshape(input.spec.shape if axis is None else -1)
-    made = [upload(a, device, op="unique", role="output") for a, wanted in (
-        (found, True), (inverse, return_inverse), (counts, return_counts)) if wanted]
-    return made[0] if len(made) == 1 else tuple(made)
 
 
 # -- the same on a copy --------------------------------------------------------------------------------------------------
@@ -247,7 +222,7 @@ TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
     scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_)}
 
 METHODS = ("gather take scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
-           "masked_select masked_scatter unique").split()
+           "masked_select masked_scatter").split()
 
 __all__ = [  # noqa: PLE0604 - strings all
     *METHODS]

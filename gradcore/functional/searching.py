@@ -1,4 +1,4 @@
-"""Searching: ``searchsorted``, ``bucketize``, ``isin`` and ``unique_consecutive``."""
+"""Searching, and what is distinct: ``searchsorted``, ``bucketize``, ``isin``, ``unique`` and ``unique_consecutive``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
-from gradcore.errors import DataDependentShape, SpecError
+from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.folding import sort
 from gradcore.ops import creation, elementwise, movement
@@ -108,31 +108,51 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     return elementwise.logical_not(found) if invert else found
 
 
+# -- distinct ------------------------------------------------------------------------------------------------------------
+
+
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
+           dim: int | None = None) -> Any:
+    """The distinct elements, in ascending order, or the distinct slices of ``dim``; the values are read on the host.
+
+    ``return_inverse`` adds the index of each element's value in the result, ``return_counts`` how often each value occurs;
+    both are int64.
+    """
+    values = sh.decisive("unique", input)
+    axis = None if dim is None else sh.dim_of(dim, input)
+    # NumPy sorts NaNs of bfloat16, which it does not know as a float, anywhere.
+    plain = values.astype(np.float32) if input.spec.dtype.kind == "V" else values
+    found, inverse, counts = np.unique(plain, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+    inverse = inverse.reshape(input.spec.shape if axis is None else -1)
+    return _wanted("unique", input, found.astype(values.dtype), (inverse, return_inverse), (counts, return_counts))
+
+
+def _wanted(name: str, input: Tensor, found: Any, *others: tuple[Any, bool]) -> Any:
+    """A result on the device of ``input``, with those of the others that are wanted."""
+    made = [upload(np.asarray(a, order="C"), input.storage.device, op=name, role="output")
+            for a in (found, *(a for a, wanted in others if wanted))]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False,
                        dim: int | None = None) -> Any:
     """The elements, or the slices of ``dim``, without those equal to the one before; the values are read on the host.
 
     ``return_inverse`` adds the index in the result of each element, ``return_counts`` the length of each run; both are int64.
     """
-    device = input.storage.device
-    if device.type == "meta":
-        raise DataDependentShape("unique_consecutive: the shape of the result depends on values, which meta tensors do not "
-                                 "have")
-    values = device.read(input.storage, input.spec)
+    values = sh.decisive("unique_consecutive", input)
     rows = values.reshape(-1) if dim is None else np.moveaxis(values, sh.dim_of(dim, input), 0)
     flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
     first = np.ones(len(flat), np.bool_)
     first[1:] = (flat[1:] != flat[:-1]).any(1)
     starts = np.flatnonzero(first)
-    inverse = np.cumsum(first) - 1
+    inverse = (np.cumsum(first) - 1).reshape(values.shape if dim is None else -1)
     kept = rows[starts] if dim is None else np.moveaxis(rows[starts], 0, sh.dim_of(dim, input))
-    made = [upload(np.asarray(a, order="C"), device, op="unique_consecutive", role="output") for a, wanted in (
-        (kept, True), (inverse.reshape(values.shape) if dim is None else inverse, return_inverse),
-        (np.diff(starts, append=len(flat)), return_counts)) if wanted]
-    return made[0] if len(made) == 1 else tuple(made)
+    counts = np.diff(starts, append=len(flat))
+    return _wanted("unique_consecutive", input, kept, (inverse, return_inverse), (counts, return_counts))
 
 
-METHODS = "isin unique_consecutive".split()
+METHODS = "isin unique unique_consecutive".split()
 
 __all__ = [  # noqa: PLE0604 - strings all
     *METHODS, "bucketize", "searchsorted"]

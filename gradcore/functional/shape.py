@@ -318,10 +318,14 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 def nonzero(input: Tensor) -> Tensor:
     """Indices of the nonzero elements, [N, ndim] int64; the values, on which N depends, are read on the host."""
-    if input.storage.device.type == "meta":
-        raise DataDependentShape("nonzero: the shape of the result depends on values, which meta tensors do not have")
-    values = input.storage.device.read(input.storage, input.spec)
-    return upload(np.argwhere(values).astype(np.int64), input.storage.device, op="nonzero", role="output")
+    return upload(np.argwhere(decisive("nonzero", input)).astype(np.int64), input.storage.device, op="nonzero", role="output")
+
+
+def decisive(name: str, x: Tensor) -> np.ndarray[Any, Any]:
+    """The values of a tensor, which decide the shape of a result. Raises :class:`DataDependentShape` on meta."""
+    if x.storage.device.type == "meta":
+        raise DataDependentShape(f"{name}: the shape of the result depends on values, which meta tensors do not have")
+    return x.storage.device.read(x.storage, x.spec)
 
 
 __all__ = [
