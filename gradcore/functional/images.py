@@ -45,14 +45,18 @@ def sizes_kept(name: str, output_size: Any, shape: tuple[int, ...]) -> tuple[int
 pair, triple = partial(sizes, dims=2), partial(sizes, dims=3)
 
 
-def _batched(name: str, x: Tensor) -> tuple[Tensor, bool]:
-    """The input as [N, C, H, W], and whether N was missing and is 1."""
-    if x.spec.ndim == 3:
-        return unsqueeze(x, 0), True
-    if x.spec.ndim != 4:
-        raise SpecError(f"Expected 3D (unbatched) or 4D (batched) input to {name}, but got input of size: "
+def need_batches(name: str, x: Tensor, dims: int) -> bool:
+    """Whether N is missing of [N, C, ...] with ``dims`` spatial dimensions. Raises :class:`SpecError` for another number."""
+    if x.spec.ndim not in (dims + 1, dims + 2):
+        raise SpecError(f"Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input to {name}, but got input of size: "
                         f"{list(x.spec.shape)}")
-    return x, False
+    return bool(x.spec.ndim == dims + 1)
+
+
+def batched(name: str, x: Tensor, dims: int = 2) -> tuple[Tensor, bool]:
+    """The input as [N, C, ...], and whether N was missing and is 1."""
+    lone = need_batches(name, x, dims)
+    return unsqueeze(x, 0) if lone else x, lone
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
@@ -63,7 +67,7 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
     elements or one row of windows, whatever the batch size.
     """
     steps, holes = pair("stride", stride), pair("dilation", dilation)
-    x, lone = _batched("conv2d", input)
+    x, lone = batched("conv2d", input)
     if isinstance(padding, str):
         x, edges = _named_padding(x, weight, padding, steps, holes)
     else:
@@ -72,15 +76,20 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
     return squeeze(out, 0) if lone else out
 
 
-def _named_padding(x: Tensor, weight: Tensor, padding: str, stride: tuple[int, int],
-                   dilation: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+def same_padding(padding: str, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """What ``padding`` adds to each dimension: nothing for "valid", all that the window takes for "same"."""
     if padding == "valid":
-        return x, (0, 0)
+        return [0] * len(stride)
     if padding != "same":
         raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
-    if stride != (1, 1):
+    if any(step != 1 for step in stride):
         raise SpecError("padding='same' is not supported for strided convolutions")
-    total = [d * (k - 1) for d, k in zip(dilation, weight.spec.shape[2:], strict=True)]
+    return [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+
+
+def _named_padding(x: Tensor, weight: Tensor, padding: str, stride: tuple[int, int],
+                   dilation: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    total = same_padding(padding, weight.spec.shape[2:], stride, dilation)
     if any(n % 2 for n in total):
         # With an even window, "same" pads one more element on the right and at the bottom.
         shape = (*x.spec.shape[:2], *(n + t % 2 for n, t in zip(x.spec.shape[2:], total, strict=True)))
@@ -98,7 +107,7 @@ def max_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
     kernel = pair("kernel_size", kernel_size)
     how = {"kernel": kernel, "stride": kernel if stride is None else pair("stride", stride),
            "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
-    x, lone = _batched("max_pool2d", input)
+    x, lone = batched("max_pool2d", input)
     out, index = pooling.max_pool2d(x, **how, ceil_mode=ceil_mode)
     if lone:
         out = squeeze(out, 0)
@@ -112,7 +121,7 @@ def avg_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
                count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
     """The mean of each window of [N, C, H, W] or [C, H, W], or its sum over ``divisor_override``. Backward keeps nothing."""
     kernel = pair("kernel_size", kernel_size)
-    x, lone = _batched("avg_pool2d", input)
+    x, lone = batched("avg_pool2d", input)
     out = pooling.avg_pool2d(x, kernel=kernel, stride=kernel if stride is None else pair("stride", stride),
                              padding=pair("padding", padding), ceil_mode=ceil_mode, count_pad=count_include_pad,
                              divisor=divisor_override)
@@ -124,7 +133,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 
     Backward keeps nothing.
     """
-    x, lone = _batched("adaptive_avg_pool2d", input)
+    x, lone = batched("adaptive_avg_pool2d", input)
     size = sizes_kept("adaptive_avg_pool2d", output_size, x.spec.shape[2:])
     out = pooling.adaptive_avg_pool2d(x, size=size)
     return squeeze(out, 0) if lone else out

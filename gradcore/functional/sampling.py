@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import squeeze, transpose, unsqueeze
-from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, max_pool2d, pair
+from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batched, conv2d, max_pool2d, need_batches, pair
 from gradcore.functional.padding import pad
 from gradcore.functional.shape import apart, plain
 from gradcore.ops import convolution, elementwise, linalg, movement
@@ -192,10 +192,7 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     Input [N, C, H, W] or [C, H, W], weight [C, O / groups, kH, kW], bias [O]; result [N, O, H', W'] or [O, H', W'], where
     H' = (H - 1) * stride - 2 * padding + dilation * (kH - 1) + output_padding + 1.
     """
-    if input.spec.ndim not in (3, 4):
-        raise SpecError(f"Expected 3D (unbatched) or 4D (batched) input to conv_transpose2d, but got input of size: "
-                        f"{list(input.spec.shape)}")
-    x = unsqueeze(input, 0) if input.spec.ndim == 3 else input
+    x, lone = batched("conv_transpose2d", input)
     if weight.spec.ndim != 4 or x.spec.shape[1] != weight.spec.shape[0]:
         raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kH, kW], expected "
                         f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
@@ -221,7 +218,7 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     if bias is not None:
         # Under autocast, the product may have a narrower dtype than the bias.
         out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1)))
-    return squeeze(out, 0) if input.spec.ndim == 3 else out
+    return squeeze(out, 0) if lone else out
 
 
 # -- one dimension, as the second of two --------------------------------------------------------------------------------
@@ -237,9 +234,7 @@ def _one(name: str, value: Size) -> int:
 
 def _flat(name: str, x: Tensor) -> Tensor:
     """[N, C, L] as [N, C, 1, L], or [C, L] as [C, 1, L]."""
-    if x.spec.ndim not in (2, 3):
-        raise SpecError(f"Expected 2D (unbatched) or 3D (batched) input to {name}, but got input of size: "
-                        f"{list(x.spec.shape)}")
+    need_batches(name, x, 1)
     return unsqueeze(x, -2)
 
 

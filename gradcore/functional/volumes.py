@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.functional.images import triple
+from gradcore.functional.images import batched, same_padding, triple
 from gradcore.functional.padding import pad
 from gradcore.functional.sampling import conv_transpose2d
-from gradcore.functional.shape import contiguous, squeeze, unsqueeze
+from gradcore.functional.shape import contiguous, squeeze
 from gradcore.ops import arrangement, convolution, elementwise, movement
 
 Tensor = Any
@@ -27,10 +27,7 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
     channels, for which the input is copied kD times; backward keeps this copy for the gradient of the weight.
     """
     steps, holes = triple("stride", stride), triple("dilation", dilation)
-    x = unsqueeze(input, 0) if input.spec.ndim == 4 else input
-    if x.spec.ndim != 5:
-        raise SpecError(f"Expected 4D (unbatched) or 5D (batched) input to conv3d, but got input of size: "
-                        f"{list(input.spec.shape)}")
+    x, lone = batched("conv3d", input, 3)
     if weight.spec.ndim != 5:
         raise SpecError(f"conv3d: expected weight [O, C / groups, kD, kH, kW], but got {list(weight.spec.shape)}")
     if x.spec.shape[1] != weight.spec.shape[1] * groups:
@@ -48,7 +45,7 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
                              dilation=holes[1:], groups=groups)
     out = movement.permute(movement.reshape(out, (n, count, *out.spec.shape[1:])), dims=(0, 2, 1, 3, 4))
     out = contiguous(out)
-    return squeeze(out, 0) if input.spec.ndim == 4 else out
+    return squeeze(out, 0) if lone else out
 
 
 def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
@@ -60,10 +57,7 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     """
     (step, *steps), (side, *sides), (extra, *extras), (reach, *reaches) = (triple(n, v) for n, v in (
         ("stride", stride), ("padding", padding), ("output_padding", output_padding), ("dilation", dilation)))
-    x = unsqueeze(input, 0) if input.spec.ndim == 4 else input
-    if x.spec.ndim != 5:
-        raise SpecError(f"Expected 4D (unbatched) or 5D (batched) input to conv_transpose3d, but got input of size: "
-                        f"{list(input.spec.shape)}")
+    x, lone = batched("conv_transpose3d", input, 3)
     if weight.spec.ndim != 5 or x.spec.shape[1] != weight.spec.shape[0]:
         raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kD, kH, kW], expected "
                         f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
@@ -90,19 +84,13 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
         out = contiguous(movement.narrow(out, 2, side, whole - 2 * side))
     if bias is not None:
         out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1, 1)))
-    return squeeze(out, 0) if input.spec.ndim == 4 else out
+    return squeeze(out, 0) if lone else out
 
 
 def _padded(x: Tensor, kernel: Triple, padding: Size | str, stride: Triple, dilation: Triple) -> tuple[Tensor, tuple[int, int]]:
     """The input padded in depth, and the padding of height and width that is left to apply."""
-    if padding == "valid":
-        return x, (0, 0)
     if isinstance(padding, str):
-        if padding != "same":
-            raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
-        if stride != (1, 1, 1):
-            raise SpecError("padding='same' is not supported for strided convolutions")
-        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        total = same_padding(padding, kernel, stride, dilation)
         sides = [n for t in reversed(total) for n in (t // 2, t - t // 2)]
         return (pad(x, sides) if any(sides) else x), (0, 0)
     d, h, w = triple("padding", padding)
