@@ -10,6 +10,7 @@ import numpy as np
 from gradcore._random import default_generator
 from gradcore.errors import SpecError
 from gradcore.functional.creation import ones, zeros
+from gradcore.functional.dropouts import check_probability
 from gradcore.functional.mathematics import matmul
 from gradcore.ops import attention, elementwise, linalg, movement, random
 from gradcore.ops import nn as normalisers
@@ -39,8 +40,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
-    if not 0 <= dropout_p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+    check_probability(dropout_p)
     operands = (query, key, value)
     if min(x.spec.ndim for x in operands) < 2:
         raise SpecError(f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "

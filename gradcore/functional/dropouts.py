@@ -18,14 +18,15 @@ Tensor = Any
 _OFF = -1.7580993408473766
 
 
-def _check(p: float) -> None:
+def check_probability(p: float) -> None:
+    """Raises ValueError for a ``p`` outside [0, 1]."""
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
 def _channels(name: str, input: Tensor, p: float, training: bool, dims: int, inplace: bool) -> Tensor:
     """Channel dropout of [N, C, ...] or [C, ...], with ``dims`` dimensions after C."""
-    _check(p)
+    check_probability(p)
     shape = input.spec.shape
     if len(shape) not in (dims + 1, dims + 2):
         raise SpecError(f"{name}: Expected {dims + 1}D or {dims + 2}D input, but received a {len(shape)}D input of size "
@@ -62,7 +63,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
     Backward keeps 32 bytes of generator state, to draw the mask again.
     """
-    _check(p)
+    check_probability(p)
     if not training or p == 0:
         return input
     if inplace:
@@ -77,7 +78,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """:func:`alpha_dropout` of whole channels of [N, C, ...]. Backward keeps one number per channel."""
-    _check(p)
+    check_probability(p)
     if not training or p == 0 or not input.spec.numel:
         return input
     if inplace:

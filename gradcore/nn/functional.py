@@ -32,6 +32,7 @@ from gradcore.functional.attention import scaled_dot_product_attention
 from gradcore.functional.ctc import ctc_loss
 from gradcore.functional.distances import pdist
 from gradcore.functional.dropouts import *  # noqa: F403
+from gradcore.functional.dropouts import check_probability
 from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
@@ -118,8 +119,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     Backward keeps 32 bytes of generator state, to draw the mask again, never the mask. Raises ValueError for a ``p`` outside
     [0, 1].
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    check_probability(p)
     if not training or p == 0:
         return input
     if inplace:
