@@ -7,8 +7,8 @@ import math
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import exp
 from gradcore.ops.op import op
-from gradcore.ops.shapes import need_float, with_workspace
-from gradcore.spec import PIECE, TensorSpec
+from gradcore.ops.shapes import need_float, pieces, with_workspace
+from gradcore.spec import TensorSpec
 
 
 def _float(x: TensorSpec) -> TensorSpec:
@@ -42,24 +42,19 @@ sigmoid_grad = op("sigmoid_grad", _grad,
                   doc="dy * x * (1 - x), where x is the result of sigmoid.")
 
 
-def _in_pieces(x: TensorSpec, count: int) -> int:
-    """Bytes of ``count`` temporaries that hold a piece of ``x``, each aligned."""
-    return count * (min(x.numel, PIECE) * x.dtype.itemsize + 16)
-
-
 def _erf_spec(x: TensorSpec) -> object:
-    return with_workspace(_float(x), _in_pieces(x, 4))
+    return with_workspace(_float(x), pieces(x, 4))
 
 
 erf = op("erf", _erf_spec, contiguous=True, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))))
 
 
 def _gelu_spec(x: TensorSpec, *, tanh: bool = False) -> object:
-    return with_workspace(_float(x), _in_pieces(x, 5))
+    return with_workspace(_float(x), pieces(x, 5))
 
 
 def _gelu_grad_spec(dy: TensorSpec, x: TensorSpec, *, tanh: bool = False) -> object:
-    return with_workspace(dy.like(), _in_pieces(x, 6))
+    return with_workspace(dy.like(), pieces(x, 6))
 
 
 def _gelu_second(g: object, dy: object, x: object, tanh: bool) -> object:

@@ -8,21 +8,16 @@ from gradcore.errors import SpecError
 from gradcore.ops.activation import sigmoid
 from gradcore.ops.elementwise import clamp, log, log1p
 from gradcore.ops.op import op
-from gradcore.ops.shapes import Operand, need_float, with_workspace
-from gradcore.spec import PIECE, TensorSpec
+from gradcore.ops.shapes import Operand, need_float, pieces, with_workspace
+from gradcore.spec import TensorSpec
 
 #: What a logarithm is at least, as in PyTorch: the loss of a certain error is finite.
 LEAST_LOG = -100.0
 
 
-def _in_pieces(x: TensorSpec, count: int) -> Any:
-    """Like ``x``, with ``count`` temporaries that hold a piece of it, each aligned."""
-    return with_workspace(x.like(), count * (min(x.numel, PIECE) * x.dtype.itemsize + 16))
-
-
 def _huber_spec(x: TensorSpec, delta: type) -> Any:
     need_float("huber", input=x)
-    return _in_pieces(x, 1)
+    return with_workspace(x.like(), pieces(x, 1))
 
 
 def _pair(name: str, x: TensorSpec, target: Operand) -> None:
@@ -33,12 +28,12 @@ def _pair(name: str, x: TensorSpec, target: Operand) -> None:
 
 def _bce_spec(x: TensorSpec, target: TensorSpec) -> Any:
     _pair("binary_cross_entropy", x, target)
-    return _in_pieces(x, 2)
+    return with_workspace(x.like(), pieces(x, 2))
 
 
 def _bce_logits_spec(x: TensorSpec, target: Operand) -> Any:
     _pair("binary_cross_entropy_with_logits", x, target)
-    return _in_pieces(x, 1)
+    return with_workspace(x.like(), pieces(x, 1))
 
 
 huber = op("huber", _huber_spec, contiguous=True, may_alias=("x",), x=lambda g, x, delta: g * clamp(x, -delta, delta),

@@ -13,7 +13,8 @@ import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, op
-from gradcore.spec import PIECE, TensorSpec, join
+from gradcore.ops.shapes import pieces
+from gradcore.spec import TensorSpec, join
 from gradcore.tiling import CHUNK
 
 
@@ -23,8 +24,7 @@ def _update(name: str, temporaries: int, params: Sequence[TensorSpec], *others: 
             if p.shape != o.shape or p.dtype != o.dtype:
                 raise SpecError(f"{name}: the parameter is {p}, but its gradient or state is {o}")
     # A second temporary holds what is made of a gradient that is not taken as it is.
-    room = max((min(p.numel, PIECE) * p.dtype.itemsize + 16 for p in params), default=0)
-    return Inferred((), workspace=temporaries * room)
+    return Inferred((), workspace=max((pieces(p, temporaries) for p in params), default=0))
 
 
 def _sgd_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type,

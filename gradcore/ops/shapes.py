@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred
-from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
+from gradcore.spec import PIECE, TensorSpec, broadcast_shapes, category, default_float, promote
 from gradcore.tiling import intricate
 
 #: A spec, or the type of a Python number.
@@ -98,6 +98,11 @@ def need_float(op: str, **specs: Any) -> None:
     for name, spec in specs.items():
         if isinstance(spec, TensorSpec) and not spec.floating:
             raise SpecError(f"{op}: {name} must be of a floating type, but is {spec.dtype.name}")
+
+
+def pieces(x: TensorSpec, count: int) -> int:
+    """Bytes of ``count`` temporaries that hold a piece of ``x``, each aligned."""
+    return count * (min(x.numel, PIECE) * x.dtype.itemsize + 16)
 
 
 def with_workspace(spec: TensorSpec, nbytes: int) -> Inferred:
