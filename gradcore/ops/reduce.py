@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from gradcore.errors import DimError
 from gradcore.ops.elementwise import eq, exp
 from gradcore.ops.movement import cast, expand, reshape, take_along_grad
-from gradcore.ops.op import op
+from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import need_float, with_workspace
 from gradcore.spec import TensorSpec
 
@@ -68,12 +69,19 @@ def widen(g: Any, x_spec: TensorSpec, dims: Dims) -> Any:
     return expand(reshape(g, reduced(x_spec, dims, True)), shape=x_spec.shape)
 
 
-def _count(spec: TensorSpec, dims: Dims) -> int:
-    return int(np.prod([spec.shape[d] for d in dims], dtype=np.int64))
+def count(spec: TensorSpec, dims: Dims) -> int:
+    """How many elements are folded into one."""
+    return math.prod(spec.shape[d] for d in dims)
+
+
+def folded(x: TensorSpec, dims: Dims, keepdim: bool) -> Inferred:
+    """The result of a fold whose kernel needs a copy of ``x``, and a number for each result."""
+    out = TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
+    return with_workspace(out, x.nbytes + out.nbytes + 32)
 
 
 sum = op("sum", _sum_spec, x=lambda g, x_spec, dims: widen(g, x_spec, dims) if x_spec.floating else None)
-mean = op("mean", _mean_spec, x=lambda g, x_spec, dims: widen(g * (1 / max(_count(x_spec, dims), 1)), x_spec, dims))
+mean = op("mean", _mean_spec, x=lambda g, x_spec, dims: widen(g * (1 / max(count(x_spec, dims), 1)), x_spec, dims))
 
 
 def _extreme_rule(g: Any, x: Any, out: Any, dims: Dims) -> Any:
@@ -101,8 +109,7 @@ min_with_index = op("min_with_index", _with_index_spec("min"), outputs=("values"
 
 def _logsumexp_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> Any:
     need_float("logsumexp", x=x)
-    out = TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
-    return with_workspace(out, x.nbytes + out.nbytes + 32)
+    return folded(x, dims, keepdim)
 
 
 logsumexp = op("logsumexp", _logsumexp_spec,

@@ -10,23 +10,14 @@ from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, ne, pow, sign, where
 from gradcore.ops.movement import cast, expand
 from gradcore.ops.op import Inferred, op
-from gradcore.ops.reduce import Dims, mean, reduced, sum, widen
+from gradcore.ops.reduce import Dims, count, folded, mean, reduced, sum, widen
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
 
 
-def _folded(x: TensorSpec, dims: Dims, keepdim: bool) -> Inferred:
-    out = TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
-    return Inferred((out,), workspace=x.nbytes + out.nbytes + 32)
-
-
-def _count(x: TensorSpec, dims: Dims) -> int:
-    return math.prod(x.shape[d] for d in dims)
-
-
 def _var_spec(x: TensorSpec, *, dims: Dims, correction: float, keepdim: bool) -> Inferred:
     need_float("var", input=x)
-    return _folded(x, dims, keepdim)
+    return folded(x, dims, keepdim)
 
 
 def _centred(x: Any, dims: Dims) -> Any:
@@ -34,7 +25,7 @@ def _centred(x: Any, dims: Dims) -> Any:
 
 
 def _var_rule(g: Any, x: Any, dims: Dims, correction: float) -> Any:
-    freedom = _count(x.spec, dims) - correction
+    freedom = count(x.spec, dims) - correction
     return widen(g * (2 / freedom if freedom > 0 else math.nan), x.spec, dims) * _centred(x, dims)
 
 
@@ -43,10 +34,10 @@ var = op("var", _var_spec, x=_var_rule, doc="Squared distances from the mean ove
 
 def _norm_spec(x: TensorSpec, *, p: float, dims: Dims, keepdim: bool) -> Inferred:
     need_float("linalg.vector_norm", input=x)
-    if (p < 0 or math.isinf(p)) and not _count(x, dims):
+    if (p < 0 or math.isinf(p)) and not count(x, dims):
         raise SpecError(f"linalg.vector_norm cannot compute the {p} norm on an empty tensor because the operation does not "
                         f"have an identity: got shape {list(x.shape)}")
-    return _folded(x, dims, keepdim)
+    return folded(x, dims, keepdim)
 
 
 def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
@@ -57,8 +48,8 @@ def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
         return sign(x) * widen(g, x.spec, dims)
     if math.isinf(p):
         winners = cast(eq(abs(x), widen(out, x.spec, dims)), dtype=g.spec.dtype)
-        count = sum(winners, dims=dims, keepdim=g.spec.shape == reduced(x.spec, dims, True))
-        return sign(x) * winners * widen(g / count, x.spec, dims)
+        many = sum(winners, dims=dims, keepdim=g.spec.shape == reduced(x.spec, dims, True))
+        return sign(x) * winners * widen(g / many, x.spec, dims)
     zero = eq(out, 0)
     if p == 2:
         return x * widen(where(zero, 0.0, g / where(zero, 1.0, out)), x.spec, dims)
