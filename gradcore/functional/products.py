@@ -53,9 +53,8 @@ def _factors(product: Tensor, beta: float, alpha: float) -> tuple[float, float]:
 
 def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """beta * input + alpha * product; with a ``beta`` of 0, ``input`` is not read, so its NaNs do not reach the result."""
-    shape, lead = product.spec.shape, product.spec.ndim - input.spec.ndim
-    if lead < 0 or any(n not in (1, k) for n, k in zip(input.spec.shape, shape[lead:], strict=True)):
-        raise SpecError(f"{name}: The expanded size of the tensor {list(shape)} must match the existing size "
+    if not movement.broadcasts(input.spec.shape, product.spec.shape):
+        raise SpecError(f"{name}: The expanded size of the tensor {list(product.spec.shape)} must match the existing size "
                         f"{list(input.spec.shape)}")
     beta, alpha = _factors(product, beta, alpha)
     product = product if alpha == 1 else product * alpha

@@ -14,7 +14,7 @@ from gradcore.errors import SpecError
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import exp, ge, where
 from gradcore.ops.linalg import matmul
-from gradcore.ops.movement import cast, cast_to, narrow, reshape, tril
+from gradcore.ops.movement import broadcasts, cast, cast_to, column, narrow, tril
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.random import STATE, uniform
 from gradcore.ops.reduce import sum
@@ -41,8 +41,7 @@ def _check(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None)
         raise SpecError(f"Expected query, key, and value to have the same dtype, but got query.dtype: {q.dtype.name} "
                         f"key.dtype: {k.dtype.name} and value.dtype: {v.dtype.name} instead.")
     scores = (*q.shape[:3], k.shape[2])
-    if mask is not None and (mask.ndim > 4 or any(n not in (1, m) for n, m in zip(
-            mask.shape, scores[4 - mask.ndim:], strict=True))):
+    if mask is not None and not broadcasts(mask.shape, scores):
         raise SpecError(f"scaled_dot_product_attention: a mask of shape {list(mask.shape)} does not broadcast to the scores "
                         f"{list(scores)}")
 
@@ -88,7 +87,7 @@ def _rule(g: Any, g_lse: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: 
     if g_lse is None:
         return attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
     wide_q, wide_k = _widened(q, k)
-    slopes = _weights(wide_q, wide_k, mask, lse, causal, scale) * _column(g_lse) * scale
+    slopes = _weights(wide_q, wide_k, mask, lse, causal, scale) * column(g_lse) * scale
     dq, dk, dv = matmul(slopes, wide_k), matmul(slopes, wide_q, transpose_a=True), None
     if g is not None:
         found = attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
@@ -104,10 +103,6 @@ def _widened(*tensors: Any) -> list[Any]:
     return [cast_to(x, x.spec.widened()) for x in tensors]
 
 
-def _column(rows: Any) -> Any:
-    return reshape(rows, (*rows.spec.shape, 1))
-
-
 def _weights(q: Any, k: Any, mask: Any, lse: Any, causal: bool, scale: float) -> Any:
     """softmax(q k^T * scale + mask), each row's logarithm of a sum being known."""
     scores = matmul(q, k, transpose_b=True) * scale
@@ -116,7 +111,7 @@ def _weights(q: Any, k: Any, mask: Any, lse: Any, causal: bool, scale: float) ->
     if causal:
         every = full(True, shape=scores.spec.shape[2:], dtype=np.dtype(np.bool_), device=q.storage.device)
         scores = where(tril(every, diagonal=0), scores, -math.inf)
-    return exp(scores - _column(lse))
+    return exp(scores - column(lse))
 
 
 def _left(weights: Any, state: Any, drop: float) -> Any:

@@ -9,7 +9,9 @@ of Pseudo-Inverses and Nonlinear Least Squares Problems Whose Variables Separate
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Any
 
 from gradcore.errors import SpecError
@@ -17,7 +19,7 @@ from gradcore.ops.creation import eye, zeros_of
 from gradcore.ops.decompositions import need_square, need_wide, solve, transposed
 from gradcore.ops.elementwise import square
 from gradcore.ops.linalg import matmul
-from gradcore.ops.movement import as_strided_grad, cat, narrow, reshape, tril, triu
+from gradcore.ops.movement import as_strided_grad, cat, column, narrow, reshape, tril, triu
 from gradcore.ops.op import Inferred, op
 from gradcore.spec import TensorSpec, contiguous_strides
 
@@ -70,10 +72,6 @@ def _row(x: Any) -> Any:
     return reshape(x, (*x.spec.shape[:-1], 1, x.spec.shape[-1]))
 
 
-def _column(x: Any) -> Any:
-    return reshape(x, (*x.spec.shape, 1))
-
-
 def _diagonal(x: Any) -> Any:
     """Matrices with the last dimension of x on their diagonals."""
     n = x.spec.shape[-1]
@@ -89,7 +87,7 @@ def _identity(x: Any) -> Any:
 
 def _over_gaps(x: Any, values: Any) -> Any:
     """The elements of x off the diagonal, over the column's value less the row's: infinite where two values are equal."""
-    found = x / (_row(values) - _column(values) + _identity(values))
+    found = x / (_row(values) - column(values) + _identity(values))
     return tril(found, diagonal=-1) + triu(found, diagonal=1)
 
 
@@ -119,20 +117,13 @@ def _svd_rule(g_u: Any, g_s: Any, g_vh: Any, u: Any, s: Any, vh: Any) -> Any:
             beside = (g_u - matmul(u, turned)) / _row(s)
     if g_vh is not None:
         turned = matmul(g_vh, vh, transpose_b=True)
-        inner.append(_over_gaps(_skew(transposed(turned)), squares) * _column(s))
+        inner.append(_over_gaps(_skew(transposed(turned)), squares) * column(s))
         if vh.spec.shape[-1] > vh.spec.shape[-2]:
-            found.append(matmul(u, (g_vh - matmul(turned, vh)) / _column(s)))
+            found.append(matmul(u, (g_vh - matmul(turned, vh)) / column(s)))
     if g_s is not None:
         inner.append(_diagonal(g_s))
-    left = matmul(u, _total(inner))
-    return _total([matmul(left if beside is None else left + beside, vh), *found])
-
-
-def _total(parts: list[Any]) -> Any:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    left = matmul(u, functools.reduce(operator.add, inner))
+    return functools.reduce(operator.add, [matmul(left if beside is None else left + beside, vh), *found])
 
 
 def _qr_rule(g_q: Any, g_r: Any, q: Any, r: Any, complete: bool) -> Any:

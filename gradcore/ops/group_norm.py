@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.ops.movement import cast_to, reshape
+from gradcore.ops.movement import cast_to, column, reshape
 from gradcore.ops.nn import row_bytes
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.reduce import mean as average
@@ -49,7 +49,7 @@ def _rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd
     if g is not None:
         dx, dweight, dbias = group_norm_grad(g, x, weight, mean, rstd, groups=groups, needs=needs)
     if needs[0] and (g_mean is not None or g_rstd is not None):
-        given = (None if v is None else _column(v) for v in (mean, rstd, g_mean, g_rstd))
+        given = (None if v is None else column(v) for v in (mean, rstd, g_mean, g_rstd))
         aside = reshape(by_statistics(_rows(x, groups), *given, count=_width(x.spec, groups)), x.spec.shape)
         dx = cast_to(aside if dx is None else dx + aside, x.spec)
     return dx, dweight, dbias
@@ -59,14 +59,10 @@ def _rows(x: Any, groups: int) -> Any:
     return reshape(x, (x.spec.shape[0], groups, _width(x.spec, groups)))
 
 
-def _column(statistics: Any) -> Any:
-    return reshape(statistics, (*statistics.spec.shape, 1))
-
-
 def _slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, groups: int) -> Any:
     shape, inner = x.spec.shape, tuple(range(2, x.spec.ndim))
-    r = _column(rstd)
-    hat = (_rows(x, groups) - _column(mean)) * r
+    r = column(rstd)
+    hat = (_rows(x, groups) - column(mean)) * r
     slope = _rows(dy if weight is None else dy * reshape(weight, (-1, *[1] * len(inner))), groups)
     dx = (slope - average(slope, dims=(2,), keepdim=True) - hat * average(slope * hat, dims=(2,), keepdim=True)) * r
     others = (0, *inner)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Any
 
 from gradcore.errors import SpecError
@@ -109,10 +111,7 @@ def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tup
     if g_x is not None:
         count = math.prod(rows[:-1])
         to_weight = matmul(reshape(dy, (count, rows[-1])), reshape(g_x, (count, g_x.spec.shape[-1])), transpose_a=True)
-    total = to_dy[0] if to_dy else None
-    for part in to_dy[1:]:
-        total = total + part
-    return total, to_x, to_weight
+    return functools.reduce(operator.add, to_dy) if to_dy else None, to_x, to_weight
 
 
 linear = op("linear", _linear_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_linear_rule),

@@ -191,6 +191,11 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
     return view(x if x.spec.contiguous or view_strides(x.spec, shape) is not None else clone(x), shape=shape)
 
 
+def column(x: Any) -> Any:
+    """Each element as a row of one."""
+    return reshape(x, (*x.spec.shape, 1))
+
+
 def _sum_to_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
     if not broadcasts(shape, x.shape):
         raise SpecError(f"sum_to: {list(x.shape)} does not reduce to {list(shape)}")

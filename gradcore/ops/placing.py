@@ -21,8 +21,7 @@ def _check_positions(name: str, x: TensorSpec, index: TensorSpec, dim: int) -> N
 
 
 def _check_values(name: str, values: TensorSpec, shape: Sequence[int], x: TensorSpec) -> None:
-    lead = len(shape) - values.ndim
-    if lead < 0 or any(n not in (1, m) for n, m in zip(values.shape, shape[lead:], strict=True)):
+    if not broadcasts(values.shape, shape):
         raise SpecError(f"{name}: values of shape {list(values.shape)} cannot be broadcast to {list(shape)}, which "
                         "is written")
     if values.dtype != x.dtype:
