@@ -30,7 +30,9 @@ class LocationScale(Distribution):
     def mean(self) -> Any:
         return self.loc
 
-    mode = mean
+    @property
+    def mode(self) -> Any:
+        return self.loc
 
 
 class Normal(LocationScale):

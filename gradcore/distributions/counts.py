@@ -9,7 +9,7 @@ from gradcore import functional
 from gradcore._distributions import binomial, poisson
 from gradcore._random import rand
 from gradcore.distributions import constraints
-from gradcore.distributions.discrete import chances, counted
+from gradcore.distributions.discrete import _OfChance, chances, counted
 from gradcore.distributions.distribution import Distribution, broadcast
 from gradcore.distributions.gammas import Gamma
 from gradcore.engine.modes import no_grad
@@ -17,7 +17,7 @@ from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 
-class Geometric(Distribution):
+class Geometric(_OfChance):
     """The number of failures before a success of probability ``probs``, or sigmoid(``logits``): P(k) = probs (1 - probs)^k.
 
     Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
@@ -27,9 +27,7 @@ class Geometric(Distribution):
     support = constraints.nonnegative_integer
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self.probs, self.logits, given = chances(probs, logits)
-        self._shown = (given,)  # type: ignore[misc]
-        super().__init__(self.probs.shape, validate_args=validate_args)
+        super().__init__(probs, logits, validate_args)
         if self._validate_args and probs is not None and not (self.probs > 0).all().item():
             raise ValueError(f"Expected parameter probs ({type(self.probs).__name__} of shape {tuple(self.probs.shape)}) of "
                              f"distribution {self!r} to be positive but found invalid values:\n{self.probs[self.probs <= 0]}")
@@ -91,7 +89,19 @@ class Poisson(Distribution):
         return value.xlogy(self.rate) - self.rate - (value + 1).lgamma()
 
 
-class NegativeBinomial(Distribution):
+class _OfTrials(Distribution):
+    """Base of distributions of ``total_count`` trials of a probability ``probs``, or its logit ``logits``."""
+
+    def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self.probs, self.logits, given, count = chances(probs, logits, total_count)
+        self._shown = ("total_count", given)  # type: ignore[misc]
+        self.total_count = count.to(self.probs.dtype)
+        super().__init__(self.probs.shape, validate_args=validate_args)
+
+    param_shape = property(lambda self: self.probs.shape)
+
+
+class NegativeBinomial(_OfTrials):
     """Successes of probability ``probs``, or sigmoid(``logits``), before ``total_count`` failures, maybe a fraction of one.
 
     P(k) = Gamma(k + r) / (k! Gamma(r)) (1 - probs)^r probs^k, with r the ``total_count``. Raises ValueError unless exactly one
@@ -101,16 +111,6 @@ class NegativeBinomial(Distribution):
     arg_constraints = {"total_count": constraints.greater_than_eq(0), "probs": constraints.half_open_interval(0.0, 1.0),
                        "logits": constraints.real}
     support = constraints.nonnegative_integer
-
-    def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self.probs, self.logits, given, count = chances(probs, logits, total_count)
-        self._shown = ("total_count", given)  # type: ignore[misc]
-        self.total_count = count.to(self.probs.dtype)
-        super().__init__(self.probs.shape, validate_args=validate_args)
-
-    @property
-    def param_shape(self) -> Any:
-        return self.probs.shape
 
     @property
     def mean(self) -> Any:
@@ -136,7 +136,7 @@ class NegativeBinomial(Distribution):
         return r * logsigmoid(-self.logits) + value * logsigmoid(self.logits) + ways
 
 
-class Binomial(Distribution):
+class Binomial(_OfTrials):
     """The number of successes of ``total_count`` trials of probability ``probs``, or sigmoid(``logits``).
 
     P(k) = n! / (k! (n - k)!) probs^k (1 - probs)^(n - k). ``entropy`` and ``enumerate_support`` read ``total_count`` from the
@@ -149,18 +149,11 @@ class Binomial(Distribution):
     has_enumerate_support = True
 
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self.probs, self.logits, given, count = chances(probs, logits, total_count)
-        self._shown = ("total_count", given)  # type: ignore[misc]
-        self.total_count = count.to(self.probs.dtype)
-        super().__init__(self.probs.shape, validate_args=validate_args)
+        super().__init__(total_count, probs, logits, validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Any:
         return constraints.integer_interval(0, self.total_count)
-
-    @property
-    def param_shape(self) -> Any:
-        return self.probs.shape
 
     @property
     def mean(self) -> Any:

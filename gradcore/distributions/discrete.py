@@ -42,17 +42,21 @@ def counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: 
     return values.expand(count, *batch) if expand else values
 
 
-class Bernoulli(Distribution):
-    """1 with probability ``probs``, or sigmoid(``logits``), else 0."""
-
-    has_enumerate_support = True
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
-    support = constraints.boolean
+class _OfChance(Distribution):
+    """Base of distributions of a probability ``probs``, or its logit ``logits``, of which one is given."""
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.probs, self.logits, given = chances(probs, logits)
         self._shown = (given,)  # type: ignore[misc]
         super().__init__(self.probs.shape, validate_args=validate_args)
+
+
+class Bernoulli(_OfChance):
+    """1 with probability ``probs``, or sigmoid(``logits``), else 0."""
+
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.boolean
 
     @property
     def mean(self) -> Any:

@@ -36,9 +36,9 @@ class Distribution:
     _validate_args: bool = False
     #: The names of the parameters that ``repr`` shows.
     _shown: ClassVar[tuple[str, ...]] = ()
-
-    #: The names of tensors that ``expand`` leaves as they are.
+    #: The names of tensors that ``expand`` leaves as they are, and of distributions that it expands to the same shape.
     _fixed: ClassVar[tuple[str, ...]] = ()
+    _parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (),
                  validate_args: bool | None = None) -> None:
@@ -83,7 +83,7 @@ class Distribution:
         shape, expected = value.shape, self._batch_shape + self._event_shape
         if tuple(shape[len(shape) - len(self._event_shape):]) != tuple(self._event_shape):
             raise ValueError(f"The right-most size of value must match event_shape: {shape} vs {self._event_shape}.")
-        if any(1 not in (i, j) and i != j for i, j in zip(reversed(shape), reversed(expected), strict=False)):
+        if not broadcastable(shape, expected):
             raise ValueError(f"Value is not broadcastable with batch_shape+event_shape: {shape} vs {expected}.")
         try:
             support = self.support
@@ -123,6 +123,8 @@ class Distribution:
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and name not in self._fixed:
                 value = functional.expand(value, *batch_shape, *value.shape[len(self._batch_shape):])
+            elif name in self._parts:
+                value = value.expand(batch_shape)
             setattr(made, name, value)
         made._batch_shape = Size(batch_shape)
         return made
@@ -193,6 +195,11 @@ def broadcast(*values: Any) -> list[Any]:
     # Created on the device, since copies from the host could not be replayed.
     tensors = [v if isinstance(v, Tensor) else functional.full((), float(v), **options) for v in values]
     return list(functional.broadcast_tensors(*tensors))
+
+
+def broadcastable(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Do two shapes broadcast?"""
+    return all(1 in (i, j) or i == j for i, j in zip(reversed(one), reversed(other), strict=False))
 
 
 def filled(like: Any, value: float) -> Any:

@@ -170,6 +170,7 @@ class Beta(Distribution):
     has_rsample = True
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval
+    _parts = ("_dirichlet",)
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         pair = functional.stack(broadcast(concentration1, concentration0), -1)
@@ -178,11 +179,6 @@ class Beta(Distribution):
 
     concentration1 = property(lambda self: self._dirichlet.concentration[..., 0])
     concentration0 = property(lambda self: self._dirichlet.concentration[..., 1])
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        made = super().expand(batch_shape, _instance)
-        made._dirichlet = self._dirichlet.expand(batch_shape)
-        return made
 
     @property
     def mean(self) -> Any:
@@ -220,10 +216,6 @@ class StudentT(LocationScale):
     @property
     def mean(self) -> Any:
         return functional.where(self.df <= 1, math.nan, self.loc)
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
 
     @property
     def variance(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from gradcore import functional
 from gradcore.distributions import constraints
 from gradcore.distributions.discrete import Categorical
-from gradcore.distributions.distribution import Distribution
+from gradcore.distributions.distribution import Distribution, broadcastable
 from gradcore.engine.modes import no_grad
 
 
@@ -20,6 +20,7 @@ class MixtureSameFamily(Distribution):
     """
 
     arg_constraints: Any = {}
+    _parts = ("_mixture_distribution",)
 
     def __init__(self, mixture_distribution: Categorical, component_distribution: Distribution,
                  validate_args: bool | None = None) -> None:
@@ -28,7 +29,7 @@ class MixtureSameFamily(Distribution):
         if not isinstance(component_distribution, Distribution):
             raise ValueError("The Component distribution needs to be an instance of torch.distributions.Distribution")
         of, batch = mixture_distribution.batch_shape, component_distribution.batch_shape[:-1]
-        if any(1 not in (a, b) and a != b for a, b in zip(reversed(of), reversed(batch), strict=False)):
+        if not broadcastable(of, batch):
             raise ValueError(f"`mixture_distribution.batch_shape` ({of}) is not compatible with "
                              f"`component_distribution.batch_shape`({batch})")
         n, given = mixture_distribution.logits.shape[-1], component_distribution.batch_shape[-1]
@@ -45,7 +46,6 @@ class MixtureSameFamily(Distribution):
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         made = super().expand(batch_shape, _instance)
         made._component_distribution = self._component_distribution.expand((*batch_shape, self._num_component))
-        made._mixture_distribution = self._mixture_distribution.expand(batch_shape)
         return made
 
     @constraints.dependent_property

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import rand
 from gradcore.distributions import constraints
-from gradcore.distributions.discrete import Categorical, away_from_ends, chances
+from gradcore.distributions.discrete import Categorical, _OfChance, away_from_ends
 from gradcore.distributions.distribution import Distribution
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import ExpTransform, SigmoidTransform
@@ -23,6 +23,7 @@ class _OfCategories(Distribution):
     """Base of distributions of vectors of categories, with the parameters of :class:`Categorical`."""
 
     arg_constraints = _OF_VECTORS
+    _parts = ("_categorical",)
 
     def __init__(self, probs: Any, logits: Any, validate_args: bool | None) -> None:
         self._categorical = Categorical(probs, logits)
@@ -31,11 +32,6 @@ class _OfCategories(Distribution):
     probs = property(lambda self: self._categorical.probs)
     logits = property(lambda self: self._categorical.logits)
     param_shape = property(lambda self: self._categorical.param_shape)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        made = super().expand(batch_shape, _instance)
-        made._categorical = self._categorical.expand(batch_shape)
-        return made
 
 
 class OneHotCategorical(_OfCategories):
@@ -92,7 +88,7 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
         return self.sample(sample_shape) + (self.probs - self.probs.detach())
 
 
-class LogitRelaxedBernoulli(Distribution):
+class LogitRelaxedBernoulli(_OfChance):
     """The logits of :class:`RelaxedBernoulli`: (logits + log u - log(1 - u)) / temperature of a uniform u."""
 
     arg_constraints, support = _OF_NUMBERS, constraints.real
@@ -100,13 +96,9 @@ class LogitRelaxedBernoulli(Distribution):
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.temperature = temperature
-        self.probs, self.logits, given = chances(probs, logits)
-        self._shown = (given,)  # type: ignore[misc]
-        super().__init__(self.probs.shape, validate_args=validate_args)
+        super().__init__(probs, logits, validate_args)
 
-    @property
-    def param_shape(self) -> Any:
-        return self.probs.shape
+    param_shape = property(lambda self: self.probs.shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         probs = away_from_ends(self.probs)

@@ -106,10 +106,6 @@ class Cauchy(LocationScale):
         return filled(self.loc, math.nan)
 
     @property
-    def mode(self) -> Any:
-        return self.loc
-
-    @property
     def variance(self) -> Any:
         return filled(self.loc, math.inf)
 
@@ -183,9 +179,7 @@ class HalfCauchy(_Half):
     def mean(self) -> Any:
         return filled(self.scale, math.inf)
 
-    @property
-    def variance(self) -> Any:
-        return self.base_dist.variance
+    variance = property(lambda self: self.base_dist.variance)
 
 
 class Weibull(TransformedDistribution):
