@@ -20,7 +20,7 @@ from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import DeviceError, NoSecondDerivative, SpecError
-from gradcore.ops.movement import sum_to
+from gradcore.ops.movement import broadcasts, sum_to
 
 Tensor = Any
 
@@ -199,8 +199,7 @@ def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
     spec, device = given
     if not isinstance(g, Value):
         raise TypeError(f"{name}Backward: expected Variable or None (got {type(g).__name__}) as gradient {k}")
-    lead = g.spec.ndim - spec.ndim
-    if lead < 0 or any(n not in (1, m) for n, m in zip(spec.shape, g.spec.shape[lead:], strict=True)):
+    if not broadcasts(spec.shape, g.spec.shape):
         raise SpecError(f"Function {name}Backward returned an invalid gradient at index {k} - got {list(g.spec.shape)} but "
                         f"expected shape compatible with {list(spec.shape)}")
     if g.storage.device.compute is not device.compute:
