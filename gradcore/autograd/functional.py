@@ -43,10 +43,7 @@ def jvp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool =
         own = entered(given, create_graph)
         tangents = _vector("v", v, own, "the input to the user-provided function is")
         several_out, outputs = _tensors("outputs of the user-provided function", func(*own))
-        # The vector-Jacobian product is linear in its vector, and the derivative by that is the Jacobian-vector product.
-        zero = [zeros_like(y).requires_grad_() for y in outputs]
-        back = slopes(outputs, own, zero, True, strict)
-        found = slopes(back, zero, tangents, create_graph, False)
+        found = pushed(outputs, own, tangents, create_graph, strict)
     return _shaped(several_out, _left(outputs, create_graph)), _shaped(several_out, _left(found, create_graph))
 
 
@@ -171,6 +168,14 @@ def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[A
             raise RuntimeError(f"The output of the user-provided function is independent of input {k}. This is not allowed in "
                                "strict mode.")
     return [zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def pushed(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], create_graph: bool,
+           strict: bool) -> list[Any]:
+    """The Jacobian times ``tangents``, by two backward passes."""
+    # The vector-Jacobian product is linear in its vector, and the derivative by that is the Jacobian-vector product.
+    zero = [zeros_like(y).requires_grad_() for y in outputs]
+    return slopes(slopes(outputs, inputs, zero, True, strict), zero, tangents, create_graph, False)
 
 
 def rows(y: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore._tensor import Tensor
-from gradcore.autograd.functional import entered, rows, slopes
+from gradcore.autograd.functional import entered, pushed, rows, slopes
 from gradcore.engine.below import leaves_below
 from gradcore.engine.modes import enable_grad, is_grad_enabled
 from gradcore.engine.value import tensors_in
-from gradcore.functional import zeros_like
 from gradcore.trees import filled, leaves
 
 Function = Callable[..., Any]
@@ -190,10 +189,7 @@ def _forward(call: _Call, tangents: tuple[Any, ...], strict: bool = False) -> An
                            "mode.")
     graph = is_grad_enabled() and (call.graph or any(t.requires_grad for t in given))
     with enable_grad():
-        # The product with a cotangent is linear in that, and its derivative by that is the product with a tangent.
-        zero = [zeros_like(y).requires_grad_() for y in call.outputs]
-        found = slopes(slopes(call.outputs, call.own, zero, True, False), zero, given, graph, False)
-    return filled(call.result, found)
+        return filled(call.result, pushed(call.outputs, call.own, given, graph, False))
 
 
 def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
