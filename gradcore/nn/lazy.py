@@ -28,11 +28,17 @@ class LazyModuleMixin(Module):
     size.
     """
 
+    #: The second base, unless a class says otherwise.
     cls_to_become: ClassVar[Any]
     #: Attributes that say the size of the input, 0 before it is known.
     _unknown: ClassVar[str]
     #: Is there a bias? And the device and dtype of the parameters.
     _wanted: tuple[bool, Any, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "cls_to_become") and len(cls.__bases__) == 2:
+            cls.cls_to_become = cls.__bases__[1]
 
     def _make(self, bias: bool, device: Any, dtype: Any) -> None:
         self._wanted = bias, device, dtype
@@ -103,7 +109,6 @@ class LazyModuleMixin(Module):
 class LazyLinear(LazyModuleMixin, Linear):
     """:class:`Linear` whose ``in_features`` are the last dimension of its first input."""
 
-    cls_to_become = Linear
     _unknown = "in_features"
 
     def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
@@ -159,70 +164,46 @@ class _LazyNorm(LazyModuleMixin):
 class LazyConv1d(_LazyConv, Conv1d):
     """:class:`Conv1d` whose ``in_channels`` are the channels of its first input."""
 
-    cls_to_become = Conv1d
-
 
 class LazyConv2d(_LazyConv, Conv2d):
     """:class:`Conv2d` whose ``in_channels`` are the channels of its first input."""
-
-    cls_to_become = Conv2d
 
 
 class LazyConv3d(_LazyConv, Conv3d):
     """:class:`Conv3d` whose ``in_channels`` are the channels of its first input."""
 
-    cls_to_become = Conv3d
-
 
 class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
     """:class:`ConvTranspose1d` whose ``in_channels`` are the channels of its first input."""
-
-    cls_to_become = ConvTranspose1d
 
 
 class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
     """:class:`ConvTranspose2d` whose ``in_channels`` are the channels of its first input."""
 
-    cls_to_become = ConvTranspose2d
-
 
 class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
     """:class:`ConvTranspose3d` whose ``in_channels`` are the channels of its first input."""
-
-    cls_to_become = ConvTranspose3d
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
     """:class:`BatchNorm1d` whose ``num_features`` are the channels of its first input."""
 
-    cls_to_become = BatchNorm1d
-
 
 class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
     """:class:`BatchNorm2d` whose ``num_features`` are the channels of its first input."""
-
-    cls_to_become = BatchNorm2d
 
 
 class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
     """:class:`BatchNorm3d` whose ``num_features`` are the channels of its first input."""
 
-    cls_to_become = BatchNorm3d
-
 
 class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
     """:class:`InstanceNorm1d` whose ``num_features`` are the channels of its first input."""
-
-    cls_to_become = InstanceNorm1d
 
 
 class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
     """:class:`InstanceNorm2d` whose ``num_features`` are the channels of its first input."""
 
-    cls_to_become = InstanceNorm2d
-
 
 class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
     """:class:`InstanceNorm3d` whose ``num_features`` are the channels of its first input."""
-
-    cls_to_become = InstanceNorm3d
