@@ -1,4 +1,4 @@
-"""Layer, group, instance and root-mean-square normalisation."""
+"""Batch, layer, group, instance and root-mean-square normalisation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,55 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.modes import no_grad
+from gradcore.engine.state import local
 from gradcore.errors import SpecError
-from gradcore.functional import mean
+from gradcore.functional import add, mean, rsqrt
 from gradcore.functional.folding import var
-from gradcore.functional.images import FLOAT32, batch_norm, is_mixed
 from gradcore.functional.types import finfo
+from gradcore.ops import batch_norm as channelled
+from gradcore.ops import creation, movement, nn
 from gradcore.ops import group_norm as grouped
-from gradcore.ops import movement, nn
 from gradcore.ops import rms_norm as rms
 
-__all__ = ["group_norm", "instance_norm", "layer_norm", "rms_norm"]
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
 Tensor = Any
+_FLOAT32 = np.dtype(np.float32)
+
+
+def _is_mixed(input: Tensor, *others: Tensor | None) -> bool:
+    """Is a norm's input of 16 bits, and are its other tensors float32? Then, as in PyTorch, all of it is computed in float32.
+
+    Under autocast the op does this itself, and its result stays float32.
+    """
+    region = local.state.autocast
+    given = [t.spec.dtype for t in others if t is not None]
+    return (input.spec.narrow and bool(given) and all(dtype == _FLOAT32 for dtype in given)
+            and (region is None or input.storage.device.type not in region.dtypes))
+
+
+def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+               bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) for each channel of [N, C, ...], times weight, plus bias.
+
+    In training, mean and (biased) variance are the batch's, and ``running_*`` become (1 - momentum) * running + momentum *
+    batch, with the unbiased variance; otherwise mean and variance are the running ones. For a 16-bit input, the other tensors
+    may be float32. Ioffe and Szegedy, arXiv:1502.03167.
+    """
+    if weight is None and bias is not None and _is_mixed(input, running_mean, running_var, bias):
+        return movement.cast_to(batch_norm(movement.cast(input, dtype=_FLOAT32), running_mean, running_var, weight, bias,
+                                           training, momentum, eps), input.spec)
+    if training and not input.spec.numel and input.spec.ndim > 1:
+        # An empty batch has no statistics, and leaves the running ones as they are.
+        dtype = input.spec.widened().dtype
+        mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=dtype, device=input.storage.device) for v in (0, 1))
+        return channelled.batch_norm_apply(input, weight, bias, mean, rstd)
+    if training:
+        return channelled.batch_norm(input, weight, bias, running_mean, running_var, momentum=float(momentum), eps=float(eps))
+    if running_mean is None or running_var is None:
+        raise ValueError("Expected running_mean and running_var to be defined when training=False")
+    mean, var = (movement.cast_to(v, v.spec.widened()) for v in (running_mean, running_var))
+    return channelled.batch_norm_apply(input, weight, bias, mean, rsqrt(add(var, eps)))
 
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
@@ -85,6 +122,6 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
 
 def _in_weights_dtype(norm: Callable[..., Tensor], input: Tensor, *weights: Tensor | None, **attrs: Any) -> Tensor:
     """The norm in the input's dtype, computed in float32 where the weights are."""
-    if not is_mixed(input, *weights):
+    if not _is_mixed(input, *weights):
         return norm(input, *weights, **attrs)
-    return movement.cast_to(norm(movement.cast(input, dtype=FLOAT32), *weights, **attrs), input.spec)
+    return movement.cast_to(norm(movement.cast(input, dtype=_FLOAT32), *weights, **attrs), input.spec)

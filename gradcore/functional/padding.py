@@ -10,11 +10,10 @@ import numpy as np
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
-from gradcore.functional.images import pair
+from gradcore.functional.sizes import Size, pair
 from gradcore.ops import arrangement, creation, movement
 
 Tensor = Any
-Size = int | Sequence[int]
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pooling of volumes, adaptive max pooling, power-average (Lp) pooling, and local response normalisation.
+"""Pooling of sequences, images and volumes, power-average (Lp) pooling, and local response normalisation.
 
 Volumes are pooled in two steps, first over height and width as images are, then over depth: the maximum of a window is that of
 its planes' maxima, and its mean that of their means, since all planes of a window have the same size.
@@ -7,7 +7,6 @@ its planes' maxima, and its mean that of their means, since all planes of a wind
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,94 @@ import numpy as np
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import picking
-from gradcore.functional import shape as sh
-from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair, sizes, sizes_kept, triple
 from gradcore.functional.padding import pad
-from gradcore.functional.sampling import avg_pool1d, max_pool1d
-from gradcore.ops import activation, elementwise, movement
+from gradcore.functional.shape import plain, squeeze, unsqueeze
+from gradcore.functional.sizes import Size, batched, flat, pair, single, sizes, sizes_kept, triple
+from gradcore.ops import activation, elementwise, movement, pooling
 from gradcore.tiling import parts_of
 
 Tensor = Any
-Size = int | Sequence[int]
 
-__all__ = ["adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool3d",
-           "local_response_norm", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool3d"]
+__all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+           "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "local_response_norm", "lp_pool1d", "lp_pool2d",
+           "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
+
+
+# -- images, and sequences as images of height 1 ---------------------------------------------------------------------------
+
+
+def max_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The largest element of each window of [N, C, H, W] or [C, H, W].
+
+    With ``return_indices`` also its index in the flattened plane, int64. Backward keeps one byte per output element (four for
+    windows of more than 256 elements), and neither input nor output.
+    """
+    kernel = pair("kernel_size", kernel_size)
+    how = {"kernel": kernel, "stride": kernel if stride is None else pair("stride", stride),
+           "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
+    x, lone = batched("max_pool2d", input)
+    out, index = pooling.max_pool2d(x, **how, ceil_mode=ceil_mode)
+    if lone:
+        out = squeeze(out, 0)
+    if not return_indices:
+        return out
+    places = pooling.max_pool2d_places(index, shape=x.spec.shape, **how)
+    return out, squeeze(places, 0) if lone else places
+
+
+def avg_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+    """The mean of each window of [N, C, H, W] or [C, H, W], or its sum over ``divisor_override``. Backward keeps nothing."""
+    kernel = pair("kernel_size", kernel_size)
+    x, lone = batched("avg_pool2d", input)
+    out = pooling.avg_pool2d(x, kernel=kernel, stride=kernel if stride is None else pair("stride", stride),
+                             padding=pair("padding", padding), ceil_mode=ceil_mode, count_pad=count_include_pad,
+                             divisor=divisor_override)
+    return squeeze(out, 0) if lone else out
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Mean pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size.
+
+    Backward keeps nothing.
+    """
+    x, lone = batched("adaptive_avg_pool2d", input)
+    size = sizes_kept("adaptive_avg_pool2d", output_size, x.spec.shape[2:])
+    out = pooling.adaptive_avg_pool2d(x, size=size)
+    return squeeze(out, 0) if lone else out
+
+
+def max_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The largest element of each window of [N, C, L] or [C, L]; with ``return_indices`` also its index along L, int64."""
+    k = single("kernel_size", kernel_size)
+    found = max_pool2d(flat("max_pool1d", input), (1, k), (1, k if stride is None else single("stride", stride)),
+                       (0, single("padding", padding)), (1, single("dilation", dilation)), ceil_mode, return_indices)
+    return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)
+
+
+def avg_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True) -> Tensor:
+    """The mean of each window of [N, C, L] or [C, L]."""
+    k = single("kernel_size", kernel_size)
+    return squeeze(avg_pool2d(flat("avg_pool1d", input), (1, k), (1, k if stride is None else single("stride", stride)),
+                              (0, single("padding", padding)), ceil_mode, count_include_pad), -2)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Size) -> Tensor:
+    """Mean pooling of [N, C, L] or [C, L] to ``output_size`` parts."""
+    return squeeze(adaptive_avg_pool2d(flat("adaptive_avg_pool1d", input), (1, single("output_size", output_size))), -2)
+
+
+# -- volumes ---------------------------------------------------------------------------------------------------------------
 
 
 def _volumes(name: str, x: Tensor) -> Tensor:
     """The input as [N, C, D, H, W]; [C, D, H, W] gets N = 1."""
     if x.spec.ndim not in (4, 5):
         raise SpecError(f"{name}: Expected 4D or 5D (batch mode) tensor for input, but got {list(x.spec.shape)}")
-    return sh.unsqueeze(x, 0) if x.spec.ndim == 4 else x
+    return unsqueeze(x, 0) if x.spec.ndim == 4 else x
 
 
 def _planes(x: Tensor) -> Tensor:
@@ -51,7 +119,7 @@ def _columns(x: Tensor, like: Tensor) -> Tensor:
 def _whole(x: Tensor, planes: Tensor, input: Tensor) -> Tensor:
     """Columns [N, C, D', H' * W'] as [N, C, D', H', W'], without N if the input had none."""
     out = movement.reshape(x, (*x.spec.shape[:3], *planes.spec.shape[2:]))
-    return sh.squeeze(out, 0) if input.spec.ndim == 4 else out
+    return squeeze(out, 0) if input.spec.ndim == 4 else out
 
 
 def max_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
@@ -120,10 +188,10 @@ def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool =
     """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
     if input.spec.ndim not in (2, 3):
         raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
-    given = sh.plain(output_size)
+    given = plain(output_size)
     wanted = given if isinstance(given, int) else next(iter(given))
-    found = adaptive_max_pool2d(sh.unsqueeze(input, -2), (1, wanted), return_indices)
-    return tuple(sh.squeeze(t, -2) for t in found) if return_indices else sh.squeeze(found, -2)
+    found = adaptive_max_pool2d(unsqueeze(input, -2), (1, wanted), return_indices)
+    return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Interpolation, pixel shuffling, transposed convolution, and the 1-d forms of convolution and pooling."""
+"""Interpolation, and shuffling of pixels and channels."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
-from gradcore.functional import squeeze, transpose, unsqueeze
-from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batched, conv2d, max_pool2d, need_batches, pair
-from gradcore.functional.padding import pad
+from gradcore.functional import transpose
 from gradcore.functional.shape import apart, plain
-from gradcore.ops import convolution, elementwise, linalg, movement
+from gradcore.functional.sizes import Size
+from gradcore.ops import linalg, movement
 from gradcore.tiling import parts_of
 
-__all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
-           "interpolate", "max_pool1d", "pixel_shuffle", "pixel_unshuffle", "upsample", "upsample_bilinear", "upsample_nearest"]
+__all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle", "upsample", "upsample_bilinear",
+           "upsample_nearest"]
 
 Tensor = Any
-Size = int | Sequence[int]
 #: Modes that interpolate between neighbours, and the number of spatial dimensions that each is for.
 _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
@@ -180,99 +178,3 @@ def _images(name: str, x: Tensor) -> tuple[int, ...]:
         raise SpecError(f"{name} expects input to have at least 3 dimensions, but got input with {x.spec.ndim} dimension(s)")
     shape: tuple[int, ...] = x.spec.shape
     return shape
-
-
-# -- transposed convolution --------------------------------------------------------------------------------------------
-
-
-def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
-                     output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
-    """Transposed convolution, the gradient of :func:`conv2d` with respect to its input.
-
-    Input [N, C, H, W] or [C, H, W], weight [C, O / groups, kH, kW], bias [O]; result [N, O, H', W'] or [O, H', W'], where
-    H' = (H - 1) * stride - 2 * padding + dilation * (kH - 1) + output_padding + 1.
-    """
-    x, lone = batched("conv_transpose2d", input)
-    if weight.spec.ndim != 4 or x.spec.shape[1] != weight.spec.shape[0]:
-        raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kH, kW], expected "
-                        f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
-    how = {"stride": pair("stride", stride), "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
-    extra = pair("output_padding", output_padding)
-    size = []
-    for d in (0, 1):
-        step, reach = how["stride"][d], how["dilation"][d]
-        if not 0 <= extra[d] < max(step, reach):
-            raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: {extra}, "
-                            f"stride: {how['stride']} and dilation: {how['dilation']}")
-        size.append((x.spec.shape[2 + d] - 1) * step - 2 * how["padding"][d] + reach * (weight.spec.shape[2 + d] - 1)
-                    + extra[d] + 1)
-    if min(size) < 0:
-        raise SpecError(f"conv_transpose: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give a result of "
-                        f"({size[0]} x {size[1]}). Output size is too small")
-    # With dilation, output_padding may exceed the stride and make room for more windows than the input has: they are zeros.
-    more = [e // max(step, 1) for e, step in zip(extra, how["stride"], strict=True)]
-    if any(more):
-        x = pad(x, (0, more[1], 0, more[0]))
-    shape = (x.spec.shape[0], weight.spec.shape[1] * groups, *size)
-    out = convolution.conv2d_input_grad(x, weight, shape=shape, groups=groups, **how)
-    if bias is not None:
-        # Under autocast, the product may have a narrower dtype than the bias.
-        out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1)))
-    return squeeze(out, 0) if lone else out
-
-
-# -- one dimension, as the second of two --------------------------------------------------------------------------------
-
-
-def _one(name: str, value: Size) -> int:
-    given = plain(value)
-    parts = (given,) if isinstance(given, int) else tuple(map(plain, given))
-    if len(parts) != 1 or not isinstance(parts[0], int):
-        raise SpecError(f"{name} must be an int or one int in a tuple, but got {value!r}")
-    return parts[0]
-
-
-def _flat(name: str, x: Tensor) -> Tensor:
-    """[N, C, L] as [N, C, 1, L], or [C, L] as [C, 1, L]."""
-    need_batches(name, x, 1)
-    return unsqueeze(x, -2)
-
-
-def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
-           dilation: Size = 1, groups: int = 1) -> Tensor:
-    """Cross-correlation: input [N, C, L] or [C, L], weight [O, C / groups, k], bias [O]; :func:`conv2d` with a height of 1."""
-    sides: Any = padding if isinstance(padding, str) else (0, _one("padding", padding))
-    out = conv2d(_flat("conv1d", input), unsqueeze(weight, -2), bias, (1, _one("stride", stride)), sides,
-                 (1, _one("dilation", dilation)), groups)
-    return squeeze(out, -2)
-
-
-def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
-                     output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
-    """:func:`conv_transpose2d` with a height of 1: input [N, C, L] or [C, L], weight [C, O / groups, k], bias [O]."""
-    out = conv_transpose2d(_flat("conv_transpose1d", input), unsqueeze(weight, -2), bias, (1, _one("stride", stride)),
-                           (0, _one("padding", padding)), (0, _one("output_padding", output_padding)), groups,
-                           (1, _one("dilation", dilation)))
-    return squeeze(out, -2)
-
-
-def max_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
-               ceil_mode: bool = False, return_indices: bool = False) -> Any:
-    """The largest element of each window of [N, C, L] or [C, L]; with ``return_indices`` also its index along L, int64."""
-    k = _one("kernel_size", kernel_size)
-    found = max_pool2d(_flat("max_pool1d", input), (1, k), (1, k if stride is None else _one("stride", stride)),
-                       (0, _one("padding", padding)), (1, _one("dilation", dilation)), ceil_mode, return_indices)
-    return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)
-
-
-def avg_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
-               count_include_pad: bool = True) -> Tensor:
-    """The mean of each window of [N, C, L] or [C, L]."""
-    k = _one("kernel_size", kernel_size)
-    return squeeze(avg_pool2d(_flat("avg_pool1d", input), (1, k), (1, k if stride is None else _one("stride", stride)),
-                              (0, _one("padding", padding)), ceil_mode, count_include_pad), -2)
-
-
-def adaptive_avg_pool1d(input: Tensor, output_size: Size) -> Tensor:
-    """Mean pooling of [N, C, L] or [C, L] to ``output_size`` parts."""
-    return squeeze(adaptive_avg_pool2d(_flat("adaptive_avg_pool1d", input), (1, _one("output_size", output_size))), -2)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from gradcore.arguments import with_name
 from gradcore.errors import SpecError
-from gradcore.functional.images import max_pool2d, sizes
 from gradcore.functional.picking import scatter_
-from gradcore.functional.pooling import adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, max_pool3d
-from gradcore.functional.sampling import max_pool1d
+from gradcore.functional.pooling import (
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
 from gradcore.functional.shape import plain
+from gradcore.functional.sizes import Size, sizes
 from gradcore.ops import creation, movement
 from gradcore.ops.shapes import need_float
 
 Tensor = Any
-Size = int | Sequence[int]
 
 __all__ = ["adaptive_max_pool1d_with_indices", "adaptive_max_pool2d_with_indices", "adaptive_max_pool3d_with_indices",
            "max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "max_unpool1d", "max_unpool2d",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.functional import empty
-from gradcore.functional.images import sizes
+from gradcore.functional.sizes import sizes
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module

@@ -14,6 +14,7 @@ from gradcore.engine.modes import is_grad_enabled
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
 from gradcore.functional import (
+    convolution,
     dropouts,
     embeddings,
     grids,
@@ -24,18 +25,17 @@ from gradcore.functional import (
     sampling,
     similarity,
     unpooling,
-    volumes,
 )
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.activation import implied_dim
 from gradcore.functional.attention import scaled_dot_product_attention
+from gradcore.functional.convolution import *  # noqa: F403
 from gradcore.functional.ctc import ctc_loss
 from gradcore.functional.distances import pdist
 from gradcore.functional.dropouts import *  # noqa: F403
 from gradcore.functional.dropouts import check_probability
 from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
-from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
 from gradcore.functional.losses import *  # noqa: F403
 from gradcore.functional.losses import check_reduction, reduced, warn_of_sizes, weighted
 from gradcore.functional.norms import *  # noqa: F403
@@ -47,16 +47,14 @@ from gradcore.functional.products import bilinear
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import *  # noqa: F403
 from gradcore.functional.unpooling import *  # noqa: F403
-from gradcore.functional.volumes import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
 from gradcore.spec import promote
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "bilinear", "celu_", "conv2d", "cross_entropy", "ctc_loss",
-           "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_", "leaky_relu_", "linear", "log_softmax", "max_pool2d",
-           "mse_loss", "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_", "scaled_dot_product_attention", "selu_",
-           "sigmoid", "softmax", "tanh", "threshold_"]
-__all__ += _activations.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + losses.__all__ + norms.__all__
-__all__ += padding.__all__ + pooling.__all__ + sampling.__all__ + similarity.__all__ + unpooling.__all__ + volumes.__all__
+__all__ = ["bilinear", "celu_", "cross_entropy", "ctc_loss", "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_",
+           "leaky_relu_", "linear", "log_softmax", "mse_loss", "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_",
+           "scaled_dot_product_attention", "selu_", "sigmoid", "softmax", "tanh", "threshold_"]
+__all__ += _activations.__all__ + convolution.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + losses.__all__
+__all__ += norms.__all__ + padding.__all__ + pooling.__all__ + sampling.__all__ + similarity.__all__ + unpooling.__all__
 
 Tensor = Any
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.functional.images import sizes
+from gradcore.functional.sizes import sizes
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
