@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradcore.cells import name_of_file
@@ -107,15 +107,28 @@ def together(rows: Iterable[tuple[str, T]]) -> list[tuple[str, T, list[str]]]:
     return [(".".join(path), value, names) for path, value, names in merged]
 
 
+def alike(rows: Sequence[tuple[str, T]], most: int) -> list[tuple[str, T, list[int]]]:
+    """Rows of a layer and a value, with their places.
+
+    Where there are more than ``most``, those that are equal, or equal in equal blocks as in :func:`together`, are one row.
+    """
+    if len(rows) <= most:
+        return [(layer, value, [place]) for place, (layer, value) in enumerate(rows)]
+    places: dict[tuple[str, T], list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row, []).append(place)
+    merged = together((layer, (value, len(found))) for (layer, value), found in places.items())
+    return [(name, value, [place for layer in layers for place in places[layer, value]]) for name, (value, _), layers in merged]
+
+
 def by_layer(sums: Mapping[tuple[str, T], int], most: int) -> list[tuple[str, T, int, str]]:
     """Bytes by layer and something else, the most first, with the first of the layers that share a row.
 
-    They do if there are more than ``most`` rows, as in :func:`together`.
+    They do if there are more than ``most`` rows, as in :func:`alike`.
     """
     rows = [(layer, (what, nbytes)) for (layer, what), nbytes in sums.items()]
-    merged = together(rows) if len(rows) > most else [(layer, value, [layer]) for layer, value in rows]
-    return sorted(((layer, what, nbytes * len(layers), layers[0]) for layer, (what, nbytes), layers in merged),
-                  key=lambda row: (-row[2], str(row[1]), row[0]))
+    return sorted(((layer, what, nbytes * len(places), rows[places[0]][0])
+                   for layer, (what, nbytes), places in alike(rows, most)), key=lambda row: (-row[2], str(row[1]), row[0]))
 
 
 def _ranges(numbers: Iterable[int]) -> str:

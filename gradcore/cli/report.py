@@ -15,7 +15,7 @@ from rich.text import Text
 from gradcore import folds
 from gradcore.cli.common import print_whole
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
-from gradcore.reading import by_layer
+from gradcore.reading import alike
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
@@ -92,20 +92,17 @@ def _table(recording: Recording) -> Table:
     table = Table(title=f"Live at the peak, after record {peak.position}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("bytes", "role", "op", "layer", "shape", "dtype", "line"):
         table.add_column(name, justify="right" if name in ("bytes", "shape") else "left", no_wrap=True)
-    sums: dict[tuple[str, tuple[str, ...]], int] = {}
-    for number, h in enumerate(holders):
+    cells = []
+    for h in holders:
         spec: Any = h.tag.spec
         shape = "x".join(map(str, spec.shape)) or "scalar" if spec else "bytes"
-        # Where there is room for all, none are put together.
-        apart = str(number) if len(holders) <= _ROWS else str(h.allocated)
-        cells = (h.role, h.tag.op, shape, spec.dtype.name if spec else "", short_path(str(h.tag.site)), apart)
-        key = h.tag.layer or "(root)", cells
-        sums[key] = sums.get(key, 0) + h.allocated
-    rows = by_layer(sums, _ROWS)
-    for layer, (role, op, shape, dtype, line, each), nbytes, _ in rows[:_ROWS]:
-        count = 1 if len(holders) <= _ROWS else nbytes // max(int(each), 1)
+        cells.append((h.tag.layer or "(root)", (h.role, h.tag.op, shape, spec.dtype.name if spec else "",
+                                                short_path(str(h.tag.site)), h.allocated)))
+    rows = sorted(((value[-1] * len(places), len(places), layer, value) for layer, value, places in alike(cells, _ROWS)),
+                  key=lambda row: (-row[0], str(row[3]), row[2]))
+    for nbytes, count, layer, (role, op, shape, dtype, line, _) in rows[:_ROWS]:
         many = f"{count:,} of " if count > 1 else ""
         table.add_row(*map(Text, (f"{nbytes:,}", role, op, layer, f"{many}{shape}", dtype, line)))
     if len(rows) > _ROWS:
-        table.add_row(f"{sum(row[2] for row in rows[_ROWS:]):,}", Text(f"{len(rows) - _ROWS} more"))
+        table.add_row(f"{sum(nbytes for nbytes, *_ in rows[_ROWS:]):,}", Text(f"{len(rows) - _ROWS} more"))
     return table

@@ -9,17 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 from gradcore import folds
-from gradcore.reading import together
-from gradcore.report.growth import line_of
+from gradcore.reading import alike
+from gradcore.report.grouping import BY, by_owner
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
-from gradcore.report.text import by_short_line, short_path
+from gradcore.report.text import short_path, short_sums
 from gradcore.units import format_bytes, parse_bytes
 
-#: The groupings of bytes: a function from a holder to its name in each.
-GROUPS: dict[str, Callable[[folds.Holder], str]] = {
-    "role": lambda h: h.role, "layer": lambda h: h.tag.layer, "op": lambda h: h.tag.op,
-    "line": lambda h: short_path(line_of(h.tag))}
 #: The most rows of a table in text.
 _ROWS = 12
 
@@ -87,11 +83,10 @@ def owners_of(recording: Recording) -> Owners:
     report, records = recording.report, recording.records
     if records:
         highest, holders = folds.at_peak(records)
-        return Owners(highest.allocated, {group: folds.total(holders, key) for group, key in GROUPS.items()})
-    known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op,
-             "line": by_short_line(report)}
+        return Owners(highest.allocated, by_owner(holders, short_path))
     # A step at the level ``counts`` has totals without owners.
-    return Owners(report.peak.allocated, {group: sums for group, sums in known.items() if sums or not report.peak.allocated})
+    return Owners(report.peak.allocated,
+                  {group: sums for group, sums in short_sums(report).items() if sums or not report.peak.allocated})
 
 
 def compare(before: Recording | StepReport | Owners, after: Recording | StepReport | Owners) -> Diff:
@@ -99,7 +94,7 @@ def compare(before: Recording | StepReport | Owners, after: Recording | StepRepo
     a, b = (x if isinstance(x, Owners) else owners_of(Recording(x, ()) if isinstance(x, StepReport) else x)
             for x in (before, after))
     return Diff(a.peak, b.peak, {group: _changes(group, a.by[group], b.by[group])
-                                 for group in GROUPS if group in a.by and group in b.by})
+                                 for group in BY if group in a.by and group in b.by})
 
 
 def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
@@ -151,9 +146,9 @@ def summary(diff: Diff) -> str:
 def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]:
     """The largest changes, a line each, and the sum of the others. Of many layers, those that changed alike share a line."""
     listed = list(changes)
-    if group == "layer" and len(listed) > rows:
-        alike = together((c.name, (c.before, c.after)) for c in listed)
-        listed = sorted((Change(name, before * len(all_), after * len(all_)) for name, (before, after), all_ in alike),
+    if group == "layer":
+        listed = sorted((Change(name, before * len(all_), after * len(all_)) for name, (before, after), all_ in
+                         alike([(c.name, (c.before, c.after)) for c in listed], rows)),
                         key=lambda c: (-abs(c.change), c.name))
     lines = [f"By {group}:" if listed else f"By {group}: no change"]
     lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]

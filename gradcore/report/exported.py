@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE
-from gradcore.report.growth import line_of
+from gradcore.report.grouping import line_of
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from gradcore import folds
 from gradcore.cells import name_of_file
 from gradcore.events import Alloc, Free, Launch, Mark, Record, Retag
 from gradcore.report.files import write_whole
-from gradcore.report.growth import line_of
+from gradcore.report.grouping import BY, line_of
 from gradcore.report.memory_viz import to_snapshot
 from gradcore.report.recording import Recording
-from gradcore.report.timeline import BY, breakdown
+from gradcore.report.timeline import breakdown
 
 #: Columns of the table of allocations. ``_at`` are positions in the log, ``_us`` microseconds since the first timed record.
 COLUMNS = ("serial", "requested", "allocated", "segment", "offset", "stream", "role", "op", "layer", "phase", "shape", "dtype",

@@ -10,7 +10,8 @@ from statistics import median_low
 from typing import Generic, TypeVar
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, Tag
+from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site
+from gradcore.report.grouping import line_of
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
@@ -153,11 +154,6 @@ def explained(growth: Growth, records: Sequence[Record], start: int, gained: Map
     # A state that goes from step to step without its graph is no cause.
     linked = any(g.held_by == "graph" for g in grown)
     return replace(growth, grown=grown, carried=_carried(records, start) if linked else ())
-
-
-def line_of(tag: Tag | Export) -> str:
-    """``file:line in function``, the path as the interpreter has it, or the name of a notebook's cell."""
-    return f"{tag.site} in {tag.site.function}"
 
 
 def held_by(holder: folds.Holder) -> str:

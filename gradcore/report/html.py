@@ -21,7 +21,7 @@ from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
 from gradcore.report.step import StepReport
-from gradcore.report.text import by_short_line, short_path
+from gradcore.report.text import short_path, short_sums
 from gradcore.report.timeline import COLOURS
 
 #: The page's scripts, in the order that they are run in: what a file uses stands before it.
@@ -98,7 +98,7 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
     grown = report["growth"]["grown"] if report["growth"] else ()
     for row in (report["peak"], *report["top"], *report["kept"], *report["left"], *grown):
         row["line"] = short_path(row["line"])
-    report["by_line"] = by_short_line(recording.report)
+    report["by_line"] = short_sums(recording.report)["line"]
     if not recording.records:
         return {"step": step, "report": report, "log": None}
     # The page computes these from the records.

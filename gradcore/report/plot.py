@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcore.events import Record
-from gradcore.reading import together
+from gradcore.reading import alike
 from gradcore.report.text import short_path
 from gradcore.report.timeline import COLOURS, columns, stacking
 from gradcore.units import format_bytes
@@ -36,8 +36,8 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
         ax = plt.figure(figsize=(9, 4.5), layout="constrained").add_subplot()
     names = stacking(shown, by)
     if by == "layer" and len(names) > _BANDS:
-        alike = together((name, max(c.sums.get(name, 0) for c in shown)) for name in names)
-        band_of = {name: band for band, _, layers in alike for name in layers}
+        equal = alike([(name, max(c.sums.get(name, 0) for c in shown)) for name in names], _BANDS)
+        band_of = {names[place]: band for band, _, places in equal for place in places}
         shown = [replace(c, sums=_summed(c.sums, band_of)) for c in shown]
         names = stacking(shown, by)
     largest = sorted(names, key=lambda name: -max(c.sums.get(name, 0) for c in shown))[:_BANDS + (by == "role")]

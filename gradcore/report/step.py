@@ -12,7 +12,8 @@ from typing import Any
 from gradcore import folds
 from gradcore.events import Alloc, Launch, Mark, Record, View
 from gradcore.report.exported import Exported, exported
-from gradcore.report.growth import MADE, Growth, Who, explained, held_by, line_of
+from gradcore.report.grouping import by_owner, line_of
+from gradcore.report.growth import MADE, Growth, Who, explained, held_by
 from gradcore.report.plain import read
 from gradcore.units import format_bytes
 
@@ -254,12 +255,11 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     kept_before = max(folds.residuals_at(records, began_backward or [len(records) - 1]), key=lambda found: sum(found.values()))
     kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
     at_end = folds.live_at(records, len(records) - 1)
+    sums = by_owner(holders)
     return StepReport(
         device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
         peak=_point(records, highest),
-        by_role=folds.total(holders, lambda h: h.role),
-        by_layer=folds.total(holders, lambda h: h.tag.layer),
-        by_op=folds.total(holders, lambda h: h.tag.op), by_line=folds.total(holders, lambda h: line_of(h.tag)),
+        by_role=sums["role"], by_layer=sums["layer"], by_op=sums["op"], by_line=sums["line"],
         top=tuple(_top(h) for h in holders[:10]),
         phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
                      for label, i, time in _phase_ends(marks)),

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from gradcore.reading import together
+from gradcore.reading import alike
 from gradcore.report.growth import Growth
 from gradcore.report.step import KeptTensor, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
@@ -53,12 +53,12 @@ def below(root: str | os.PathLike[str], line: str) -> str:
     return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
 
 
-def by_short_line(report: StepReport) -> dict[str, int]:
-    """The sums by line with their paths shortened; two may be one line then."""
-    sums: dict[str, int] = {}
+def short_sums(report: StepReport) -> dict[str, dict[str, int]]:
+    """The sums at the peak by role, layer, op and line. Paths of lines are shortened; two may be one line then."""
+    lines: dict[str, int] = {}
     for line, nbytes in report.by_line.items():
-        sums[short_path(line)] = sums.get(short_path(line), 0) + nbytes
-    return sums
+        lines[short_path(line)] = lines.get(short_path(line), 0) + nbytes
+    return {"role": report.by_role, "layer": report.by_layer, "op": report.by_op, "line": lines}
 
 
 def bar(share: float, width: int = _BAR) -> str:
@@ -102,12 +102,12 @@ def render(report: StepReport) -> str:
     if report.bytes_per_sample is not None:
         each = f"{report.bytes_per_sample:,.0f} bytes per sample"
         lines.append(f"  {each}, not counting parameters, buffers, gradients and optimizer state")
-    for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op),
-                        ("line", by_short_line(report))):
+    for title, sums in short_sums(report).items():
         if sums or title != "line":
             rows = [(name, nbytes) for name, nbytes in sums.items() if nbytes]
-            if title == "layer" and len(rows) > _ROWS:
-                rows = sorted(((name, nbytes * len(all_)) for name, nbytes, all_ in together(rows)), key=lambda row: -row[1])
+            if title == "layer":
+                rows = sorted(((name, nbytes * len(places)) for name, nbytes, places in alike(rows, _ROWS)),
+                              key=lambda row: -row[1])
             lines += ["", f"At the peak, by {title}:", *_bars(rows, peak.allocated)]
     if report.outside_bytes:
         lines += ["", "Memory of other libraries that tensors share: "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag, Tag
-from gradcore.report.growth import line_of
+from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag
+from gradcore.report.grouping import BY, Key
 
 #: Roles from the bottom of a stack to its top: those that live longest are lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
@@ -17,18 +17,6 @@ ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "re
 COLOURS = dict(zip(ROLE_ORDER, (
     "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444",
     "#882255"), strict=True))
-
-#: The groupings of owners by name: a function from a tag and a role to the name of a band.
-Key = Callable[[Tag, str], str]
-BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op,
-                      "line": lambda tag, role: line_of(tag)}
-
-
-def grouping(by: str) -> Key:
-    """The key of :data:`BY`. Raises ValueError for another name."""
-    if by not in BY:
-        raise ValueError(f"owners are grouped by {', '.join(BY)}, but got {by!r}")
-    return BY[by]
 
 
 def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
@@ -60,8 +48,12 @@ class Column:
 
 
 def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
-    """At most ``count`` columns over the step, from its mark ``begin step`` on, each with the peak of its range."""
-    key = grouping(by)
+    """At most ``count`` columns over the step, from its mark ``begin step`` on, each with the peak of its range.
+
+    Raises ValueError for another grouping than those of :data:`BY`.
+    """
+    if by not in BY:
+        raise ValueError(f"owners are grouped by {', '.join(BY)}, but got {by!r}")
     start = folds.position_of(records, "begin", "step") or 0
     live = [x.allocated for x in folds.timeline(records)]
     length = len(live) - start
@@ -69,7 +61,7 @@ def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
     edges = [start + length * i // count for i in range(count + 1)] if count else []
     highest = [max(range(a, b), key=lambda p: (live[p], -p)) for a, b in pairwise(edges)]
     found: list[Column] = []
-    for position, sums in enumerate(breakdown(records, key)):
+    for position, sums in enumerate(breakdown(records, BY[by])):
         if len(found) < count and position == highest[len(found)]:
             found.append(Column(position, live[position], {name: n for name, n in sums.items() if n}))
     return found

@@ -17,8 +17,8 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
 from gradcore.reading import by_layer, read_log
-from gradcore.report.diff import GROUPS, Owners
-from gradcore.report.growth import line_of
+from gradcore.report.diff import Owners
+from gradcore.report.grouping import by_owner, line_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport, build_report
 from gradcore.report.text import below
@@ -97,14 +97,13 @@ class Stretch:
         Owners of bytes that were freed since the beginning are negative, so that each table adds up to the peak. What was live
         all the while is left out: a fixture's parameters have no layer before the test calls them.
         """
-        keys: dict[str, Callable[[folds.Holder], str]] = {**GROUPS, "line": lambda h: below(root, line_of(h.tag))}
         there = {h.serial: h for h in folds.live_at(self.records, self.highest.position)}
         before = {h.serial: h for h in folds.live_at(self.records, self.start)}
-        made, freed = ([h for serial, h in a.items() if serial not in b] for a, b in ((there, before), (before, there)))
+        made, freed = (by_owner((h for serial, h in a.items() if serial not in b), lambda line: below(root, line))
+                       for a, b in ((there, before), (before, there)))
         by = {}
-        for group, key in keys.items():
-            sums = folds.total(made, key)
-            for name, nbytes in folds.total(freed, key).items():
+        for group, sums in made.items():
+            for name, nbytes in freed[group].items():
                 sums[name] = sums.get(name, 0) - nbytes
             by[group] = {name: n for name, n in sorted(sums.items(), key=lambda item: (-item[1], item[0])) if n}
         return Owners(self.peak, by)

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradcore.report.diff import GROUPS, Owners, compare, summary, table
+from gradcore.report.diff import Owners, compare, summary, table
 from gradcore.report.files import write_whole
+from gradcore.report.grouping import BY
 from gradcore.report.plain import read as from_json
 
 VERSION = 1
@@ -91,8 +92,8 @@ def as_plain(owners: Owners) -> dict[str, Any]:
 def plain(data: dict[str, Any]) -> Owners:
     """The owners from the data that :func:`as_plain` wrote. Raises ValueError for other data."""
     owners = from_json(Owners, data, "a peak")
-    if not owners.by.keys() <= GROUPS.keys():
-        raise ValueError(f"bytes are grouped by {', '.join(GROUPS)}, but got {', '.join(owners.by)}")
+    if not owners.by.keys() <= BY.keys():
+        raise ValueError(f"bytes are grouped by {', '.join(BY)}, but got {', '.join(owners.by)}")
     return owners
 
 

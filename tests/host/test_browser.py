@@ -14,9 +14,10 @@ import gradcore
 from gradcore import _step, folds
 from gradcore.events import Alloc, Reserve, Unreserve
 from gradcore.report import Recording, Run, StepFigures, load_run
+from gradcore.report.grouping import BY
 from gradcore.report.html import Named, page, save
 from gradcore.report.text import short_path
-from gradcore.report.timeline import BY, breakdown
+from gradcore.report.timeline import breakdown
 from tests.host.browser import Opened, expected
 from tests.host.made_steps import corners, long_step
 from tests.host.test_run import write
@@ -98,16 +99,16 @@ def test_every_instant_is_the_fold(browser: Any, tmp_path: Path, make: Callable[
     opened = Opened(browser, tmp_path / "made.html")
     live = [x.allocated for x in folds.timeline(recording.records)]
     assert opened.page.evaluate("[...view.log.total]") == live
-    for by in BY:
+    for by, key in BY.items():
         opened.page.check(f"input[name=by][value={by}]")
         names = opened.page.evaluate("view.bands.names")
         bands = opened.page.evaluate("view.bands.values.map(band => [...band])")
-        for position, sums in enumerate(breakdown(recording.records, BY[by])):
+        for position, sums in enumerate(breakdown(recording.records, key)):
             told = {name: band[position] for name, band in zip(names, bands, strict=True)}
             for name, nbytes in sums.items():
-                name = short_path(name) if by == "line" else name
-                if (name or "(root)") in told:
-                    assert told.pop(name or "(root)") == nbytes
+                name = (short_path(name) if by == "line" else name) or "(root)"
+                if name in told:
+                    assert told.pop(name) == nbytes
                 else:
                     told[names[-1]] -= nbytes
             assert not any(told.values())

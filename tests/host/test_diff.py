@@ -17,8 +17,9 @@ import gradcore
 from gradcore.cli.main import main
 from gradcore.events import Mark
 from gradcore.report import Recording, build_report, compare
-from gradcore.report.diff import GROUPS, Owners, allowance, owners_of
+from gradcore.report.diff import Owners, allowance, owners_of
 from gradcore.report.diff_page import diff_page
+from gradcore.report.grouping import BY
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import PoolFigures
 from tests.conftest import raises
@@ -55,7 +56,7 @@ def test_every_table_adds_up_to_the_difference_of_the_peaks(small: Recording, la
     for before, after in ((a, b), (b, a), (a, a)):
         diff = compare(before, after)
         assert diff.change == after.report.peak.allocated - before.report.peak.allocated
-        assert list(diff.by) == list(GROUPS)
+        assert list(diff.by) == list(BY)
         for changes in diff.by.values():
             assert sum(c.change for c in changes) == diff.change and all(c.change for c in changes)
             assert [abs(c.change) for c in changes] == sorted((abs(c.change) for c in changes), reverse=True)
@@ -92,7 +93,7 @@ def test_a_line_that_only_moved_is_no_change() -> None:
 
 def test_reports_without_records_can_be_compared(small: Recording, large: Recording) -> None:
     ours = compare(small.report, large.report)
-    assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {*GROUPS}
+    assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {*BY}
     # As a report of before lines were in it.
     older = dataclasses.replace(small.report, by_line={})
     assert set(compare(older, large.report).by) == {"role", "layer", "op"}
@@ -103,7 +104,7 @@ def test_what_is_not_known_has_no_table(small: Recording) -> None:
     diff = compare(counts, events)
     assert diff.by == {} and diff.before == diff.after == events.report.peak.allocated and owners_of(counts).by == {}
     empty = build_report([Mark("begin", "step", 0)], device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0))
-    assert owners_of(Recording(empty, ())) == Owners(0, {group: {} for group in GROUPS})
+    assert owners_of(Recording(empty, ())) == Owners(0, {group: {} for group in BY})
     wrong = Recording(dataclasses.replace(small.report, by_op={"add": 1}), ())
     with raises(ValueError, "the bytes by op add up to 1, not to the peak of"):
         compare(wrong, small)

@@ -17,8 +17,9 @@ from gradcore.cli.main import main
 from gradcore.events import Mark
 from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLOURS, LETTERS, block_plot
+from gradcore.report.grouping import BY
 from gradcore.report.run import RunWriter
-from gradcore.report.timeline import BY, ROLE_ORDER, breakdown, columns, stacking
+from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.made_steps import corners
 from tests.host.test_cli import run as command

@@ -9,6 +9,7 @@ import gradcore
 from gradcore import folds
 from gradcore.events import OUTSIDE, Alloc, Drop, Free, Keep, Launch, Mark, Record, Reserve
 from gradcore.report.exported import Exported
+from gradcore.report.grouping import BY
 from gradcore.report.growth import Growth
 from gradcore.report.recording import Recording
 from gradcore.report.step import (
@@ -25,7 +26,7 @@ from gradcore.report.step import (
     counted_report,
     load_report,
 )
-from gradcore.report.timeline import BY, Column, breakdown, columns, stacking
+from gradcore.report.timeline import Column, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.made_steps import CALL, EXP, INPUT, MUL, OUTER, by_hand
 
