@@ -101,8 +101,7 @@ def test_every_instant_is_the_fold(browser: Any, tmp_path: Path, make: Callable[
     assert opened.page.evaluate("[...view.log.total]") == live
     for by, key in BY.items():
         opened.page.check(f"input[name=by][value={by}]")
-        names = opened.page.evaluate("view.bands.names")
-        bands = opened.page.evaluate("view.bands.values.map(band => [...band])")
+        names, bands = (opened.page.evaluate(f"view.bands.{x}") for x in ("names", "values.map(band => [...band])"))
         for position, sums in enumerate(breakdown(recording.records, key)):
             told = {name: band[position] for name, band in zip(names, bands, strict=True)}
             for name, nbytes in sums.items():
