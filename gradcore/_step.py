@@ -26,10 +26,11 @@ from gradcore.events import LAUNCH, MARK, Raw, Record, Tag
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
+from gradcore.report.built import build_report, counted_report
 from gradcore.report.ends import End, gained
 from gradcore.report.growth import Growth, Trend
 from gradcore.report.recording import Recording
-from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report
+from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
 
 #: The ends that are kept say what has grown, and two dozen gains are whole rounds, also in halves, of 1 to 4 kinds of steps.
 _GAINS = 24

@@ -21,7 +21,7 @@ from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
-from gradcore.report.text import has_grown, short_path
+from gradcore.report.text import has_grown, short_path, shown_shape
 from gradcore.units import count_of
 
 #: The most rows of the table of live buffers at the peak.
@@ -95,14 +95,12 @@ def _table(recording: Recording) -> Table:
     cells = []
     for h in holders:
         spec: Any = h.tag.spec
-        shape = "x".join(map(str, spec.shape)) or "scalar" if spec else "bytes"
-        cells.append((h.tag.layer or "(root)", (h.role, h.tag.op, shape, spec.dtype.name if spec else "",
-                                                short_path(str(h.tag.site)), h.allocated)))
+        shape, dtype = (spec.shape, spec.dtype.name) if spec else (None, "")
+        cells.append((h.tag.layer or "(root)", (h.role, h.tag.op, shape, dtype, short_path(str(h.tag.site)), h.allocated)))
     rows = sorted(((value[-1] * len(places), len(places), layer, value) for layer, value, places in alike(cells, _ROWS)),
                   key=lambda row: (-row[0], str(row[3]), row[2]))
     for nbytes, count, layer, (role, op, shape, dtype, line, _) in rows[:_ROWS]:
-        many = f"{count:,} of " if count > 1 else ""
-        table.add_row(*map(Text, (f"{nbytes:,}", role, op, layer, f"{many}{shape}", dtype, line)))
+        table.add_row(*map(Text, (f"{nbytes:,}", role, op, layer, shown_shape(shape, count), dtype, line)))
     if len(rows) > _ROWS:
         table.add_row(f"{sum(nbytes for nbytes, *_ in rows[_ROWS:]):,}", Text(f"{len(rows) - _ROWS} more"))
     return table

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradcore.events import Alloc, Free, Mark, Record, Reserve, Site, Tag, Unreserve
+from gradcore.report.built import build_report
 from gradcore.report.label import tag_of
-from gradcore.report.step import PoolFigures, StepReport, build_report
+from gradcore.report.step import PoolFigures, StepReport
 from gradcore.spec import round_up
 
 #: The largest file that is read by default, in bytes.

@@ -1,19 +1,14 @@
-"""The report of one step, computed from its log."""
+"""The report of one step: its parts, as data."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradcore import folds
-from gradcore.events import Alloc, Launch, Mark, Record, View
-from gradcore.report.exported import Exported, exported
-from gradcore.report.grouping import by_owner, line_of
-from gradcore.report.growth import MADE, Growth, Who, explained, held_by
+from gradcore.report.growth import Growth
 from gradcore.report.plain import read
 from gradcore.units import format_bytes
 
@@ -37,7 +32,10 @@ class PeakPoint:
 
 @dataclass(frozen=True)
 class TopTensor:
-    """One of the largest buffers at the peak; sizes in bytes."""
+    """One of the largest buffers at the peak, or ``count`` equal ones in equal blocks; sizes in bytes, of one of them.
+
+    Of several, ``layer`` names all, as ``h.0-5.mlp``; ``node``, ``kept_by`` and ``caller`` are those of the oldest.
+    """
 
     allocated: int
     requested: int
@@ -54,6 +52,7 @@ class TopTensor:
     kept_by: tuple[str, ...]
     #: At the level ``stacks``: the callers of ``line``, the nearest first.
     stack: tuple[str, ...] = ()
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -150,6 +149,26 @@ class Left:
     held_by: str
 
 
+@dataclass(frozen=True)
+class Exported:
+    """Live buffers that arrays of another library share, summed over those with the same owner and form of export.
+
+    ``op``, ``layer`` and ``line`` made them; ``form`` is the way of export (``numpy()``, ``__array__``, ``__dlpack__``,
+    ``__cuda_array_interface__``, with ``for`` and a library if it is known), on the line ``exported_at``. ``alone`` says that
+    only such arrays hold them.
+    """
+
+    op: str
+    layer: str
+    line: str
+    form: str
+    exported_at: str
+    alone: bool
+    count: int
+    #: Bytes.
+    allocated: int
+
+
 @dataclass(frozen=True, repr=False)
 class StepReport:
     """Device memory over one step, in bytes and seconds.
@@ -165,7 +184,7 @@ class StepReport:
     by_role: dict[str, int]
     by_layer: dict[str, int]
     by_op: dict[str, int]
-    #: The ten largest tensors at the peak, the largest first.
+    #: The ten largest tensors at the peak, the largest first; those of equal blocks are one, with the bytes of all.
     top: tuple[TopTensor, ...]
     phases: tuple[PhaseEnd, ...]
     kept: tuple[KeptTensor, ...]
@@ -233,108 +252,6 @@ class StepReport:
         from gradcore.report.text import render
 
         return render(self)
-
-
-def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
-                 node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
-                 gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None,
-                 who: Who | None = None) -> StepReport:
-    """The report of a step's log, which lasts from the mark ``begin step`` to ``end step``.
-
-    ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`.
-    """
-    start = folds.position_of(records, "begin", "step") or 0
-    highest, holders = folds.at_peak(records)
-    marks = [(i, r) for i, r in enumerate(records) if isinstance(r, Mark)]
-    began = marks[0][1].time if marks else 0
-    ended = marks[-1][1].time if marks else 0
-    live = list(folds.timeline(records))
-    backward = [i for i, m in marks if m.label == "backward"]
-    # Of several that began, the first with most; the position before the end, if none did.
-    began_backward = [i for i, m in marks if m.label == "backward" and m.what == "begin"]
-    kept_before = max(folds.residuals_at(records, began_backward or [len(records) - 1]), key=lambda found: sum(found.values()))
-    kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
-    at_end = folds.live_at(records, len(records) - 1)
-    sums = by_owner(holders)
-    return StepReport(
-        device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
-        peak=_point(records, highest),
-        by_role=sums["role"], by_layer=sums["layer"], by_op=sums["op"], by_line=sums["line"],
-        top=tuple(_top(h) for h in holders[:10]),
-        phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
-                     for label, i, time in _phase_ends(marks)),
-        kept=tuple(_kept(r) for r in folds.residuals(records)),
-        residual_bytes=sum(kept_before.values()),
-        residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
-        pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, pinned=pinned, left=_left(at_end, records[start:]), exported=exported(at_end),
-        growth=None if growth is None else explained(growth, records, start, gained, who), outside_bytes=folds.outside(holders))
-
-
-def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
-                   pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None,
-                   pinned: PinnedFigures | None) -> StepReport:
-    """The report of a step at the level ``counts``, without owners.
-
-    ``peaks`` are the highest requested, allocated and reserved bytes, ``live`` the requested and allocated bytes at the end.
-    """
-    return StepReport(
-        device=device, batch_size=batch_size, seconds=seconds, peak=PeakPoint(0, *peaks, "", "", "", ""),
-        by_role={}, by_layer={}, by_op={}, top=(), phases=(PhaseEnd("step", *live, seconds),), kept=(), residual_bytes=0,
-        residual_bytes_returned=0, pool=pool, nodes=0, graph_seconds=0.0, records=0, driver=driver, growth=growth,
-        pinned=pinned)
-
-
-def _left(at_end: Sequence[folds.Holder], records: Sequence[Record]) -> tuple[Left, ...]:
-    """Of the buffers that are live at the end of a step, those of :data:`MADE` roles that it allocated, the largest first."""
-    made = {r.serial for r in records if isinstance(r, Alloc)}
-    sums: dict[tuple[str, str, str, str], int] = {}
-    for h in at_end:
-        if h.serial in made and h.role in MADE:
-            key = (h.tag.op, h.tag.layer, line_of(h.tag), held_by(h))
-            sums[key] = sums.get(key, 0) + h.allocated
-    return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
-    """(phase, position, time): a forward ends where a backward begins, other phases at their own marks."""
-    ends: list[tuple[str, int, int]] = []
-    before, depth = -1, 0
-    for i, mark in marks:
-        if mark.label == "backward" and mark.what == "begin" and not depth and i > before + 1:
-            ends.append(("forward", i, mark.time))
-        if mark.what == "end":
-            ends.append((mark.label, i, mark.time))
-        depth += (mark.label == "backward") * (1 if mark.what == "begin" else -1)
-        before = i
-    return ends
-
-
-def _nodes(records: Sequence[Record]) -> int:
-    return len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
-
-
-def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:
-    record = records[highest.position] if records else None
-    # Nothing reached it if the most was live before the step.
-    by = ((record.tag.op, record.tag.layer, record.tag.phase, line_of(record.tag)) if isinstance(record, Alloc)
-          else ("", "", "", ""))
-    return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, *by)
-
-
-def _top(holder: folds.Holder) -> TopTensor:
-    tag = holder.tag
-    return TopTensor(
-        holder.allocated, holder.requested, holder.role, tag.op, tag.layer, tag.phase,
-        tag.spec.shape if tag.spec else None, tag.spec.dtype.name if tag.spec else None, line_of(tag),
-        str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by),
-        tuple(f"{s} in {s.function}" for s in tag.site.callers))
-
-
-def _kept(residual: folds.Residual) -> KeptTensor:
-    tag = residual.tag
-    return KeptTensor(residual.node, residual.name, tag.op, tag.layer, tag.role, line_of(tag), residual.allocated,
-                      residual.kept_at, residual.dropped_at, residual.freed_at, residual.reason, residual.serial)
 
 
 def load_report(data: dict[str, Any]) -> StepReport:

@@ -113,12 +113,11 @@ def render(report: StepReport) -> str:
         lines += ["", "Memory of other libraries that tensors share: "
                   f"{report.outside_bytes:,} bytes, not included in these sums."]
     lines += ["", "Largest tensors at the peak:"]
-    top = [t for t in report.top if t.allocated]
-    width = max([14, *(len(t.layer) for t in top)])
-    for t in top:
-        shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
-        kept = f"  kept by {len(t.kept_by)} node{'s' * (len(t.kept_by) != 1)}" if t.kept_by else ""
-        lines.append(f"  {format_bytes(t.allocated):>10}  {t.role:15} {t.op:18} {shape or 'scalar':>14} "
+    top = [(t, shown_shape(t.shape, t.count)) for t in report.top if t.allocated]
+    wide, width = (max([14, *map(len, cells)]) for cells in ((shape for _, shape in top), (t.layer for t, _ in top)))
+    for t, shape in top:
+        kept = f"  {'each ' * (t.count > 1)}kept by {count_of(len(t.kept_by), 'node')}" if t.kept_by else ""
+        lines.append(f"  {format_bytes(t.allocated * t.count):>10}  {t.role:15} {t.op:18} {shape:>{wide}} "
                      f"{t.dtype or '':8} {t.layer or '(root)':{width}} {short_path(t.line)}{kept}")
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
@@ -128,6 +127,12 @@ def render(report: StepReport) -> str:
     lines += phases if between < 2 else [*phases[:_PHASES], f"  and {between} more", *phases[-_PHASES:]]
     lines += ["", *_kept(report)]
     return "\n".join([*lines, *_left(report), *_exported(report), *_growth(report.growth), *_tail(report)])
+
+
+def shown_shape(shape: Sequence[int] | None, count: int) -> str:
+    """``64x128`` or ``scalar``, ``bytes`` for what has no shape; of several tensors ``12 of 64x128``."""
+    text = "bytes" if shape is None else "x".join(map(str, shape)) or "scalar"
+    return f"{count:,} of {text}" if count > 1 else text
 
 
 def _tail(report: StepReport) -> Iterable[str]:
@@ -233,17 +238,32 @@ def _kept(report: StepReport) -> Iterable[str]:
                f"{report.residual_bytes_returned:,}.")
     yield from _kept_before([k for k in rows if not k.node])
     rows = [k for k in rows if k.node]
-    shown = sorted(sorted(rows, key=lambda k: -k.allocated)[:_KEPT], key=lambda k: k.kept_at)
     first: dict[int, KeptTensor] = {}
-    for k in shown:
-        gone = f"released at {k.dropped_at}" if k.dropped_at is not None else "still kept"
-        freed = f", freed at {k.freed_at}" if k.freed_at is not None else ""
-        other = first.setdefault(k.serial, k) if k.serial else k
-        what = (f"{k.allocated:,} bytes of {k.op} in {k.layer or '(root)'}" if other is k else
-                f"the same bytes as {other.name!r} of node {other.node}")
-        yield f"  node {k.node}: {k.name!r}, {what}, kept at record {k.kept_at}, {gone}{freed}"
-    if len(rows) > _KEPT:
-        yield f"  and {len(rows) - _KEPT} more"
+    others = [first.setdefault(k.serial, k) if k.serial else k for k in rows]
+    # The other of several is as far from each of them.
+    found = alike([(k.layer, (k.name, k.op, k.allocated, None if other is k else (other.name, k.node - other.node),
+                              k.dropped_at is None, k.freed_at is None)) for k, other in zip(rows, others, strict=True)], _KEPT)
+    found = sorted(found, key=lambda row: -row[1][2] * len(row[2]))
+    for layer, (name, op, nbytes, shared, kept_on, live), places in sorted(found[:_KEPT], key=lambda row: row[2]):
+        equal = [rows[place] for place in places]
+        gone = "still kept" if kept_on else f"released at {_span(k.dropped_at for k in equal)}"
+        freed = "" if live else f", freed at {_span(k.freed_at for k in equal)}"
+        what = (f"{nbytes * len(equal):,} bytes of {op} in {layer or '(root)'}" if shared is None else
+                f"the same bytes as {shared[0]!r} of {_nodes(others[place] for place in places)}")
+        yield (f"  {_nodes(equal)}{f' ({len(equal):,})' * (len(equal) > 1)}: {name!r}, {what}, kept at "
+               f"record{'s' * (len(equal) > 1)} {_span(k.kept_at for k in equal)}, {gone}{freed}")
+    if len(found) > _KEPT:
+        yield f"  and {len(found) - _KEPT} more"
+
+
+def _span(numbers: Iterable[int | None]) -> str:
+    known = [n for n in numbers if n is not None]
+    return f"{min(known)}-{max(known)}" if min(known) < max(known) else f"{known[0]}"
+
+
+def _nodes(rows: Iterable[KeptTensor]) -> str:
+    span = _span(k.node for k in rows)
+    return f"node{'s' * ('-' in span)} {span}"
 
 
 def _kept_before(rows: Sequence[KeptTensor]) -> Iterable[str]:

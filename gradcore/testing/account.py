@@ -17,10 +17,11 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
 from gradcore.reading import by_layer, read_log
+from gradcore.report.built import build_report
 from gradcore.report.diff import Owners
 from gradcore.report.grouping import by_owner, line_of
 from gradcore.report.recording import Recording
-from gradcore.report.step import StepReport, build_report
+from gradcore.report.step import StepReport
 from gradcore.report.text import below
 
 

@@ -1,4 +1,4 @@
-"""The strip of a run's steps, and the bands of large networks, in a real browser."""
+"""The strip of a run's steps, the bands of large networks, and the page in a notebook, in a real browser."""
 
 from __future__ import annotations
 
@@ -49,5 +49,19 @@ def test_equal_blocks_of_a_large_network_share_a_band(browser: Any, tmp_path: Pa
     rows = [("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1), ("a.3.b.0", 2), ("0", 1), ("1", 1), ("", 3)]
     told = opened.page.evaluate("rows => [...together(new Map(rows))]", rows)
     assert dict(told) == {one: name for name, _, names in together(rows) for one in names}
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_in_a_notebook(browser: Any, tmp_path: Path) -> None:
+    path, recording = tmp_path / "notebook.html", recorded().recording
+    path.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{recording._repr_html_()}{recording.report._repr_html_()}")
+    opened = Opened(browser, path)
+    top = recording.report.top
+    # Without the records, equal ones in equal blocks are a row.
+    largest = max(t.allocated for t in top), top[0].allocated * top[0].count
+    for frame, nbytes in zip(opened.page.frames[1:], largest, strict=True):
+        frame.wait_for_selector("#owners-rows tr")
+        assert frame.inner_text("#owners-rows tr:first-child td:first-child") == f"{nbytes:,}"
     assert opened.complaints == []
     opened.context.close()

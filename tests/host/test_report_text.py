@@ -11,10 +11,10 @@ import pytest
 
 import gradcore
 from gradcore.reading import together
-from gradcore.report.exported import Exported
 from gradcore.report.growth import Carried, Grown, Growth
 from gradcore.report.step import (
     DriverFigures,
+    Exported,
     KeptTensor,
     Left,
     LibraryBytes,
@@ -177,7 +177,8 @@ def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
         """The report's lines if every list has ``count`` entries."""
         top = dataclasses.replace(report.top[0], stack=tuple(f"/s.py:{i} in h" for i in range(count)))
         return render(dataclasses.replace(
-            report, by_op={f"op{i}": 16 for i in range(count)}, kept=count * report.kept[:1], left=count * report.left[:1],
+            report, by_op={f"op{i}": 16 for i in range(count)}, left=count * report.left[:1],
+            kept=tuple(dataclasses.replace(report.kept[0], name=f"k{i}") for i in range(count)),
             exported=count * report.exported[:1], top=(top,),
             growth=dataclasses.replace(growth, grown=count * growth.grown[:1], carried=count * growth.carried))).splitlines()
 
@@ -271,8 +272,37 @@ def test_of_many_kept_the_largest_are_listed() -> None:
     x = gradcore.ones(2, requires_grad=True)
     small = [x.exp() for _ in range(20)]
     with gradcore.step(device="cpu") as step:
-        small = [x.exp() for _ in range(20)]
+        # Each in a layer of its own: equal ones would share a line.
+        layers = [gradcore.nn.Tanh() for _ in range(20)]
+        net = gradcore.nn.ModuleDict({f"of{k}": layer for k, layer in enumerate(layers)})
+        small = [layer(x) for layer in net.values()]
         large = gradcore.ones(1000, requires_grad=True).exp()
     text = str(step.report)
     assert "'out', 4,096 bytes of exp in (root)" in text and text.count("'out', 512 bytes") == 15 and "\n  and 5 more\n" in text
     del small, large
+
+
+def test_equal_blocks_share_a_row_of_the_largest_and_of_what_was_kept() -> None:
+    blocks = gradcore.nn.ModuleDict({"h": gradcore.nn.Sequential(*(
+        gradcore.nn.Sequential(gradcore.nn.Linear(32, 32), gradcore.nn.Tanh()) for _ in range(12)))}).to("meta")
+    with gradcore.step(device="meta") as step:
+        blocks["h"](gradcore.ones(64, 32, device="meta", requires_grad=True)).sum().backward()
+    report, text = step.report, str(step.report)
+    kept = [k for k in report.kept if k.name == "x"]
+    assert len(kept) == 12 and kept[0].allocated == 8192 and kept[0].layer == "" and kept[1].layer == "h.0.1"
+    top = next(t for t in report.top if t.op == "tanh")
+    # The first of equal ones stands for all. The last block's is kept by one node.
+    assert (top.layer, top.count, top.allocated) == ("h.0-10.1", 11, 8192) and len(top.kept_by) == 2
+    largest = text.partition("tensors at the peak:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(largest) == len(report.top) <= 10
+    line, = [x for x in largest if " tanh " in x]
+    assert line.split()[:8] == ["88.0", "KiB", "residual", "tanh", "11", "of", "64x32", "float32"]
+    assert line.split()[8] == "h.0-10.1" and line.endswith("  each kept by 2 nodes")
+    lines = [x for x in text[text.index("Kept for backward"):].partition("\n\n")[0].splitlines() if "'x'" in x or "'out'" in x]
+    first, last = kept[1], kept[-1]
+    assert [x.partition(", kept at record")[0] for x in lines if "(11)" in x or "(12)" in x] == [
+        f"  nodes {kept[0].node + 1}-{last.node + 1} (12): 'out', 98,304 bytes of tanh in h.0-11.1",
+        f"  nodes {first.node}-{last.node} (11): 'x', the same bytes as 'out' of nodes {kept[0].node + 1}-{last.node - 1}"]
+    row = next(x for x in lines if "the same bytes" in x)
+    assert row.endswith(f"kept at records {first.kept_at}-{last.kept_at}, released at {last.dropped_at}-{first.dropped_at}, "
+                        f"freed at {last.freed_at}-{first.freed_at}")

@@ -8,12 +8,13 @@ import json
 import gradcore
 from gradcore import folds
 from gradcore.events import OUTSIDE, Alloc, Drop, Free, Keep, Launch, Mark, Record, Reserve
-from gradcore.report.exported import Exported
+from gradcore.report.built import build_report, counted_report
 from gradcore.report.grouping import BY
 from gradcore.report.growth import Growth
 from gradcore.report.recording import Recording
 from gradcore.report.step import (
     DriverFigures,
+    Exported,
     KeptTensor,
     Left,
     PeakPoint,
@@ -22,8 +23,6 @@ from gradcore.report.step import (
     PoolFigures,
     StepReport,
     TopTensor,
-    build_report,
-    counted_report,
     load_report,
 )
 from gradcore.report.timeline import Column, breakdown, columns, stacking
@@ -96,8 +95,14 @@ def test_a_log_without_marks_is_all_step_and_one_without_bytes_has_no_peak() -> 
 
 
 def test_the_ten_largest_are_shown_and_the_older_of_equals_first() -> None:
-    report = report_of([Alloc(i, 0, 0, 10, 2048 if i == 7 else 512, 0, EXP, i) for i in range(12)])
-    assert [t.node for t in report.top] == [7, 0, 1, 2, 3, 4, 5, 6, 8, 9]
+    def made(count: int, *ops: str) -> list[Record]:
+        return [Alloc(i, 0, 0, 10, 2048 if i == 7 else 512, 0, EXP._replace(op=ops[i % len(ops)]), i) for i in range(count)]
+
+    report = report_of(made(12, *(f"op{i}" for i in range(12))))
+    assert [t.node for t in report.top] == [7, 0, 1, 2, 3, 4, 5, 6, 8, 9] and {t.count for t in report.top} == {1}
+    # Where there is room for all, none are put together; elsewhere equal ones are, and count with all of their bytes.
+    assert [(t.node, t.count) for t in report_of(made(10, "exp")).top] == [(i, 1) for i in (7, 0, 1, 2, 3, 4, 5, 6, 8, 9)]
+    assert [(t.node, t.count, t.allocated) for t in report_of(made(12, "exp")).top] == [(0, 11, 512), (7, 1, 2048)]
 
 
 def test_two_backwards_keep_until_the_first_and_release_until_the_last() -> None:

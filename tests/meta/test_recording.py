@@ -15,9 +15,10 @@ import pytest
 import gradcore
 from gradcore import folds, nn
 from gradcore.events import Alloc, Free, Invocation, Keep, Launch, Mark, Record, Retag, Site, Tag
+from gradcore.report.built import build_report
 from gradcore.report.packed import KINDS, pack, unpack
 from gradcore.report.recording import Recording
-from gradcore.report.step import PoolFigures, build_report, load_report
+from gradcore.report.step import PoolFigures, load_report
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.meta.test_events import PAIRS

@@ -96,8 +96,9 @@ function ownerOf({ buffer, tag, role }) {
 
 // One of the largest buffers of a report that came without its records.
 function ownerOfReport(top, key) {
-  return { key, allocated: top.allocated, role: top.role, op: top.op, layer: top.layer, dtype: top.dtype ?? "", line: top.line,
-    shape: top.shape === null ? "bytes" : top.shape.join("x") || "scalar", made: -1, top };
+  const shape = top.shape === null ? "bytes" : top.shape.join("x") || "scalar";
+  return { key, allocated: top.allocated * top.count, role: top.role, op: top.op, layer: top.layer, dtype: top.dtype ?? "",
+    line: top.line, shape: top.count > 1 ? `${count(top.count)} of ${shape}` : shape, made: -1, top };
 }
 
 // What is known of a buffer at an instant. go(position) makes a button that goes to a record.
@@ -123,7 +124,7 @@ function detailsOf(log, buffer, at, go) {
 
 function detailsOfReport({ top }) {
   const rows = [["op", top.op], ["layer", layerName(top.layer)], ["phase", top.phase], ["role", top.role],
-    ["bytes", `${count(top.allocated)} allocated, ${count(top.requested)} requested`], ["line", top.line],
-    ["called from", top.caller ?? ""], ["node", top.node || ""], ["kept by", top.kept_by.join(", ")]];
+    ["bytes", `${top.count > 1 ? "each " : ""}${count(top.allocated)} allocated, ${count(top.requested)} requested`],
+    ["line", top.line], ["called from", top.caller ?? ""], ["node", top.node || ""], ["kept by", top.kept_by.join(", ")]];
   return rows.filter(([, what]) => what !== "");
 }
