@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -69,10 +70,33 @@ def pick_device(name: str) -> tuple[Device, str | None]:
     return (get_device(name), None) if name == "meta" else choose_device(name)
 
 
+def print_folded(console: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of figures, the first column of which is repeated where the others go on below, for lack of width."""
+    first, count = 1, len(names) - 1
+    while first < len(names):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for name in (names[0], *names[first:first + count]):
+            # Longer names than most figures are in two lines.
+            head = name.replace(" ", "\n") if len(name) > 12 else name
+            table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
+        for row in rows:
+            table.add_row(row[0], *row[first:first + count])
+        if count > 1 and _width(console, table) > console.width:
+            count -= 1
+        else:
+            print_whole(console, table)
+            first, count = first + count, len(names) - first - count
+
+
+def _width(console: Console, table: Table) -> int:
+    return Measurement.get(console, console.options.update(width=1000), table).maximum
+
+
 def print_whole(console: Console, table: Table) -> None:
     """Print a table at its full width: wrapped lines are readable, truncated figures and paths are not."""
-    console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
+    given, console.width = console.width, max(console.width, _width(console, table))
     console.print(table)
+    console.width = given
 
 
 def make_optimizer(name: str, parameters: Iterable[Any], rate: float | None = None) -> Any:

@@ -7,11 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from gradcore.cli.common import add_measured, data_to_measure, pick_device, positives, print_whole
+from gradcore.cli.common import add_measured, data_to_measure, pick_device, positives, print_folded
 from gradcore.cli.steps import measured
 from gradcore.events import ROLES
 from gradcore.report.step import StepReport
@@ -42,10 +40,10 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": chosen,
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
     else:
-        print_whole(console, _table(options.model, device, chosen, reports))
-        top = max(r.peak.allocated for r in reports)
+        _print_tables(console, options.model, device, chosen, reports)
+        top, width = max(r.peak.allocated for r in reports), max(min(console.width - 11, 60), 10)
         for report in reports:
-            console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, 60)}")
+            console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, width)}", soft_wrap=True)
         console.print()
         for report in reports:
             console.print(f"batch {report.batch_size}: the peak is reached by {reached_by(report.peak)}", soft_wrap=True)
@@ -78,13 +76,14 @@ def row(report: StepReport) -> dict[str, Any]:
             "peak": {"op": peak.op, "layer": peak.layer, "phase": peak.phase, "line": peak.line}}
 
 
-def _table(model: str, device: Any, optimizer: str | None, reports: list[StepReport]) -> Table:
-    table = Table(title=f"Peak bytes of a training step of {model} on {device}{f', {optimizer}' if optimizer else ''}",
-                  title_justify="left", box=box.SIMPLE_HEAD)
+def _print_tables(console: Console, model: str, device: Any, optimizer: str | None, reports: list[StepReport]) -> None:
+    """The peaks, and their bytes by role: beside each other they would be wider than most terminals."""
+    with_ = f", {optimizer}" if optimizer else ""
+    console.print(f"Peak bytes of a training step of {model} on {device}{with_}", soft_wrap=True)
+    print_folded(console, ("batch", "requested", "allocated", "reserved", "per sample"), [
+        (f"{r.batch_size:,}", f"{r.peak.requested:,}", f"{r.peak.allocated:,}", f"{r.peak.reserved:,}",
+         f"{r.bytes_per_sample or 0:,.0f}") for r in reports])
+    console.print("Allocated bytes at the peak, by role", soft_wrap=True)
     roles = [role for role in ROLES if any(r.by_role.get(role) for r in reports)]
-    for name in ("batch", "requested", "allocated", "reserved", *roles, "per sample"):
-        table.add_column(name, justify="right")
-    for r in reports:
-        table.add_row(str(r.batch_size), f"{r.peak.requested:,}", f"{r.peak.allocated:,}", f"{r.peak.reserved:,}",
-                      *(f"{r.by_role.get(role, 0):,}" for role in roles), f"{r.bytes_per_sample or 0:,.0f}")
-    return table
+    print_folded(console, ("batch", *roles), [
+        (f"{r.batch_size:,}", *(f"{r.by_role.get(role, 0):,}" for role in roles)) for r in reports])
