@@ -68,5 +68,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(path: Path, step: int | str) -> tuple[str, dict[str, object], Recording]:
-    path, _, number, recording = step_of(path, step)
-    return f"{path}: {of_step(number, recording)}", {"file": str(path), "step": number}, recording
+    path, run, number, recording = step_of(path, step)
+    return f"{path}: {of_step(run, number)}", {"file": str(path), "step": number}, recording

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, keep_safe, step_of
-from gradcore.report.exports import FORMATS
+from gradcore.cli.runs import add_step, keep_safe, name_of_step, step_of
+from gradcore.report.exports import FORMATS, export
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the file. Raises ValueError if that would overwrite the run."""
-    path, _, number, recording = step_of(options.path, options.step)
+    path, found, number, recording = step_of(options.path, options.step)
     keep_safe(options.output, [path], "recording" if options.format == "json" else "")
-    recording.export(options.output, options.format)
-    print(f"Step {number} was written to {options.output}")
+    export(recording, options.output, options.format, number if found.numbered else None)
+    print(f"{name_of_step(found, number)} was written to {options.output}")

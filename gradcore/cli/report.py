@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
         return
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_about(path, found), soft_wrap=True)
-    console.print(of_step(number, recording), "\n", soft_wrap=True, sep="")
+    console.print(of_step(found, number), "\n", soft_wrap=True, sep="")
     if not recording.records:
         console.print(Text(str(recording.report)), soft_wrap=True)
         return

@@ -52,12 +52,18 @@ def step_of(path: Path, step: int | str) -> tuple[Path, Run, int, Recording]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def of_step(number: int, recording: Recording) -> str:
+def name_of_step(run: Run, number: int) -> str:
+    """``Step 20``, or what is known of a step alone that has no number."""
+    return f"Step {number}" if run.numbered else "A snapshot" if run.recordings[number].report.of == "snapshot" else "A step"
+
+
+def of_step(run: Run, number: int) -> str:
     """A step's peak, on one line."""
-    peak, report = recording.report.peak, recording.report
+    report = run.recordings[number].report
+    peak = report.peak
     batch = f", batch {report.batch_size}" if report.batch_size else ""
     where = f", reached by {reached_by(peak)}" if peak.op else ""
-    return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
+    return f"{name_of_step(run, number)} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
 
 
 def keep_safe(output: Path, inputs: Iterable[Path], replaces: str = "") -> None:

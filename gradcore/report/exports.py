@@ -138,8 +138,8 @@ FORMATS: dict[str, Callable[[Recording], bytes]] = {
     "json": lambda recording: _json(recording.to_dict())}
 
 
-def export(recording: Recording, path: str | os.PathLike[str], format: str) -> None:
-    """Write a recording as one of :data:`FORMATS`, whole or not at all.
+def export(recording: Recording, path: str | os.PathLike[str], format: str, step: int | None = None) -> None:
+    """Write a recording as one of :data:`FORMATS`, whole or not at all; in JSON with the number of the step, if that is given.
 
     Raises ValueError for another format and for a recording without records, OSError if the file cannot be written.
     """
@@ -148,4 +148,5 @@ def export(recording: Recording, path: str | os.PathLike[str], format: str) -> N
     if not recording.records:
         raise ValueError("the recording has no records, and cannot be exported: it is a step report alone, or of a step at the "
                          "level 'counts' (record it at 'events')")
-    write_whole(path, FORMATS[format](recording))
+    numbered = format == "json" and step is not None
+    write_whole(path, _json({**recording.to_dict(), "step": step}) if numbered else FORMATS[format](recording))

@@ -79,11 +79,14 @@ class Run:
     recordings: dict[int, Recording]
     #: The final figures of the run; None if it was killed or failed.
     result: dict[str, Any] | None = None
+    #: False for a step alone that does not say which one it was, and counts as the first.
+    numbered: bool = True
 
     @staticmethod
-    def of_one_step(recording: Recording) -> Run:
-        """A run of one step, which knows nothing about itself."""
-        return Run({}, (StepFigures.of(1, None, recording.report),), {1: recording})
+    def of_one_step(recording: Recording, step: int | None = None) -> Run:
+        """A run of one step, which knows at most its number about itself."""
+        number = 1 if step is None else step
+        return Run({}, (StepFigures.of(number, None, recording.report),), {number: recording}, numbered=step is not None)
 
     @property
     def peak_step(self) -> int:
@@ -253,7 +256,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         except ValueError:
             head = None
         if not isinstance(head, dict) or head.get("kind") != "run":
-            return Run.of_one_step(_recording(path, first + file.read()))
+            return _one_step(path, first + file.read())
         if head.get("version") != RUN_VERSION or head.get("columns") != _COLUMNS or not isinstance(head.get("about"), dict):
             raise ValueError(f"{path}: expected a run of version {RUN_VERSION}, but got {reprlib.repr(head)}")
         steps: list[StepFigures] = []
@@ -278,14 +281,14 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(head["about"], tuple(steps), recordings, result)
 
 
-def _recording(path: Path, text: bytes) -> Recording:
+def _one_step(path: Path, text: bytes) -> Run:
     try:
         if not text.strip():
             raise ValueError("it is empty")
         data = _parse(text)
         if isinstance(data, dict) and data.get("kind") == "recording":
-            return Recording.from_dict(data)
-        return Recording(load_report(data), ())
+            return Run.of_one_step(Recording.from_dict(data), _whole(data["step"]) if "step" in data else None)
+        return Run.of_one_step(Recording(load_report(data), ()))
     except ValueError as error:
         raise ValueError(f"{path} is neither a run, nor a recording, nor a step report: {error}") from error
 

@@ -23,6 +23,7 @@ from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.made_steps import corners
 from tests.host.test_cli import run as command
+from tests.host.test_run import write
 from tests.meta.test_recording import recorded
 
 
@@ -120,9 +121,24 @@ def test_report_of_a_step_report_alone(capsys: Any, tmp_path: Path, recording: R
     assert status == 0 and str(recording.report) in out
 
 
-def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> None:
-    from tests.host.test_run import write
+def test_a_step_alone_has_its_number_in_the_run_or_none(capsys: Any, tmp_path: Path, recording: Recording) -> None:
+    run, one, again = tmp_path / "run.jsonl", tmp_path / "one.json", tmp_path / "again.json"
+    write(run, recording, [100, 110, 120])
+    for source, path in ((run, one), (one, again)):
+        out = command(capsys, "export", source, "--step", "last", "--format", "json", "-o", path)[1]
+        assert out == f"Step 3 was written to {path}\n"
+        assert command(capsys, "report", path)[1].splitlines()[1].startswith("Step 3 on ")
+        assert json.loads(command(capsys, "report", path, "--json")[1])["step"] == 3
+    # What was written in a program, as it knows of no run.
+    recording.export(one, "json")
+    assert command(capsys, "report", one)[1].splitlines()[1].startswith(f"A step on {recording.report.device}")
+    assert "Step 1" not in command(capsys, "diff", one, run)[1].splitlines()[0]
+    shot = tmp_path / "one.pickle"
+    assert command(capsys, "export", one, "--format", "snapshot", "-o", shot)[1] == f"A step was written to {shot}\n"
+    assert command(capsys, "report", shot)[1].splitlines()[1].startswith("A snapshot on ")
 
+
+def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> None:
     path = tmp_path / "run.jsonl"
     write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
     text = command(capsys, "report", path)[1]

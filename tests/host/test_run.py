@@ -229,3 +229,11 @@ def test_one_recording_or_one_report_is_a_run_of_one_step(tmp_path: Path, record
     assert run.find("peak") == (1, recording) and run.steps[0].allocated == recording.report.peak.allocated
     path.write_text(recording.report.to_json())
     assert load_run(path).recordings == {1: Recording(recording.report, ())}
+    # It does not say which step it is, unless it was exported from a run.
+    assert not run.numbered and not load_run(path).numbered
+    path.write_text(json.dumps({**recording.to_dict(), "step": 20}))
+    run = load_run(path)
+    assert run.numbered and run.find("peak") == (20, recording) and run.peak_step == 20 and not run.about
+    path.write_text(json.dumps({**recording.to_dict(), "step": "20"}))
+    with raises(ValueError, "expected a whole number, but got '20'"):
+        load_run(path)
