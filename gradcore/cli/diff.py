@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         return int(failed)
     print(f"A: {a_text}\nB: {b_text}\n{diff}")
     if not diff.by:
-        print("\nOnly the peaks are compared: one of the reports says nothing of owners, as at the level counts.")
+        print("\nOwners are not compared: one of the reports says nothing of them, as at the level counts.")
     elif "line" not in diff.by:
         print("\nLines are not compared: one of the reports is of before reports had sums by line.")
     if options.html is not None:

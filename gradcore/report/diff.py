@@ -16,13 +16,17 @@ from gradcore.report.step import StepReport
 from gradcore.report.text import short_path, short_sums
 from gradcore.units import format_bytes, parse_bytes
 
+#: What :attr:`Diff.end` compares.
+AT_END = "Live at the end of the step"
 #: The most rows of a table in text.
 _ROWS = 12
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Allocated bytes at a peak by owner: each table of ``by`` adds up to ``peak``. Raises ValueError for one that does not.
+    """Allocated bytes by owner, at a peak or at a step's end: each table of ``by`` adds up to ``peak``.
+
+    Raises ValueError for one that does not.
 
     Unknown tables are missing from ``by``: ``line`` without records, and all of them for a step at the level ``counts``.
     """
@@ -54,12 +58,14 @@ class Change:
 class Diff:
     """Two peaks in allocated bytes, and what changed between them, the largest change first.
 
-    The changes in each table of ``by`` add up to ``change``. Owners with as many bytes as before are left out.
+    The changes in each table of ``by`` add up to ``change``. Owners with as many bytes as before are left out. ``end`` is the
+    same of what is live at the ends of the two steps, or None if that is not known.
     """
 
     before: int
     after: int
     by: dict[str, tuple[Change, ...]]
+    end: Diff | None = None
 
     @property
     def change(self) -> int:
@@ -67,6 +73,9 @@ class Diff:
 
     def to_dict(self) -> dict[str, Any]:
         """The diff as plain data, in bytes."""
+        return {**self._plain(), "end": None if self.end is None else self.end._plain()}
+
+    def _plain(self) -> dict[str, Any]:
         return {"before": self.before, "after": self.after, "change": self.change,
                 "by": {group: [{"name": c.name, "before": c.before, "after": c.after, "change": c.change} for c in changes]
                        for group, changes in self.by.items()}}
@@ -75,6 +84,11 @@ class Diff:
         lines = [summary(self)]
         for group, changes in self.by.items():
             lines += ["", *table(group, changes)]
+        if self.end is not None:
+            lines += ["", summary(self.end, AT_END)]
+            for group in ("role", "line"):
+                if self.end.by.get(group):
+                    lines += table(f"{group}, at the end", self.end.by[group])
         return "\n".join(lines)
 
 
@@ -89,12 +103,26 @@ def owners_of(recording: Recording) -> Owners:
                   {group: sums for group, sums in short_sums(report).items() if sums or not report.peak.allocated})
 
 
+def _owners_at_end(recording: Recording) -> Owners | None:
+    """The owners of what is live at a step's end, None if not even the bytes are known."""
+    records, phases = recording.records, recording.report.phases
+    if records:
+        holders = folds.live_at(records, len(records) - 1)
+        return Owners(sum(h.allocated for h in holders), by_owner(holders, short_path))
+    return Owners(phases[-1].allocated, {}) if phases else None
+
+
 def compare(before: Recording | StepReport | Owners, after: Recording | StepReport | Owners) -> Diff:
-    """The change of the peak from ``before`` to ``after``, by each grouping that is known for both."""
-    a, b = (x if isinstance(x, Owners) else owners_of(Recording(x, ()) if isinstance(x, StepReport) else x)
-            for x in (before, after))
+    """The change of the peak from ``before`` to ``after``, and of what is live at the end, by each grouping known for both."""
+    given = [Recording(x, ()) if isinstance(x, StepReport) else x for x in (before, after)]
+    ends = [None if isinstance(x, Owners) else _owners_at_end(x) for x in given]
+    a, b = (x if isinstance(x, Owners) else owners_of(x) for x in given)
+    return _compared(a, b, None if ends[0] is None or ends[1] is None else _compared(ends[0], ends[1]))
+
+
+def _compared(a: Owners, b: Owners, end: Diff | None = None) -> Diff:
     return Diff(a.peak, b.peak, {group: _changes(group, a.by[group], b.by[group])
-                                 for group in BY if group in a.by and group in b.by})
+                                 for group in BY if group in a.by and group in b.by}, end)
 
 
 def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
@@ -137,10 +165,10 @@ def allowance(text: str) -> Callable[[int], Fraction]:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def summary(diff: Diff) -> str:
-    """The two peaks and their difference, on one line."""
+def summary(diff: Diff, what: str = "Peak") -> str:
+    """The two peaks, or what else is compared, and their difference, on one line."""
     share = f", {diff.change / diff.before:+.2%}" if diff.before else ""
-    return (f"Peak: {format_bytes(diff.before)} before, {format_bytes(diff.after)} after: {diff.change:+,} bytes{share}")
+    return (f"{what}: {format_bytes(diff.before)} before, {format_bytes(diff.after)} after: {diff.change:+,} bytes{share}")
 
 
 def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]:

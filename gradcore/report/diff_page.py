@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from gradcore.report.diff import Change, Diff, summary
+from gradcore.report.diff import AT_END, Change, Diff, summary
 from gradcore.report.html import filled, hash_of, part
 
 
@@ -15,7 +15,12 @@ def diff_page(diff: Diff, before: str, after: str) -> str:
     return filled("diff.html", {
         "policy": f"default-src 'none'; style-src '{hash_of(style)}'; base-uri 'none'; form-action 'none'",
         "style": style, "summary": html.escape(summary(diff)), "before": html.escape(before), "after": html.escape(after),
-        "tables": "\n".join(_table(group, changes) for group, changes in diff.by.items())})
+        "tables": _tables(diff),
+        "end": "" if diff.end is None else f"<h1>{html.escape(summary(diff.end, AT_END))}</h1>\n{_tables(diff.end)}"})
+
+
+def _tables(diff: Diff) -> str:
+    return "\n".join(_table(group, changes) for group, changes in diff.by.items())
 
 
 def _table(group: str, changes: Iterable[Change]) -> str:
