@@ -150,11 +150,14 @@ class _Search:
         self.far = dict.fromkeys(self.seen, 0)
         #: Borrowers that were met, and not followed yet; None once they are.
         self.aside: list[Any] | None = []
-        self.variables = {**given, **dict(variables())}
+        self.variables = {**given, **variables()}
         self.names |= {number: name for number, o in self.seen.items() if (name := self.root(o))}
         try:
             following = list(self.seen)
             for _ in range(_LOOKS):
+                # Each look takes as long as the program has objects. What has a name keeps the first one.
+                if all(id(o) in self.names for o in targets):
+                    break
                 following = [number for number in following if number not in self.names and self.far[number] < _DEPTH]
                 if not following and self.aside:
                     following = self.followed(self.aside)

@@ -123,31 +123,37 @@ def own_dict(holder: Any) -> dict[str, Any] | None:
                  if how == ".__dict__" and type(own) is dict and any(x is own for x in gc.get_referents(holder))), None)
 
 
-def variables() -> Iterator[tuple[int, tuple[str, str]]]:
-    """The ids of what variables refer to, with their names: those of functions that run, which the collector does not see, and
-    of modules, which it does not see if they are frozen. Of several names of one object the last counts.
+def variables() -> dict[int, tuple[str, str]]:
+    """By id of what variables refer to, their names: of functions that run, which the collector does not see, and of modules,
+    which it does not see if they are frozen. Of several names of one object the last counts.
     """
+    found: dict[int, tuple[str, str]] = {}
     for top in list(sys._current_frames().values()):
         frame: types.FrameType | None = top
         while frame is not None:
             if not is_inside(frame.f_code):
-                yield from ((id(value), (name, f"{frame.f_code.co_qualname}()")) for name, value in _locals_of(frame))
+                found.update((id(value), (name, f"{frame.f_code.co_qualname}()")) for name, value in _locals_of(frame))
             frame = frame.f_back
     # One of them is this call's own: it would refer to itself, and to its callers.
     del top
     # The program's own module is the first that is loaded, and may be listed once more under another name.
     for module, there in reversed(list(sys.modules.items())):
         if type(there) is types.ModuleType:
+            names = [(name, value) for name, value in list(vars(there).items()) if type(name) is str]
             # A notebook keeps results that it has shown, too.
-            for hidden in (True, False):
-                yield from ((id(value), (_shown(there, name, value) if hidden else name, module))
-                            for name, value in list(vars(there).items()) if type(name) is str and (name[:1] == "_") is hidden)
+            for name, value in names:
+                if name[:1] == "_":
+                    found[id(value)] = _shown(there, name, value) if name[1:].isdecimal() else name, module
+            for name, value in names:
+                if name[:1] != "_":
+                    found[id(value)] = name, module
+    return found
 
 
 def _shown(module: types.ModuleType, name: str, value: Any) -> str:
-    """``Out[3]`` for the variable ``_3`` of a notebook, which is the same; other names as they are."""
+    """``Out[3]`` for the variable ``_3`` of a notebook, which is the same; elsewhere the name as it is."""
     number, results = name[1:], vars(module).get("Out")
-    if number.isdecimal() and type(results) is dict and dict.get(results, int(number)) is value:
+    if type(results) is dict and dict.get(results, int(number)) is value:
         return f"Out[{number}]"
     return name
 
