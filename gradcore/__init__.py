@@ -33,12 +33,10 @@ from gradcore.functional import (
     triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
 from gradcore.functional.composed import *
-from gradcore.functional.counting import *
-from gradcore.functional.diagonals import *
 from gradcore.functional.estimates import *
 from gradcore.functional.folding import *
-from gradcore.functional.gathering import *
 from gradcore.functional.mathematics import *
+from gradcore.functional.matrices import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
 from gradcore.functional.products import *

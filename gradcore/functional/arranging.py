@@ -1,8 +1,9 @@
-"""More functions of shape: flipping, repeating, joining, splitting and windows."""
+"""More functions of shape: flipping, repeating, joining, splitting, grids and combinations, and windows."""
 
 from __future__ import annotations
 
 import builtins
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -232,6 +233,32 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
                  for x, axis in zip(parts, axes, strict=True))
 
 
+def cartesian_prod(*tensors: Any) -> Tensor:
+    """The Cartesian product of vectors, as rows [n * m * ..., number of vectors]; a single vector is returned as it is."""
+    given = sh.listed(tensors)
+    for x in given:
+        if x.spec.ndim != 1:
+            raise SpecError(f"Expect a 1D vector, but got shape {list(x.spec.shape)}")
+    if len({x.spec.dtype for x in given}) > 1:
+        raise SpecError(f"meshgrid expects all tensors to have the same dtype, but got {[x.spec.dtype.name for x in given]}")
+    if len(given) == 1:
+        return given[0]
+    return sh.stack([sh.reshape(x, -1) for x in meshgrid(*given)], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All combinations of ``r`` elements of a vector, in its order, as rows [K, r]; ``with_replacement`` allows repeats."""
+    if input.spec.ndim != 1:
+        raise SpecError(f"Expect a 1D vector, but got shape {list(input.spec.shape)}")
+    if r < 0:
+        raise SpecError(f"Expect a non-negative number, but got {r}")
+    if r == 0:
+        return creation.empty(shape=(0,), dtype=input.spec.dtype, device=input.storage.device)
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(choose(range(input.spec.shape[0]), r)), np.int64).reshape(-1, r)
+    return movement.take(input, upload(places, input.storage.device, op="combinations", role="temporary", constant=True), dim=0)
+
+
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
@@ -287,5 +314,5 @@ METHODS = ("flip fliplr flipud rot90 roll moveaxis movedim tile repeat_interleav
 TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as, tril_, triu_)}
 
 __all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "concat", "concatenate", "dstack", "hstack", "meshgrid",
-    "row_stack", "vstack"]
+    *METHODS, "atleast_1d", "atleast_2d", "atleast_3d", "cartesian_prod", "column_stack", "combinations", "concat",
+    "concatenate", "dstack", "hstack", "meshgrid", "row_stack", "vstack"]

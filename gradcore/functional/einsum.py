@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
-from gradcore.functional.diagonals import diagonal
+from gradcore.functional.matrices import diagonal
 from gradcore.functional.products import total
 from gradcore.functional.shape import listed
 from gradcore.ops import elementwise, linalg, movement

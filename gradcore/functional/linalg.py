@@ -10,9 +10,9 @@ from gradcore.errors import LinAlgError, SpecError
 from gradcore.functional import factors
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
-from gradcore.functional.diagonals import diagonal as _diagonal
 from gradcore.functional.factors import *  # noqa: F403
 from gradcore.functional.factors import singular_norm, svdvals
+from gradcore.functional.matrices import diagonal as _diagonal
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
 from gradcore.ops import creation, decompositions, elementwise, statistics

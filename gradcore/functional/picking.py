@@ -1,9 +1,10 @@
-"""Reading and writing by index or mask: ``gather``, ``scatter``, ``index_*`` and ``masked_*`` functions."""
+"""Reading and writing by index or mask: ``gather``, ``scatter``, ``index_*``, ``masked_*`` and ``*_scatter`` functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
-from gradcore.ops import creation, movement, placing, pointwise, reduce
-from gradcore.ops.elementwise import ne
-from gradcore.spec import broadcast_shapes, normalize_dims
+from gradcore.functional.matrices import diagonal
+from gradcore.ops import creation, elementwise, movement, placing, pointwise
+from gradcore.ops.reduce import sum
+from gradcore.spec import TensorSpec, broadcast_shapes, normalize_dims
 
 Tensor = Any
 
@@ -162,7 +164,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 def count_nonzero(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """The number of nonzero elements over ``dim``, or of all, int64."""
-    return reduce.sum(ne(input, 0), dims=normalize_dims(dim, input.spec.ndim), keepdim=False)
+    return sum(elementwise.ne(input, 0), dims=normalize_dims(dim, input.spec.ndim), keepdim=False)
 
 
 def _places(mask: Tensor) -> Tensor:
@@ -218,11 +220,113 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return masked_scatter_(sh.clone(movement.expand(input, shape=shape)), mask, source)
 
 
+# -- into a part of a copy -------------------------------------------------------------------------------------------------
+
+
+def _put(name: str, copy: Tensor, part: Tensor, src: Tensor) -> Tensor:
+    if part.spec.shape != src.spec.shape:
+        raise SpecError(f"{name}: expected src to have a size equal to the part of self. src size = {list(src.spec.shape)}, "
+                        f"part size = {list(part.spec.shape)}")
+    movement.copy_(part, src)
+    return copy
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of ``input`` with ``src`` written at index ``index`` of ``dim``."""
+    copy = sh.clone(input)
+    return _put("select_scatter", copy, sh.select(copy, dim, index), src)
+
+
+def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
+                  step: int = 1) -> Tensor:
+    """A copy of ``input`` with ``src`` written to the slice ``start:end:step`` of ``dim``."""
+    copy = sh.clone(input)
+    return _put("slice_scatter", copy, copy[(slice(None),) * sh.dim_of(dim, input) + (slice(start, end, step),)], src)
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy of ``input`` with ``src`` written to a diagonal of two dimensions; see :func:`diagonal`."""
+    copy = sh.clone(input)
+    return _put("diagonal_scatter", copy, diagonal(copy, offset, dim1, dim2), src)
+
+
+# -- folded into places ----------------------------------------------------------------------------------------------------
+
+
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """A copy of ``input`` with ``src`` reduced along ``dim`` into the positions of ``index``.
+
+    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``; the elements of ``input`` take part unless ``include_self``
+    is False. Equal extremes share the gradient. Raises NotImplementedError for ``"prod"``, :class:`SpecError` for another
+    reduction.
+    """
+    if reduce == "prod":
+        raise NotImplementedError("scatter_reduce(reduce='prod') is not implemented: use 'sum', 'mean', 'amax' or 'amin'")
+    if reduce not in ("sum", "mean", "amax", "amin"):
+        raise SpecError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    for d, n in enumerate(index.spec.shape):
+        if n != src.spec.shape[d]:
+            src = movement.narrow(src, d, 0, n)
+    if reduce == "mean" and input.spec.dtype.kind == "b":
+        raise NotImplementedError("scatter_reduce(reduce='mean') is not implemented for bools: use 'sum', 'amax' or 'amin'")
+    if reduce in ("sum", "mean"):
+        kept = input if include_self else scatter(input, dim, index, 0)
+        total = scatter_add(kept, dim, index, src)
+        if reduce == "sum":
+            return total
+        count = _counts(input, dim, index, include_self)
+        return total / count if total.spec.floating else elementwise.floor_divide(total, count)
+    return _extreme(input, dim, index, src, reduce == "amax", include_self)
+
+
+def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
+    """How many elements are reduced into each position, at least 1."""
+    start = creation.full(int(include_self), shape=x.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
+    ones = creation.full(1, shape=index.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
+    return elementwise.clamp(scatter_add_(start, dim, index, ones), 1, None)
+
+
+def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool, include_self: bool) -> Tensor:
+    own, given = input.detach(), src.detach()
+    if own.spec.dtype.itemsize == 1:
+        wide = np.dtype(np.int32)
+        return _extreme(own.to(wide), dim, index, given.to(wide), largest, include_self).to(own.spec.dtype)
+    best = sh.clone(own) if include_self else scatter(own, dim, index, _worst(own.spec, largest))
+    scatter_by("scatter_reduce", partial(placing.extreme_along_, largest=largest), best, dim, index, given)
+    if not (input.requires_grad or src.requires_grad):
+        return best
+    # The mean of the winners, minus its own value: it adds 0, and a gradient that the winners share.
+    mine = elementwise.eq(own, best) if include_self else _untouched(own, dim, index)
+    theirs = elementwise.eq(src.detach(), gather(best, dim, index))
+    count = scatter_add(movement.cast_to(mine, input.spec), dim, index, movement.cast_to(theirs, input.spec))
+    share = scatter_add(elementwise.where(mine, input, 0.0), dim, index, elementwise.where(theirs, src, 0.0)) / count
+    return best + elementwise.where(elementwise.isfinite(best), share - share.detach(), 0.0)
+
+
+def _worst(spec: TensorSpec, largest: bool) -> Any:
+    """What every number is better than."""
+    if spec.floating:
+        return -math.inf if largest else math.inf
+    return int(np.iinfo(spec.dtype).min if largest else np.iinfo(spec.dtype).max)
+
+
+def _untouched(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Where nothing is written at the positions of ``index``."""
+    yes = creation.full(True, shape=x.spec.shape, dtype=np.dtype(np.bool_), device=x.storage.device)
+    return scatter_(yes, dim, index, False)
+
+
+def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """:func:`scatter_reduce` in place; returns the tensor."""
+    kept = sh.clone(input) if input.requires_grad else input
+    return movement.copy_(input, scatter_reduce(kept, dim, index, src, reduce, include_self=include_self))
+
+
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
-    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_)}
+    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_, scatter_reduce_)}
 
 METHODS = ("gather take scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
-           "masked_select masked_scatter").split()
+           "masked_select masked_scatter select_scatter slice_scatter diagonal_scatter scatter_reduce").split()
 
 __all__ = [  # noqa: PLE0604 - strings all
     *METHODS]

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore.autograd import grad
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.functional import diagonals
+from gradcore.functional import matrices
 from gradcore.program.chain import Chain
 from gradcore.program.plan import Plan
 from gradcore.program.program import Program
@@ -83,7 +83,7 @@ def trace(function: Any, example_inputs: Any = None) -> Any:
     matrix's diagonal, as in PyTorch.
     """
     if isinstance(function, Value) and example_inputs is None:
-        return diagonals.trace(function)
+        return matrices.trace(function)
     if not callable(function):
         raise TypeError(f"trace expected a function and example inputs, or a matrix, but got {type(function).__name__}")
     arguments = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)

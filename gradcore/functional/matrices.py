@@ -1,4 +1,4 @@
-"""Diagonals of matrices: read, written, and made into matrices; and the indices of triangles."""
+"""Diagonals of matrices, read, written and made into matrices; triangles' indices; block-diagonal and Vandermonde matrices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from gradcore.devices.device import device_of_new
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
-from gradcore.ops import arrangement, creation, movement, reduce
-from gradcore.spec import contiguous_strides, normalize_dim
+from gradcore.functional.padding import pad
+from gradcore.ops import arrangement, creation, movement, reduce, scan
+from gradcore.spec import contiguous_strides, default_float, normalize_dim, promote
 
 Tensor = Any
 
@@ -81,7 +82,47 @@ def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
     return input
 
 
+def block_diag(*tensors: Any) -> Tensor:
+    """A matrix with the given ones along its diagonal and zeros elsewhere; 1-d tensors are rows, 0-d ones 1 x 1 matrices.
+
+    Raises :class:`SpecError` for more than two dimensions.
+    """
+    given = sh.listed(tensors)
+    for k, x in enumerate(given):
+        if x.spec.ndim > 2:
+            raise SpecError("torch.block_diag: Input tensors must have 2 or fewer dimensions. "
+                            f"Input {k} has {x.spec.ndim} dimensions")
+    if not given:
+        return creation.empty(shape=(1, 0), dtype=default_float(), device=None)
+    dtype = promote([x.spec for x in given])
+    blocks = [sh.atleast_2d(x.to(dtype)) for x in given]
+    whole, before, rows = sum(x.spec.shape[1] for x in blocks), 0, []
+    for x in blocks:
+        rows.append(pad(x, (before, whole - before - x.spec.shape[1])))
+        before += x.spec.shape[1]
+    return sh.cat(rows, 0)
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """The Vandermonde matrix [n, N] of a vector [n]: its powers as columns, the highest first unless ``increasing``.
+
+    ``N`` is n by default.
+    """
+    if x.spec.ndim != 1:
+        raise SpecError(f"x must be a one-dimensional tensor, but got {list(x.spec.shape)}")
+    n, count = x.spec.shape[0], x.spec.shape[0] if N is None else N
+    if count < 0:
+        raise SpecError(f"N must be non-negative, but got {count}")
+    dtype = x.spec.dtype if x.spec.floating else np.dtype(np.int64)
+    one = creation.full(1, shape=(n, min(count, 1)), dtype=dtype, device=x.storage.device)
+    if count < 2:
+        return one
+    again = movement.expand(sh.unsqueeze(x, 1), shape=(n, count - 1))
+    powers = sh.cat([one, scan.cumprod(again, dim=1)], 1)
+    return powers if increasing else arrangement.flip(powers, dims=(1,))
+
+
 METHODS = ["diagonal", "diag_embed", "diag", "diagflat", "trace"]
 TENSOR_METHODS = {"fill_diagonal_": fill_diagonal_}
 
-__all__ = [*METHODS, "tril_indices", "triu_indices"]  # noqa: PLE0604 - strings all
+__all__ = [*METHODS, "block_diag", "tril_indices", "triu_indices", "vander"]  # noqa: PLE0604 - strings all
