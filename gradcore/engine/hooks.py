@@ -91,5 +91,8 @@ def hang(hooks: Any, entry: Any, prepend: bool = False) -> RemovableHandle:
     others, key = list(hooks) if prepend else [], _keys()
     hooks[key] = entry
     for other in others:
-        hooks[other] = hooks.pop(other)
+        # Not by pop: an interrupt after that call would lose the hook.
+        moved = hooks[other]
+        del hooks[other]
+        hooks[other] = moved
     return RemovableHandle(hooks, key)

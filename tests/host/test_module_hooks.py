@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from tests.conftest import raises
+from tests.meta.test_interrupts import at_every_moment
 
 
 def scenario(library: Any) -> list[Any]:
@@ -177,3 +179,24 @@ def test_a_backward_hook_is_not_called_where_no_output_is_watched() -> None:
     x = gradcore.ones(2, requires_grad=True)
     m(x)["out"].sum().backward()
     assert x.grad.tolist() == [2.0, 2.0] and not seen
+
+
+@pytest.mark.parametrize("register", [
+    lambda net, optimizer: net.register_forward_hook(print, prepend=True),
+    lambda net, optimizer: optimizer.register_state_dict_post_hook(print, prepend=True),
+], ids=["module", "optimizer"])
+def test_an_interrupt_while_one_is_put_first_loses_no_other(register: Any) -> None:
+    found: list[int] = []
+    net = nn.Linear(2, 2)
+    optimizer = gradcore.optim.SGD(net.parameters(), lr=0.1)
+    hooks = [lambda *given, k=k: found.append(k) for k in range(3)]
+    for hook in hooks:
+        net.register_forward_hook(hook)
+        optimizer.register_state_dict_post_hook(hook)
+    handles: list[Any] = []
+    for _ in at_every_moment(lambda: handles.append(register(net, optimizer)), "/gradcore/"):
+        found.clear()
+        with contextlib.redirect_stdout(None):
+            net(gradcore.ones(1, 2))
+            optimizer.state_dict()
+        assert sorted(found) == [0, 0, 1, 1, 2, 2]
