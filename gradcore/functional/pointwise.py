@@ -15,6 +15,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind, unsqueeze
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.op import Op
+from gradcore.ops.shapes import written_into
 from gradcore.spec import limits
 
 Tensor = Any
@@ -250,8 +251,7 @@ def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Ten
     if rounding_mode is None:
         return elementwise.div_(input, other)
     made = m.div(input, other, rounding_mode=rounding_mode)
-    if made.spec.floating and not input.spec.floating:
-        raise SpecError(f"result type {made.spec.dtype.name} can't be cast to the desired output type {input.spec.dtype.name}")
+    written_into(input.spec, made.spec)
     return movement.copy_(input, made)
 
 

@@ -69,6 +69,7 @@ CASES: dict[str, Case] = {
     "round": (lambda t: i(t, 15).round(decimals=-1), NotImplementedError, ("decimals=-1", "int64")),
     "ldexp": (lambda t: t.ldexp(f(t, 2), 3), TypeError, ("ldexp", "3")),
     "div_ floor": (lambda t: i(t, 5).div_(2.0, rounding_mode="floor"), SpecError, ("float32", "int64")),
+    "div_ of bools": (lambda t: t.tensor([True]).div_(t.tensor([3]), rounding_mode="floor"), SpecError, ("int64", "bool")),
     "div_ trunc": (lambda t: i(t, 5).div_(f(t, 1), rounding_mode="trunc"), SpecError, ("float32", "int64")),
     "square_": (lambda t: (i(t, 1) > 0).square_(), SpecError, ("int64", "bool")),
     **{f"{name} keepdim": (lambda t, n=name: getattr(t, n)(f(t, 2), keepdim=True), TypeError, (name, "keepdim=True"))
