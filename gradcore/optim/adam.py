@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradcore.ops.optimizer import adam_, amsgrad_
-from gradcore.optim.optimizer import Group, Numbers
+from gradcore.optim.optimizer import Group
 from gradcore.optim.stepped import Moments, check_options
 
 
@@ -18,10 +18,6 @@ class Adam(Moments):
     Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018.
     ``foreach``, ``fused`` and ``capturable`` have no effect: all parameters of a group are updated by one op anyway.
     """
-
-    @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
-        return group["lr"], numbers["step"], float(group["betas"][0])
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,

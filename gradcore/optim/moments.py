@@ -80,10 +80,6 @@ class Adamax(Betas):
     _kept = ("exp_avg", "exp_inf")
     _attributes = ("eps", "weight_decay")
 
-    @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
-        return group["lr"], numbers["step"], float(group["betas"][0])
-
     def __init__(self, params: Iterable[Any], lr: Any = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False,
                  differentiable: bool = False, capturable: bool = False) -> None:

@@ -76,6 +76,10 @@ class Betas(Stepped):
     def _decisive(group: Group) -> Any:
         return group["betas"][1]
 
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], numbers["step"], float(group["betas"][0])
+
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
              **attributes: Any) -> None:
         super()._run(group, numbers, params, grads, states, beta2=float(group["betas"][1]), **attributes)
