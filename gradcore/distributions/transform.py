@@ -220,6 +220,11 @@ def _widened(constraint: Any, dim: int) -> Any:
     return constraints.independent(constraint, more) if more else constraint
 
 
+def need_dims(shape: Any, least: int) -> None:
+    if len(shape) < least:
+        raise ValueError("Too few dimensions on input")
+
+
 class IndependentTransform(Transform):
     """A transform whose last ``reinterpreted_batch_ndims`` batch dimensions belong to the event, whose Jacobians it adds up."""
 
@@ -242,13 +247,11 @@ class IndependentTransform(Transform):
     sign = property(lambda self: self.base_transform.sign)
 
     def _call(self, x: Any) -> Any:
-        if x.dim() < self.domain.event_dim:
-            raise ValueError("Too few dimensions on input")
+        need_dims(x.shape, self.domain.event_dim)
         return self.base_transform(x)
 
     def _inverse(self, y: Any) -> Any:
-        if y.dim() < self.codomain.event_dim:
-            raise ValueError("Too few dimensions on input")
+        need_dims(y.shape, self.codomain.event_dim)
         return self.base_transform.inv(y)
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
@@ -298,8 +301,7 @@ class ReshapeTransform(Transform):
 
 
 def _changed(shape: Any, event: Size, into: Size) -> Size:
-    if len(shape) < len(event):
-        raise ValueError("Too few dimensions on input")
+    need_dims(shape, len(event))
     cut = len(shape) - len(event)
     if tuple(shape[cut:]) != tuple(event):
         raise ValueError(f"Shape mismatch: expected {Size(shape[cut:])} but got {event}")

@@ -17,6 +17,7 @@ from gradcore.distributions.transform import (
     StackTransform,
     Transform,
     identity_transform,
+    need_dims,
 )
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import logsigmoid, pad, softplus
@@ -143,16 +144,12 @@ class StickBreakingTransform(_Pointwise):
         return (-x + logsigmoid(x) + y[..., :-1].log()).sum(-1)
 
     def forward_shape(self, shape: Any) -> Any:
-        return Size((*_vectors(shape)[:-1], shape[-1] + 1))
+        need_dims(shape, 1)
+        return Size((*shape[:-1], shape[-1] + 1))
 
     def inverse_shape(self, shape: Any) -> Any:
-        return Size((*_vectors(shape)[:-1], shape[-1] - 1))
-
-
-def _vectors(shape: Any) -> Any:
-    if not shape:
-        raise ValueError("Too few dimensions on input")
-    return shape
+        need_dims(shape, 1)
+        return Size((*shape[:-1], shape[-1] - 1))
 
 
 class AffineTransform(Transform):
