@@ -10,7 +10,7 @@ from gradcore.functional import empty
 from gradcore.functional.sizes import sizes
 from gradcore.nn import functional as F
 from gradcore.nn import init
-from gradcore.nn.module import Module
+from gradcore.nn.module import Module, unusual
 from gradcore.nn.padding import borders_of
 from gradcore.nn.parameter import Parameter
 
@@ -70,14 +70,10 @@ class _ConvNd(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        none = (0,) * self._dims
-        for name, plain in (("padding", none), ("dilation", (1,) * self._dims), ("output_padding", none), ("groups", 1)):
-            if getattr(self, name) != plain:
-                text += f", {name}={getattr(self, name)}"
-        if self.bias is None:
-            text += ", bias=False"
-        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
+        zeros, ones = (0,) * self._dims, (1,) * self._dims
+        return (f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+                + unusual(self, padding=zeros, dilation=ones, output_padding=zeros, groups=1)
+                + (", bias=False" if self.bias is None else "") + unusual(self, padding_mode="zeros"))
 
 
 class _Plain(_ConvNd):

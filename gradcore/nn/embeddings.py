@@ -10,7 +10,7 @@ from gradcore.engine.modes import no_grad
 from gradcore.functional import empty
 from gradcore.functional.embeddings import embedding
 from gradcore.nn import functional as F
-from gradcore.nn.module import Module
+from gradcore.nn.module import Module, unusual
 from gradcore.nn.parameter import Parameter
 
 Tensor = Any
@@ -69,9 +69,8 @@ class Embedding(_Table):
         return cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze)
 
     def extra_repr(self) -> str:
-        usual = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False}
-        return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *(
-            f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value)])
+        return f"{self.num_embeddings}, {self.embedding_dim}" + unusual(
+            self, padding_idx=None, max_norm=None, norm_type=2, scale_grad_by_freq=False)
 
 
 class EmbeddingBag(_Table):
@@ -125,6 +124,6 @@ class EmbeddingBag(_Table):
         return made
 
     def extra_repr(self) -> str:
-        usual = {"max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "mode": "", "padding_idx": None}
-        return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *(
-            f"{name}={getattr(self, name)!r}" for name, value in usual.items() if getattr(self, name) != value)])
+        return (f"{self.num_embeddings}, {self.embedding_dim}"
+                + unusual(self, max_norm=None, norm_type=2, scale_grad_by_freq=False)
+                + f", mode={self.mode!r}" + unusual(self, padding_idx=None))

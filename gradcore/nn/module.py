@@ -343,3 +343,8 @@ class Module(Hooked, Named, Stateful):
         if not children and len(lines) <= 1:
             return f"{self._get_name()}({''.join(lines)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
+
+
+def unusual(module: Module, **usual: Any) -> str:
+    """The text ``, name=value`` of each attribute whose value is not the usual one."""
+    return "".join(f", {k}={getattr(module, k)}" for k, value in usual.items() if getattr(module, k) != value)

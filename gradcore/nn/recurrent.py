@@ -11,7 +11,7 @@ from gradcore.functional import cat, empty, index_select, split, squeeze, stack,
 from gradcore.functional.recurrent import STEPS, State, run, run_packed
 from gradcore.nn import functional as F
 from gradcore.nn import init
-from gradcore.nn.module import Module
+from gradcore.nn.module import Module, unusual
 from gradcore.nn.parameter import Parameter
 from gradcore.nn.utils.rnn import PackedSequence
 from gradcore.ops.linalg import linear
@@ -159,12 +159,8 @@ class RNNBase(Module):
         return [[getattr(self, name) for name in names[:4 if self.bias else 2]] for names in self._all_weights]
 
     def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        for name, plain in (("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
-                            ("bidirectional", False)):
-            if getattr(self, name) != plain:
-                text += f", {name}={getattr(self, name)}"
-        return text
+        return f"{self.input_size}, {self.hidden_size}" + unusual(
+            self, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False)
 
 
 class RNN(RNNBase):
@@ -252,8 +248,7 @@ class RNNCellBase(Module):
         return self._run(input, None if hx is None else (hx,))[0]
 
     def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        return text if self.bias else text + ", bias=False"
+        return f"{self.input_size}, {self.hidden_size}" + unusual(self, bias=True)
 
 
 class RNNCell(RNNCellBase):
@@ -266,8 +261,7 @@ class RNNCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
     def extra_repr(self) -> str:
-        text = super().extra_repr()
-        return text if self.nonlinearity == "tanh" else f"{text}, nonlinearity={self.nonlinearity}"
+        return super().extra_repr() + unusual(self, nonlinearity="tanh")
 
 
 class GRUCell(RNNCellBase):
