@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -90,9 +90,14 @@ def hang(hooks: Any, entry: Any, prepend: bool = False) -> RemovableHandle:
     """Add a hook to those of one kind: behind the others, or before them."""
     others, key = list(hooks) if prepend else [], _keys()
     hooks[key] = entry
-    for other in others:
-        # Not by pop: an interrupt after that call would lose the hook.
-        moved = hooks[other]
-        del hooks[other]
-        hooks[other] = moved
+    to_end(hooks, others)
     return RemovableHandle(hooks, key)
+
+
+def to_end(table: Any, keys: Iterable[Any]) -> None:
+    """Move some of the items of a dict behind the others, in the order of their keys."""
+    for key in keys:
+        # Not by pop: an interrupt after that call would lose the item.
+        moved = table[key]
+        del table[key]
+        table[key] = moved

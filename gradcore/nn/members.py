@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from typing import Any
 
+from gradcore.engine.hooks import to_end
+
 #: The dicts of a module, in the order in which its members are listed.
 KINDS = ("_parameters", "_buffers", "_modules")
 
@@ -37,12 +39,9 @@ class Members(MutableMapping[str, Any]):
     def move_to_end(self, name: str, last: bool = True) -> None:
         """Make a member the last one, or the first. Raises KeyError if there is none of this name."""
         own = self._own
-        moved = {name: own.pop(name)}
-        before = {} if last else moved
-        after = moved if last else {}
-        rest = dict(own)
-        own.clear()
-        own.update(before | rest | after)
+        if name not in own:
+            raise KeyError(name)
+        to_end(own, [name] if last else [other for other in own if other != name])
 
     def copy(self) -> dict[str, Any]:
         return dict(self._own)

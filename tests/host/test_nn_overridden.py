@@ -15,6 +15,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from tests.conftest import raises
+from tests.meta.test_interrupts import at_every_moment
 
 
 def layers_that_stay_in_one_mode(t: Any) -> Any:
@@ -244,3 +245,13 @@ def test_members_before_init_and_as_a_whole() -> None:
     assert list(net._modules) == ["1", "0"] and repr(net._modules) == "{'1': Sigmoid(), '0': Tanh()}"
     with raises(KeyError, "'2'"):
         del net._modules["2"]
+    with raises(KeyError, "'2'"):
+        net._modules.move_to_end("2")
+
+
+def test_an_interrupt_loses_no_member_that_moves() -> None:
+    net = nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid())
+    for last, order in ((False, ["2", "0", "1"]), (True, ["0", "1", "2"])):
+        for _ in at_every_moment(lambda last=last: net._modules.move_to_end("2", last), "/gradcore/"):
+            assert sorted(net._modules) == ["0", "1", "2"]
+        assert list(net._modules) == order
