@@ -19,6 +19,7 @@ __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian
 
 Tensor = Any
 
+#: PyTorch's numbers of the reductions are the indices.
 REDUCTIONS = ("none", "mean", "sum")
 
 

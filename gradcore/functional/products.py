@@ -185,9 +185,6 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
     return reduce.sum(x, dims=tuple(sorted(dims)), keepdim=False) if dims else x
 
 
-# -- in place ------------------------------------------------------------------------------------------------------------
-
-
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k: inputs [..., in1] and [..., in2], weight [out, in1, in2], bias [out], result [..., out]."""
     out, one, two = weight.spec.shape
@@ -202,6 +199,9 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     made = linalg.matmul(half, movement.reshape(input2, (-1, two, 1)))
     found = movement.reshape(made, (*lead, out))
     return found if bias is None else elementwise.add(found, bias)
+
+
+# -- in place ------------------------------------------------------------------------------------------------------------
 
 
 def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable[..., Tensor]:

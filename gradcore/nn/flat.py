@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from gradcore.functional.losses import REDUCTIONS
 from gradcore.nn import functional as F
 
 Tensor = Any
@@ -23,9 +24,6 @@ __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_e
 max_pool1d, max_pool2d, max_pool3d, pdist = F.max_pool1d, F.max_pool2d, F.max_pool3d, F.pdist
 max_pool1d_with_indices = F.max_pool1d_with_indices
 conv_transpose3d, rms_norm, rrelu = F.conv_transpose3d, F.rms_norm, F.rrelu
-
-#: PyTorch's numbers of the reductions are the indices.
-_REDUCTIONS = ("none", "mean", "sum")
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Size) -> tuple[Tensor, Tensor]:
@@ -75,7 +73,7 @@ def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, run
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None,
                                      pos_weight: Tensor | None = None, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.binary_cross_entropy_with_logits`; ``reduction`` is 0 for none, 1 mean, 2 sum."""
-    return F.binary_cross_entropy_with_logits(input, target, weight, reduction=_REDUCTIONS[reduction], pos_weight=pos_weight)
+    return F.binary_cross_entropy_with_logits(input, target, weight, reduction=REDUCTIONS[reduction], pos_weight=pos_weight)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
@@ -83,36 +81,36 @@ def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: boo
     with warnings.catch_warnings():
         # The function advises "batchmean", which has no number here.
         warnings.simplefilter("ignore", UserWarning)
-        return F.kl_div(input, target, reduction=_REDUCTIONS[reduction], log_target=log_target)
+        return F.kl_div(input, target, reduction=REDUCTIONS[reduction], log_target=log_target)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.cosine_embedding_loss`."""
-    return F.cosine_embedding_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+    return F.cosine_embedding_loss(input1, input2, target, margin, reduction=REDUCTIONS[reduction])
 
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.hinge_embedding_loss`."""
-    return F.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS[reduction])
+    return F.hinge_embedding_loss(input, target, margin, reduction=REDUCTIONS[reduction])
 
 
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.margin_ranking_loss`."""
-    return F.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+    return F.margin_ranking_loss(input1, input2, target, margin, reduction=REDUCTIONS[reduction])
 
 
 def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
              zero_infinity: bool = False) -> Tensor:
     """:func:`gradcore.nn.functional.ctc_loss`."""
-    return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, _REDUCTIONS[reduction], zero_infinity)
+    return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, REDUCTIONS[reduction], zero_infinity)
 
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
                         eps: float = 1e-6, swap: bool = False, reduction: int = 0) -> Tensor:
     """:func:`gradcore.nn.functional.triplet_margin_loss`."""
-    return F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=_REDUCTIONS[reduction])
+    return F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=REDUCTIONS[reduction])
 
 
 def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int) -> Tensor:
     """:func:`gradcore.nn.functional.poisson_nll_loss`."""
-    return F.poisson_nll_loss(input, target, log_input, full, eps=eps, reduction=_REDUCTIONS[reduction])
+    return F.poisson_nll_loss(input, target, log_input, full, eps=eps, reduction=REDUCTIONS[reduction])
