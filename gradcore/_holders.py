@@ -18,6 +18,7 @@ from typing import Any
 from gradcore._references import LEADING, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
 from gradcore.devices.device import Device
 from gradcore.engine.below import reachable
+from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.value import Value
@@ -49,6 +50,19 @@ def uncollected() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def last_node() -> int:
+    """The number of the last node that was built."""
+    # The counter's text is the only way to its number that leaves it as it is.
+    counter: Any = next_number
+    return int(repr(counter.__self__)[len("count("):-1]) - 1
+
+
+def live_nodes() -> list[int]:
+    """The numbers of the nodes that are alive. It takes a look at every reference in the program."""
+    with uncollected():
+        return [number for o in gc.get_referrers(Node) if type(o) is Node and (number := getattr(o, "id", 0))]
 
 
 def holders_of(ledger: Ledger, serials: Iterable[int], given: Mapping[int, tuple[str, str]] | None = None) -> dict[int, str]:

@@ -6,13 +6,14 @@ import functools
 import os
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from gradcore._holders import holders_of, uncollected
+from gradcore._holders import holders_of, last_node, live_nodes, uncollected
 from gradcore.devices.device import Device, arrivals, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
@@ -28,7 +29,7 @@ from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
 from gradcore.report.built import build_report, counted_report
 from gradcore.report.ends import End, gained
-from gradcore.report.growth import Growth, Trend
+from gradcore.report.growth import Growth, Trend, growth_of_nodes
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
 
@@ -38,6 +39,8 @@ _GAINS = 24
 _ends: dict[str, tuple[Trend[End], deque[End]]] = {}
 #: By device: what was said of the holders of buffers, by serial, and until when it is said again.
 _told: dict[str, tuple[float, dict[int, str]]] = {}
+#: By device: until when what was found of its graph is said again, the last node that it was found of, and what.
+_graphs: dict[str, tuple[float, int, Growth | None]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 
@@ -89,6 +92,8 @@ class step:
         self._growth: Growth | None = None
         # The ends of the steps over which it has grown, as far as they are kept, and the one before them.
         self._grew: list[End] = []
+        # The numbers of the last nodes at the ends of steps, as far as these are kept.
+        self._built: list[int] = []
         # Pinned memory, if it is not among the recorded devices.
         self._beside: _Start | None = None
         self._pinned: PinnedFigures | None = None
@@ -162,10 +167,11 @@ class step:
         self._driver = self._device.driver_figures()
         with ledger.lock:
             self._live = ledger.present[:2]
-            end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger))
+            end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
         trend, ends = _ends.setdefault(self._device.name, (Trend(), deque(maxlen=_GAINS + 1)))
         trend.add(end.requested, end)
         ends.append(end)
+        self._built = [known.node for known in ends]
         self._growth = growth = trend.growth
         self._grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
                       [*trend.risen, end])
@@ -208,7 +214,8 @@ class step:
             return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                                 node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
                                 gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
-                                who=functools.partial(_who, self._device) if self.names_holders else None)
+                                who=functools.partial(_who, self._device) if self.names_holders else None,
+                                graph=functools.partial(_graph, self._device, self._built))
 
     @property
     def recording(self) -> Recording:
@@ -267,9 +274,23 @@ def _who(device: Device, serials: Iterable[int]) -> dict[int, str]:
     until, told = _told.get(device.name, (0.0, {}))
     if began > until or not wanted <= told.keys():
         told = {**dict.fromkeys(wanted, ""), **holders_of(device.ledger, wanted)}
-        ended = perf_counter()
-        _told[device.name] = ended + 20 * (ended - began), told
+        _told[device.name] = began + 21 * (perf_counter() - began), told
     return {serial: told[serial] for serial in wanted if told[serial]}
+
+
+def _graph(device: Device, built: list[int]) -> Growth | None:
+    """How the graph has grown over the steps that ended with these numbers of nodes; within a twentieth of the time, too."""
+    if len(built) < 5:
+        return None
+    began = perf_counter()
+    until, then, found = _graphs.get(device.name, (0.0, 0, None))
+    # What was found of other steps says nothing of these.
+    if began > until or then not in built:
+        found = growth_of_nodes(built, live_nodes())
+        _graphs[device.name] = began + 21 * (perf_counter() - began), built[-1], found
+    elif found is not None:
+        found = replace(found, steps=found.steps + len({number for number in built if number > then}))
+    return found
 
 
 def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark, Record, View
 from gradcore.reading import alike
 from gradcore.report.grouping import by_owner, line_of
-from gradcore.report.growth import MADE, Growth, Who, explained, held_by
+from gradcore.report.growth import MADE, Growth, Who, explained, held_by, of_the_graph
 from gradcore.report.step import (
     DriverFigures,
     Exported,
@@ -30,10 +30,11 @@ _TOP = 10
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
                  gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None,
-                 who: Who | None = None) -> StepReport:
+                 who: Who | None = None, graph: Callable[[], Growth | None] = lambda: None) -> StepReport:
     """The report of a step's log, which lasts from the mark ``begin step`` to ``end step``.
 
-    ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`.
+    ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`, and
+    ``graph`` that of :func:`~gradcore.report.growth.of_the_graph`.
     """
     start = folds.position_of(records, "begin", "step") or 0
     highest, holders = folds.at_peak(records)
@@ -60,7 +61,8 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, left=_left(at_end, records[start:]), exported=_exported(at_end),
-        growth=None if growth is None else explained(growth, records, start, gained, who), outside_bytes=folds.outside(holders))
+        growth=of_the_graph(records, start, graph, who) if growth is None else explained(growth, records, start, gained, who),
+        outside_bytes=folds.outside(holders))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],

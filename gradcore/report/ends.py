@@ -11,7 +11,7 @@ from gradcore.report.growth import kind_of
 
 
 class End(NamedTuple):
-    """The end of a step: live requested bytes, and the serial of the last allocation.
+    """The end of a step: live requested bytes, the serial of the last allocation, and the number of the last node.
 
     ``owned`` has the bytes by tag, or is None for a step without a log.
     """
@@ -19,6 +19,7 @@ class End(NamedTuple):
     requested: int
     serial: int
     owned: Mapping[Tag, int] | None
+    node: int
 
 
 #: With the role, if it is not one of results: a parameter's gradient is another thing than what its line leaves otherwise.

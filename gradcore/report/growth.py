@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -64,6 +65,8 @@ class Growth:
     Each step is compared with the one before it, or, if up to :data:`TURNS` kinds of steps alternate, with the last of its
     kind. If only some of the steps added to the live bytes, typically one in ``every``, and no two in a row ended with
     fewer than before, then ``requested`` is what such a step added.
+
+    If the graph has grown and no bytes, ``requested`` is 0, and ``nodes`` is how many of each step are typically alive.
     """
 
     steps: int
@@ -72,6 +75,7 @@ class Growth:
     grown: tuple[Grown, ...] = ()
     carried: tuple[Carried, ...] = ()
     every: int = 1
+    nodes: int = 0
 
 
 class Trend(Generic[_E]):
@@ -142,6 +146,40 @@ def growth_of(ends: Iterable[int]) -> Growth | None:
     return trend.growth
 
 
+def growth_of_nodes(made: Sequence[int], alive: Iterable[int]) -> Growth | None:
+    """Growth of the graph: None unless of the steps that built nodes each of the last four has left some alive.
+
+    ``made`` has the number of the last node at the ends of steps in order, ``alive`` the numbers of the nodes that are alive.
+    """
+    left = Counter(bisect_left(made, number) for number in alive)
+    counts: list[int] = []
+    for step in range(len(made) - 1, 0, -1):
+        if made[step] > made[step - 1]:
+            if not left[step]:
+                break
+            counts.append(left[step])
+    return Growth(len(counts) - 1, 0, nodes=median_low(counts[1:])) if len(counts) > 3 else None
+
+
+def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth | None], who: Who | None) -> Growth | None:
+    """Growth of the graph without bytes, with its causes as in :func:`explained`.
+
+    ``ask`` is called if an op of the step reads a result of an earlier one, as it takes time.
+    """
+    carried, led = _carried(records, start)
+    growth = ask() if carried else None
+    if growth is None:
+        return None
+    grown, oldest = [], []
+    for h in folds.live_at(records, len(records) - 1):
+        if h.serial in led:
+            grown.append(Grown(h.tag.op, h.tag.layer, line_of(h.tag), 1, h.allocated, held_by(h), ""))
+            oldest.append(h.serial)
+    names = {} if who is None else who(oldest[:NAMED])
+    return replace(growth, carried=carried, grown=tuple(
+        replace(g, holder=names.get(serial, "")) for g, serial in zip(grown, oldest, strict=True)))
+
+
 def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None,
               who: Who | None = None) -> Growth:
     """The growth with its causes, from the log of the last step, which begins at position ``start``.
@@ -153,7 +191,7 @@ def explained(growth: Growth, records: Sequence[Record], start: int, gained: Map
     grown = _grown(records, start, gained, who)
     # A state that goes from step to step without its graph is no cause.
     linked = any(g.held_by == "graph" for g in grown)
-    return replace(growth, grown=grown, carried=_carried(records, start) if linked else ())
+    return replace(growth, grown=grown, carried=_carried(records, start)[0] if linked else ())
 
 
 def held_by(holder: folds.Holder) -> str:
@@ -196,16 +234,24 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
     return tuple(replace(g, holder=names.get(oldest, "")) for _, oldest, g in found)
 
 
-def _carried(records: Sequence[Record], start: int) -> tuple[Carried, ...]:
-    """Tensors from before the step that an op of its graph reads, made by a line that runs again in the step."""
+def _carried(records: Sequence[Record], start: int) -> tuple[tuple[Carried, ...], set[int]]:
+    """Tensors from before the step that an op of its graph reads, made by a line that runs again in the step.
+
+    And the serials of what has been computed from them.
+    """
     runs = [r for r in records[start:] if isinstance(r, Launch) and r.node and r.tag.phase == "forward"]
     again = {(r.tag.op, r.tag.site) for r in runs}
     before = {r.serial: r.tag for r in records[:start] if isinstance(r, Alloc)}
     found: dict[Carried, None] = {}
+    led: set[int] = set()
     for run in runs:
+        written = run.outputs or run.inputs[:1]
+        if not led.isdisjoint(run.inputs):
+            led.update(written)
         for serial in run.inputs:
             tag = before.get(serial)
             # An op without outputs writes in place.
             if tag is not None and tag.role in MADE and ((tag.op, tag.site) in again or not run.outputs):
                 found[Carried(tag.op, line_of(tag), run.tag.op, line_of(run.tag))] = None
-    return tuple(found)
+                led.update(written)
+    return tuple(found), led

@@ -189,7 +189,10 @@ def _exported(report: StepReport) -> Iterable[str]:
 
 
 def has_grown(growth: Growth) -> str:
-    """By how much live bytes have grown, as a sentence without its full stop."""
+    """By how much live bytes or the graph have grown, as a sentence without its full stop."""
+    if growth.nodes:
+        nodes = count_of(growth.nodes, "node")
+        return f"The graph has grown for {growth.steps} steps, typically by {nodes} per step, without device bytes"
     often = "per step" if growth.every == 1 else f"every {growth.every:,} steps"
     return f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} requested bytes {often}"
 

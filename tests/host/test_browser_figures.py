@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import gradcore
-from gradcore import folds, nn
+from gradcore import _step, folds, nn
 from gradcore.reading import together
 from gradcore.report import Run, StepFigures
 from gradcore.report.html import Named, page, save
@@ -63,5 +65,28 @@ def test_in_a_notebook(browser: Any, tmp_path: Path) -> None:
     for frame, nbytes in zip(opened.page.frames[1:], largest, strict=True):
         frame.wait_for_selector("#owners-rows tr")
         assert frame.inner_text("#owners-rows tr:first-child td:first-child") == f"{nbytes:,}"
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def adding_up(path: Path) -> None:
+    """Writes the page of a step of a loop that adds up losses with their graphs."""
+    w, total = gradcore.ones(8, requires_grad=True), gradcore.zeros(())
+    for _ in range(5):
+        with gradcore.step(device="cpu") as step:
+            loss = w.exp().sum()
+            loss.backward()
+            total += loss
+        w.grad = None
+    step.recording.save_html(path)
+
+
+def test_a_graph_that_grows_without_bytes(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_step, "_ends", {})
+    adding_up(tmp_path / "grows.html")
+    opened = Opened(browser, tmp_path / "grows.html")
+    assert opened.page.inner_text("#warning") == (
+        "The graph has grown for 3 steps, typically by 3 nodes per step, without device bytes. "
+        "Held by total in adding_up().")
     assert opened.complaints == []
     opened.context.close()

@@ -58,8 +58,10 @@ function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
   const often = growth && growth.every > 1 ? `every ${count(growth.every)} steps` : "per step";
-  const grown = growth
-    ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes ${often}. ` +
+  const grown = growth?.nodes
+    ? `The graph has grown for ${growth.steps} steps, typically by ${countOf(growth.nodes, "node")} per step, without device ` +
+      `bytes. ${growth.grown.slice(0, 1).map(({ holder }) => holder && `Held by ${holder}. `).join("")}`
+    : growth ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes ${often}. ` +
       growth.grown.slice(0, 1).map(gained).join("")
     : "";
   const left = graph ? `Still live, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";

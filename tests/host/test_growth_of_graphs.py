@@ -1,0 +1,69 @@
+"""A graph that grows from step to step without device bytes, since backward has released what its nodes kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import _step
+from gradcore._holders import live_nodes
+from gradcore.report import load_report
+from gradcore.report.growth import growth_of_nodes
+
+
+@pytest.fixture(autouse=True)
+def first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_step, "_ends", {})
+    monkeypatch.setattr(_step, "_graphs", {})
+
+
+@pytest.mark.parametrize(("alive", "found"), [
+    # The nodes of each step are 10; two and then three of a step are alive, and all of the last.
+    ([8, 9, 18, 19, 27, 28, 29, *range(30, 40)], (3, 2)), ([8, 9, 18, 19, *range(30, 40)], None), ([], None),
+    # Those of before the first end may be anything.
+    ([1, 2, 3, 18, 19, 29, *range(30, 40)], None), ([*range(31, 41)], None)])
+def test_a_graph_grows_if_each_step_leaves_nodes(alive: list[int], found: tuple[int, int] | None) -> None:
+    # One step built none.
+    growth = growth_of_nodes([5, 10, 20, 20, 30, 40], [n + 1 for n in alive])
+    assert (growth and (growth.steps, growth.nodes, growth.requested)) == (found and (*found, 0))
+
+
+@pytest.mark.parametrize("form", ["total += loss", "total = total + loss", "total = 0.9 * total + loss"])
+def test_a_graph_that_grows_without_bytes_is_told(form: str) -> None:
+    """Each step's graph has released what it kept: its nodes alone are left, which hold no device memory."""
+    w = gradcore.ones(1000, requires_grad=True)
+    names: dict[str, Any] = {"total": gradcore.zeros(())}
+    reports = []
+    for _ in range(12):
+        with gradcore.step(device="cpu") as step:
+            loss = names["loss"] = w.exp().sum()
+            loss.backward()
+            exec(form, names)
+        reports.append(step.report)
+        w.grad = None
+    assert [r.growth for r in reports[:4]] == [None] * 4
+    growth = reports[-1].growth
+    nodes = 3 + ("*" in form)
+    assert growth is not None and (growth.steps, growth.nodes, growth.requested) == (10, nodes, 0)
+    held, = growth.grown
+    assert held.holder == "names['total'] in test_a_graph_that_grows_without_bytes_is_told()" and held.count == 1
+    assert [c.reader for c in growth.carried] == ["add_" if "+=" in form else "mul" if "*" in form else "add"]
+    text = str(reports[-1])
+    assert f"The graph has grown for 10 steps, typically by {nodes} nodes per step, without device bytes:" in text
+    assert "Did you mean loss.item() or detach()?" in text and load_report(json.loads(reports[-1].to_json())) == reports[-1]
+
+
+def test_a_state_that_goes_on_without_its_graph_is_no_growth_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, state = gradcore.ones(100, requires_grad=True), gradcore.ones(100)
+    looks = []
+    monkeypatch.setattr(_step, "live_nodes", lambda: looks.append(1) or live_nodes())
+    for _ in range(8):
+        with gradcore.step(device="cpu") as step:
+            state = (state.detach() * w).exp()
+            state.sum().backward()
+        assert step.report.growth is None
+        w.grad = None
+    assert looks
