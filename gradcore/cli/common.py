@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -17,20 +18,32 @@ from gradcore.devices.availability import choose_device
 from gradcore.devices.device import Device, get_device
 from gradcore.models.registry import takes_data
 
+T = TypeVar("T")
+
 OPTIMIZERS = ("sgd", "adam", "adamw")
 #: Learning rates that suit the models here.
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 
 
+def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A parser of an argument whose ValueError is what the user reads."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+@argument
 def positive(text: str) -> int:
     """An argument that is an int of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, but got {text!r}")
-    return value
+    with suppress(ValueError):
+        if int(text) >= 1:
+            return int(text)
+    raise ValueError(f"expected an integer of at least 1, but got {text!r}")
 
 
 def positives(text: str) -> list[int]:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
+from gradcore.cli.common import argument
 from gradcore.cli.runs import keep_safe, of_step, step_of, which
 from gradcore.report.diff import allowance, compare
 from gradcore.report.diff_page import diff_page
 from gradcore.report.html import save
 from gradcore.report.recording import Recording
-
-
-def limit(text: str) -> Callable[[int], Fraction]:
-    """``1%`` or ``64 KiB``, as a function of the peak before."""
-    try:
-        return allowance(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="B", type=Path, help="the same for the second run")
     parser.add_argument("--step", type=_steps, default=("peak", "peak"), metavar="N|peak|first|last",
                         help="which step of each run to compare (default peak); first,last: the first of A, the last of B")
-    parser.add_argument("--fail-above", type=limit, metavar="1%|BYTES",
+    parser.add_argument("--fail-above", type=argument(allowance), metavar="1%|BYTES",
                         help="exit with status 1 if the peak has grown by more than this")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the tables as a page to this file")

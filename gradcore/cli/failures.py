@@ -16,7 +16,7 @@ _OTHERS = tuple(os.path.join(folder, "") for folder in (
     str(Path(__file__).resolve().parents[1]), *(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib"))))
 
 
-def described(error: BaseException, model: str, clear: bool = True) -> str | None:
+def described(error: BaseException, model: str, clear: bool) -> str | None:
     """``RuntimeError at mine.py:12: its text`` for an error that was raised in ``model`` or below it.
 
     For another error None if its text is ``clear`` by itself, else ``IndexError in mine.py:build: its text``: labels that the

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import gradcore
-from gradcore.cli.common import add_measured, data_to_measure, pick_device
+from gradcore.cli.common import add_measured, argument, data_to_measure, pick_device
 from gradcore.cli.steps import Measured, measured
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
@@ -47,22 +47,21 @@ class Found:
     settled: bool = True
 
 
+@argument
 def memory_size(text: str) -> int:
     """An argument that is a size of at least one byte."""
-    try:
-        size = parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    size = parse_bytes(text)
     if not size:
-        raise argparse.ArgumentTypeError(f"expected a size of at least one byte, but got {text!r}")
+        raise ValueError(f"expected a size of at least one byte, but got {text!r}")
     return size
 
 
+@argument
 def percent(text: str) -> float:
     """An argument such as ``5%``, as a share from 0 to below 1."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if not match or float(match[1]) >= 100:
-        raise argparse.ArgumentTypeError(f"expected a percentage below 100%, such as '5%', but got {text!r}")
+        raise ValueError(f"expected a percentage below 100%, such as '5%', but got {text!r}")
     return float(match[1]) / 100
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from gradcore.cli.common import argument
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
 from gradcore.report.text import reached_by
@@ -20,6 +21,7 @@ def add_step(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("--step", type=which, default="peak", metavar="N|peak|first|last", help=help)
 
 
+@argument
 def which(text: str) -> int | str:
     """An argument that is ``peak``, ``first``, ``last`` or a number."""
     if text in ("peak", "first", "last"):
@@ -27,7 +29,7 @@ def which(text: str) -> int | str:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, peak, first or last, but got {text!r}") from None
+        raise ValueError(f"expected a number, peak, first or last, but got {text!r}") from None
 
 
 def load_newest(path: Path) -> tuple[Path, Run]:

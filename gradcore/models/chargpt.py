@@ -70,7 +70,7 @@ def loss(module: Any, x: Tensor, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores.view(-1, scores.shape[-1]), y.view(-1))
 
 
-def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
+def build(dataset: Any, device: Any) -> Workload:
     """3 layers of width 96 and a context of 64 characters, for the alphabet of ``dataset``."""
     if not isinstance(dataset, Text):
         raise ValueError(f"the model chargpt is trained on text, but {dataset.name} holds images: try --data python-docs")

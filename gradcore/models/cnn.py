@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore import nn
-from gradcore.data.dataset import Dataset
-from gradcore.models.tasks import ImageTask
+from gradcore.models.tasks import ImageTask, require_images
 from gradcore.models.workload import Workload, batch_of, classification
 
 
@@ -35,10 +34,8 @@ class CNN(nn.Module):
         return self.head(x)
 
 
-def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
+def build(dataset: Any, device: Any) -> Workload:
     """A :class:`CNN` for the images of ``dataset``."""
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"the model cnn is trained on images, but {dataset.name} is a text: try --data digits or "
-                         "fashion-mnist")
+    require_images(dataset, "cnn")
     module = CNN(dataset.image, dataset.classes, device)
     return Workload(module, batch_of(dataset), classification, ImageTask(dataset))

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from gradcore import nn
-from gradcore.data.dataset import Dataset
-from gradcore.models.tasks import ImageTask
+from gradcore.models.tasks import ImageTask, require_images
 from gradcore.models.workload import Workload, batch_of, classification
 
 #: Pairs of the largest number of pixels of an image, and the widths of the hidden layers.
@@ -31,11 +30,9 @@ class MLP(nn.Module):
         return last(x)
 
 
-def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
+def build(dataset: Any, device: Any) -> Workload:
     """64-128-128-10 for digits, 784-1024-1024-1024-10 for fashion-mnist."""
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"the model mlp is trained on images, but {dataset.name} is a text: try --data digits or "
-                         "fashion-mnist")
+    require_images(dataset, "mlp")
     hidden = next(h for most, h in _HIDDEN if most is None or dataset.features <= most)
     module = MLP((dataset.features, *hidden, dataset.classes), device)
     return Workload(module, batch_of(dataset), classification, ImageTask(dataset))

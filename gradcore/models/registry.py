@@ -46,9 +46,9 @@ from gradcore.models.workload import OwnStep, Workload, as_workload
 
 @dataclass(frozen=True)
 class Model:
-    """A built-in model: how to build it for a batch size, a data set and a device, and its default training options."""
+    """A built-in model: how to build it for a data set and a device, and its default training options."""
 
-    build: Callable[[int, Any, Any], Workload]
+    build: Callable[[Any, Any], Workload]
     data: str
     optimizer: str
     lr: float | None = None
@@ -84,7 +84,7 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     if dataset is None:
         dataset = defaults(name).data
     if name in _models:
-        return _models[name].build(batch_size, data.load(dataset) if isinstance(dataset, str) else dataset, device)
+        return _models[name].build(data.load(dataset) if isinstance(dataset, str) else dataset, device)
     function = _find(name)
     wanted = inspect.signature(function).parameters
     options: dict[str, Any] = {}

@@ -44,6 +44,13 @@ class Task(Protocol):
         """Evaluate the module on the test part, and return it to its training mode."""
 
 
+def require_images(dataset: Any, model: str) -> None:
+    """Raises ValueError for a text."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"the model {model} is trained on images, but {dataset.name} is a text: try --data digits or "
+                         "fashion-mnist")
+
+
 class ImageTask:
     """Classification of images."""
 

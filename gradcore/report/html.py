@@ -20,8 +20,7 @@ from gradcore.report.files import write_whole
 from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
-from gradcore.report.step import StepReport
-from gradcore.report.text import short_path, short_sums
+from gradcore.report.text import has_grown, short_path, short_sums
 from gradcore.report.timeline import COLOURS
 
 #: The page's scripts, in the order that they are run in: what a file uses stands before it.
@@ -60,13 +59,8 @@ def filled(template: str, parts: dict[str, str]) -> str:
 
 
 def of_recording(recording: Recording) -> str:
-    """The page of one step, with or without its records."""
+    """The page of one step; without its records it has the peak alone, without the timeline."""
     return page([Named(f"a step on {recording.report.device}", Run.of_one_step(recording))])
-
-
-def of_report(report: StepReport) -> str:
-    """The page of a report without records: the peak without the timeline."""
-    return of_recording(Recording(report, ()))
 
 
 def save(path: str | os.PathLike[str], text: str) -> None:
@@ -99,6 +93,8 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
     for row in (report["peak"], *report["top"], *report["kept"], *report["left"], *grown):
         row["line"] = short_path(row["line"])
     report["by_line"] = short_sums(recording.report)["line"]
+    if recording.report.growth is not None:
+        report["growth"]["said"] = has_grown(recording.report.growth)
     if not recording.records:
         return {"step": step, "report": report, "log": None}
     # The page computes these from the records.

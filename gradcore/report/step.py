@@ -238,12 +238,14 @@ class StepReport:
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report as one HTML page; a recording's page also has the timeline. Raises OSError."""
-        from gradcore.report.html import of_report, save
-        save(path, of_report(self))
+        from gradcore.report.recording import Recording
+
+        Recording(self, ()).save_html(path)
 
     def _repr_html_(self) -> str:
-        from gradcore.report.html import frame, of_report
-        return frame(of_report(self))
+        from gradcore.report.recording import Recording
+
+        return Recording(self, ())._repr_html_()
 
     def __repr__(self) -> str:
         return f"<report of a step on {self.device}: peak {format_bytes(self.peak.allocated)}, {self.records:,} records>"

@@ -168,24 +168,27 @@ def _left(report: StepReport) -> Iterable[str]:
     if report.left:
         yield ""
         yield "Results made in this step and live at its end (memory_summary() names what holds them):"
-        for x in report.left[:8]:
-            who = _WHO[x.held_by]
-            yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
-        if len(report.left) > 8:
-            yield f"  and {len(report.left) - 8} more"
+        yield from _first(8, [f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
+                              f"{_WHO[x.held_by]}" for x in report.left])
 
 
 def _exported(report: StepReport) -> Iterable[str]:
     if report.exported:
         yield ""
         yield "Shared by arrays of other libraries at the end:"
-        for x in report.exported[:8]:
+        lines = []
+        for x in report.exported:
             how = "held only by" if x.alone else "held by its tensor, and shared by"
             many = f" in {x.count} buffers" if x.count > 1 else ""
-            yield (f"  {x.allocated:>15,} bytes{many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {how} "
-                   f"{x.form}, {short_path(x.exported_at)}")
-        if len(report.exported) > 8:
-            yield f"  and {len(report.exported) - 8} more"
+            lines.append(f"  {x.allocated:>15,} bytes{many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {how} "
+                         f"{x.form}, {short_path(x.exported_at)}")
+        yield from _first(8, lines)
+
+
+def _first(most: int, lines: Sequence[str]) -> Iterable[str]:
+    yield from lines[:most]
+    if len(lines) > most:
+        yield f"  and {len(lines) - most} more"
 
 
 def has_grown(growth: Growth) -> str:

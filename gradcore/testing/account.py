@@ -200,15 +200,15 @@ class DeviceMemory:
     @property
     def report(self) -> StepReport:
         """A step report on what ran since the beginning; its figures include what was live before."""
-        ledger, moment = self.device.ledger, self._moment
-        return build_report(self.stretch.records, device=self.device.name, batch_size=None,
-                            pool=pool_figures(ledger, moment.allocations, moment.misses), node_seconds=node_seconds(),
-                            driver=self.device.driver_figures())
+        return self.recording.report
 
     @property
     def recording(self) -> Recording:
         """The report with its records: ``recording.save_html(path)`` writes the page."""
-        return Recording(self.report, self.stretch.records)
+        ledger, moment, records = self.device.ledger, self._moment, self.stretch.records
+        return Recording(build_report(records, device=self.device.name, batch_size=None,
+                                      pool=pool_figures(ledger, moment.allocations, moment.misses), node_seconds=node_seconds(),
+                                      driver=self.device.driver_figures()), records)
 
 
 def held(holders: Sequence[folds.Holder], above: int, root: str | os.PathLike[str],

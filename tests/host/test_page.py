@@ -16,7 +16,7 @@ import pytest
 import gradcore
 from gradcore.cli.main import main
 from gradcore.report import Recording, load_run
-from gradcore.report.html import SCRIPTS, escaped, of_recording, of_report
+from gradcore.report.html import SCRIPTS, escaped, of_recording
 from gradcore.report.packed import unpack
 from tests.conftest import raises
 from tests.host.test_run import write
@@ -93,7 +93,7 @@ def test_its_scripts_write_text_only() -> None:
 def test_a_page_of_a_report_has_its_figures(recording: Recording, tmp_path: Path) -> None:
     recording.report.save_html(tmp_path / "deep" / "report.html")
     text = (tmp_path / "deep" / "report.html").read_text()
-    assert text == of_report(recording.report)
+    assert text == of_recording(Recording(recording.report, ()))
     _, data, _ = Elements(text).raw
     shown, = json.loads(data)["runs"][0]["recordings"]
     assert shown["log"] is None and shown["report"]["peak"]["allocated"] == recording.report.peak.allocated
@@ -114,7 +114,7 @@ def test_a_page_of_a_step_with_call_stacks() -> None:
 
 def test_a_frame_for_notebooks(recording: Recording) -> None:
     for text, whole in ((recording._repr_html_(), of_recording(recording)), (recording.report._repr_html_(),
-                                                                             of_report(recording.report))):
+                                                                             of_recording(Recording(recording.report, ())))):
         (tag, attributes), = Elements(text).found
         assert tag == "iframe" and attributes["sandbox"] == "allow-scripts" and attributes["srcdoc"] == whole
         assert html.escape(whole, quote=True) in text

@@ -57,13 +57,8 @@ function gained({ op, line, count: results, allocated, holder }) {
 function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
-  const often = growth && growth.every > 1 ? `every ${count(growth.every)} steps` : "per step";
-  const grown = growth?.nodes
-    ? `The graph has grown for ${growth.steps} steps, typically by ${countOf(growth.nodes, "node")} per step, without device ` +
-      `bytes. ${growth.grown.slice(0, 1).map(({ holder }) => holder && `Held by ${holder}. `).join("")}`
-    : growth ? `Live bytes have grown for ${growth.steps} steps, typically by ${count(growth.requested)} requested bytes ${often}. ` +
-      growth.grown.slice(0, 1).map(gained).join("")
-    : "";
+  const most = growth?.nodes ? ({ holder }) => holder && `Held by ${holder}. ` : gained;
+  const grown = growth ? `${growth.said}. ${growth.grown.slice(0, 1).map(most).join("")}` : "";
   const left = graph ? `Still live, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
   const alone = report.exported.filter((shown) => shown.alone);
   const held = alone.reduce((sum, { allocated }) => sum + allocated, 0);
