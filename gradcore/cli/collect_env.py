@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import gradcore
+from gradcore.cli.common import add_json
 from gradcore.devices.availability import cuda_status, driver_version
 from gradcore.units import format_bytes
 
@@ -27,7 +28,7 @@ _VARIABLES = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -51,10 +51,14 @@ def positives(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="sgd has momentum 0.9; the default depends on the model")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for weights, batches and dropout (default 0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json(parser)
 
 
 def add_measured(parser: argparse.ArgumentParser, steps: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gradcore.cli.common import argument
+from gradcore.cli.common import add_json, argument
 from gradcore.cli.runs import keep_safe, of_step, step_of, which
 from gradcore.report.diff import allowance, compare
 from gradcore.report.diff_page import diff_page
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="which step of each run to compare (default peak); first,last: the first of A, the last of B")
     parser.add_argument("--fail-above", type=argument(allowance), metavar="1%|BYTES",
                         help="exit with status 1 if the peak has grown by more than this")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json(parser)
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the tables as a page to this file")
     # Status 1 is for a peak that has grown, so errors need another one.
     parser.set_defaults(error_status=2)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcore import folds
-from gradcore.cli.common import print_whole
+from gradcore.cli.common import add_json, print_whole
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.reading import alike
 from gradcore.report.blocks import block_plot
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file, which opens from disk")
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
                         help="another run to compare with on the page; may be given several times")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -170,14 +170,9 @@ def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth
     growth = ask() if carried else None
     if growth is None:
         return None
-    grown, oldest = [], []
-    for h in folds.live_at(records, len(records) - 1):
-        if h.serial in led:
-            grown.append(Grown(h.tag.op, h.tag.layer, line_of(h.tag), 1, h.allocated, held_by(h), ""))
-            oldest.append(h.serial)
-    names = {} if who is None else who(oldest[:NAMED])
-    return replace(growth, carried=carried, grown=tuple(
-        replace(g, holder=names.get(serial, "")) for g, serial in zip(grown, oldest, strict=True)))
+    found = [(h.serial, Grown(h.tag.op, h.tag.layer, line_of(h.tag), 1, h.allocated, held_by(h), ""))
+             for h in folds.live_at(records, len(records) - 1) if h.serial in led]
+    return replace(growth, carried=carried, grown=_named(found, who))
 
 
 def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None,
@@ -230,8 +225,13 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
                 op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders), held,
                 f"{keeper.op}, {line_of(keeper)}" if keeper else "")))
     found.sort(key=lambda row: (-row[0], -row[2].allocated))
-    names = {} if who is None else who([oldest for _, oldest, g in found[:NAMED] if g.held_by != "outside"])
-    return tuple(replace(g, holder=names.get(oldest, "")) for _, oldest, g in found)
+    return _named([(oldest, g) for _, oldest, g in found], who)
+
+
+def _named(found: Sequence[tuple[int, Grown]], who: Who | None) -> tuple[Grown, ...]:
+    """With what holds the buffers of these serials, of the first few."""
+    names = {} if who is None else who([serial for serial, g in found[:NAMED] if g.held_by != "outside"])
+    return tuple(replace(g, holder=names.get(serial, "")) for serial, g in found)
 
 
 def _carried(records: Sequence[Record], start: int) -> tuple[tuple[Carried, ...], set[int]]:

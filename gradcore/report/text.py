@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from gradcore.reading import alike
-from gradcore.report.growth import Growth
-from gradcore.report.step import KeptTensor, PeakPoint, StepReport
+from gradcore.report.growth import Grown, Growth
+from gradcore.report.step import Exported, KeptTensor, Left, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
 
 _BAR = 24
@@ -168,8 +168,7 @@ def _left(report: StepReport) -> Iterable[str]:
     if report.left:
         yield ""
         yield "Results made in this step and live at its end (memory_summary() names what holds them):"
-        yield from _first(8, [f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
-                              f"{_WHO[x.held_by]}" for x in report.left])
+        yield from _first(8, [f"  {x.allocated:>15,} bytes of {_made_by(x)}: {_WHO[x.held_by]}" for x in report.left])
 
 
 def _exported(report: StepReport) -> Iterable[str]:
@@ -180,9 +179,12 @@ def _exported(report: StepReport) -> Iterable[str]:
         for x in report.exported:
             how = "held only by" if x.alone else "held by its tensor, and shared by"
             many = f" in {x.count} buffers" if x.count > 1 else ""
-            lines.append(f"  {x.allocated:>15,} bytes{many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {how} "
-                         f"{x.form}, {short_path(x.exported_at)}")
+            lines.append(f"  {x.allocated:>15,} bytes{many} of {_made_by(x)}: {how} {x.form}, {short_path(x.exported_at)}")
         yield from _first(8, lines)
+
+
+def _made_by(x: Left | Exported | Grown) -> str:
+    return f"{x.op} in {x.layer or '(root)'}, {short_path(x.line)}"
 
 
 def _first(most: int, lines: Sequence[str]) -> Iterable[str]:
@@ -208,7 +210,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         many = f"{x.count} result{'s' * (x.count != 1)}"
-        yield f"  {x.allocated:>15,} bytes in {many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
+        yield f"  {x.allocated:>15,} bytes in {many} of {_made_by(x)}: {who}"
         if x.holder:
             yield f"{'':25}held by {x.holder}"
     for c in growth.carried[:4]:
