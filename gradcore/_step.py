@@ -29,7 +29,7 @@ from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
 from gradcore.report.built import build_report, counted_report
 from gradcore.report.ends import End, gained
-from gradcore.report.growth import Growth, Trend, growth_of_nodes
+from gradcore.report.growth import TURNS, Growth, Trend, growth_of_nodes
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
 
@@ -280,7 +280,7 @@ def _who(device: Device, serials: Iterable[int]) -> dict[int, str]:
 
 def _graph(device: Device, built: list[int]) -> Growth | None:
     """How the graph has grown over the steps that ended with these numbers of nodes; within a twentieth of the time, too."""
-    if len(built) < 5:
+    if len(built) < TURNS + 2:
         return None
     began = perf_counter()
     until, then, found = _graphs.get(device.name, (0.0, 0, None))

@@ -147,8 +147,9 @@ def growth_of(ends: Iterable[int]) -> Growth | None:
 
 
 def growth_of_nodes(made: Sequence[int], alive: Iterable[int]) -> Growth | None:
-    """Growth of the graph: None unless of the steps that built nodes each of the last four has left some alive.
+    """Growth of the graph: None unless of the steps that built nodes each of the last five has left some alive.
 
+    The losses of :data:`TURNS` kinds of steps that alternate keep those of as many steps.
     ``made`` has the number of the last node at the ends of steps in order, ``alive`` the numbers of the nodes that are alive.
     """
     left = Counter(bisect_left(made, number) for number in alive)
@@ -158,7 +159,7 @@ def growth_of_nodes(made: Sequence[int], alive: Iterable[int]) -> Growth | None:
             if not left[step]:
                 break
             counts.append(left[step])
-    return Growth(len(counts) - 1, 0, nodes=median_low(counts[1:])) if len(counts) > 3 else None
+    return Growth(len(counts) - 1, 0, nodes=median_low(counts[1:])) if len(counts) > TURNS else None
 
 
 def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth | None], who: Who | None) -> Growth | None:

@@ -21,13 +21,13 @@ def first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("alive", "found"), [
-    # The nodes of each step are 10; two and then three of a step are alive, and all of the last.
-    ([8, 9, 18, 19, 27, 28, 29, *range(30, 40)], (3, 2)), ([8, 9, 18, 19, *range(30, 40)], None), ([], None),
-    # Those of before the first end may be anything.
-    ([1, 2, 3, 18, 19, 29, *range(30, 40)], None), ([*range(31, 41)], None)])
+    # Two, three and then two nodes of a step are alive, and all of the last.
+    ([8, 9, 18, 19, 27, 28, 29, 38, 39, *range(40, 50)], (4, 2)), ([8, 9, 18, 19, 38, 39, *range(40, 50)], None), ([], None),
+    # Those of before the first end may be anything, and four kinds of steps may alternate, each with a loss.
+    ([1, 2, 3, 18, 27, 38, *range(40, 50)], None), ([*range(41, 51)], None)])
 def test_a_graph_grows_if_each_step_leaves_nodes(alive: list[int], found: tuple[int, int] | None) -> None:
     # One step built none.
-    growth = growth_of_nodes([5, 10, 20, 20, 30, 40], [n + 1 for n in alive])
+    growth = growth_of_nodes([5, 10, 20, 20, 30, 40, 50], [n + 1 for n in alive])
     assert (growth and (growth.steps, growth.nodes, growth.requested)) == (found and (*found, 0))
 
 
@@ -44,7 +44,7 @@ def test_a_graph_that_grows_without_bytes_is_told(form: str) -> None:
             exec(form, names)
         reports.append(step.report)
         w.grad = None
-    assert [r.growth for r in reports[:4]] == [None] * 4
+    assert [r.growth for r in reports[:5]] == [None] * 5
     growth = reports[-1].growth
     nodes = 3 + ("*" in form)
     assert growth is not None and (growth.steps, growth.nodes, growth.requested) == (10, nodes, 0)
