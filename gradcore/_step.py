@@ -9,19 +9,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from gradcore._holders import holders_of, last_node, live_nodes, uncollected
 from gradcore.devices.device import Device, arrivals, devices, get_device
-from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
+from gradcore.engine.cost import node_seconds
 from gradcore.engine.exports import settle
-from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.sites import whole_stacks
-from gradcore.engine.state import local, mark, within_step
-from gradcore.engine.value import PLAIN
+from gradcore.engine.state import mark, within_step
 from gradcore.errors import require_int
 from gradcore.events import LAUNCH, MARK, Raw, Record, Tag
 from gradcore.memory.ledger import Ledger
@@ -83,20 +81,9 @@ class step:
         self._opened: list[whole_stacks | within_step] = []
         self._raw: list[Raw] = []
         self._began = 0.0
-        self._seconds = 0.0
-        self._peaks = (0, 0, 0)
-        self._live = (0, 0)
-        self._pool: PoolFigures | None = None
-        self._driver: DriverFigures | None = None
-        self._device: Device | None = None
-        self._growth: Growth | None = None
-        # The ends of the steps over which it has grown, as far as they are kept, and the one before them.
-        self._grew: list[End] = []
-        # The numbers of the last nodes at the ends of steps, as far as these are kept.
-        self._built: list[int] = []
         # Pinned memory, if it is not among the recorded devices.
         self._beside: _Start | None = None
-        self._pinned: PinnedFigures | None = None
+        self._ended: _Ended | None = None
 
     def __enter__(self) -> step:
         if self.level == "off":
@@ -150,31 +137,30 @@ class step:
                 name()
             if self.level != "counts":
                 mark("end", "step")
-            self._seconds = perf_counter() - self._began
+            seconds = perf_counter() - self._began
             settle()
             self._end()
         except BaseException:
             # After an interrupt, once more, so that no log stays open.
             self._end()
             raise
-        self._pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
+        pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
         # Counting the launches of a log takes time, so it is done only where there is a choice.
         most = self._starts[0] if len(self._starts) == 1 else max(self._starts, key=_Start.work)
         self._starts = []
-        self._device, self._raw, self._peaks = most.device, most.log or [], most.peaks
-        ledger = self._device.ledger
-        self._pool = pool_figures(ledger, most.allocations, most.misses)
-        self._driver = self._device.driver_figures()
+        device, self._raw = most.device, most.log or []
+        ledger = device.ledger
+        pool, driver = pool_figures(ledger, most.allocations, most.misses), device.driver_figures()
         with ledger.lock:
-            self._live = ledger.present[:2]
-            end = End(self._live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
-        trend, ends = _ends.setdefault(self._device.name, (Trend(), deque(maxlen=_GAINS + 1)))
+            live = ledger.present[:2]
+            end = End(live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
+        trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
         trend.add(end.requested, end)
         ends.append(end)
-        self._built = [known.node for known in ends]
-        self._growth = growth = trend.growth
-        self._grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
-                      [*trend.risen, end])
+        growth = trend.growth
+        grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
+                [*trend.risen, end])
+        self._ended = _Ended(device, seconds, most.peaks, live, pool, driver, growth, grew, [e.node for e in ends], pinned)
 
     def _open(self, context: whole_stacks | within_step) -> None:
         self._opened.append(context)
@@ -202,25 +188,43 @@ class step:
     @functools.cached_property
     def report(self) -> StepReport:
         """The report. Raises RuntimeError before the end of the step, and at level ``off``."""
-        if self._pool is None or self._device is None:
+        ended = self._ended
+        if ended is None:
             raise RuntimeError("a step with level='off' has no report" if self.level == "off" else
                                "the report is available after the end of the step")
         if self.level == "counts":
-            return counted_report(device=self._device.name, batch_size=self._batch_size, seconds=self._seconds,
-                                  peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth,
-                                  pinned=self._pinned)
+            return counted_report(device=ended.device.name, batch_size=self._batch_size, seconds=ended.seconds,
+                                  peaks=ended.peaks, live=ended.live, pool=ended.pool, driver=ended.driver, growth=ended.growth,
+                                  pinned=ended.pinned)
         # Freed by the collector while the report is made, what only a cycle holds would grow without a word of why.
         with uncollected():
-            return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
-                                node_seconds=node_seconds(), driver=self._driver, growth=self._growth,
-                                gained=gained(self._grew, self._raw) if self._grew else None, pinned=self._pinned,
-                                who=functools.partial(_who, self._device) if self.names_holders else None,
-                                graph=functools.partial(_graph, self._device, self._built))
+            return build_report(self.log, device=ended.device.name, batch_size=self._batch_size, pool=ended.pool,
+                                node_seconds=node_seconds(), driver=ended.driver, growth=ended.growth,
+                                gained=gained(ended.grew, self._raw) if ended.grew else None, pinned=ended.pinned,
+                                who=functools.partial(_who, ended.device) if self.names_holders else None,
+                                graph=functools.partial(_graph, ended.device, ended.built))
 
     @property
     def recording(self) -> Recording:
         """The report with the step's records, which can be exported. Raises RuntimeError as ``report`` does."""
         return Recording(self.report, tuple(self.log))
+
+
+class _Ended(NamedTuple):
+    """What is known of a step's device at its end."""
+
+    device: Device
+    seconds: float
+    peaks: tuple[int, int, int]
+    live: tuple[int, int]
+    pool: PoolFigures
+    driver: DriverFigures | None
+    growth: Growth | None
+    #: The ends of the steps over which it has grown, as far as they are kept, and the one before them.
+    grew: list[End]
+    #: The numbers of the last nodes at the ends of steps, as far as these are kept.
+    built: list[int]
+    pinned: PinnedFigures | None
 
 
 class _Start:
@@ -319,31 +323,3 @@ def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
         made = ledger.allocations - allocations
         return PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,
                            pool.largest_free)
-
-
-@functools.cache
-def node_seconds() -> float:
-    """The measured cost of a node that keeps two operands, in seconds: the best of five rounds of 500.
-
-    It is what :func:`~gradcore.engine.dispatch.apply` does for ``x * x`` only if its gradient is recorded, and the node's end.
-    """
-    # On a device of its own, so that the measured pools are not affected, and without numbers that nodes of the user would get.
-    device = make_meta()
-    was, local.state.grad = local.state.grad, True
-    try:
-        x: Any = owners.upload(np.ones(1, np.float32), device)
-        x.edge = (Leaf(x), 0)
-        y = x * x
-        args = (x, x)
-        call = y.edge[0].call
-        best = float("inf")
-        for _ in range(5):
-            start = perf_counter()
-            for _ in range(500):
-                edges = [None if type(a) in PLAIN else a.edge for a in args]
-                plan = call.plans[tuple(map(bool, edges))]
-                build_node(call, plan, args, (y,), (), edges, 0, y.edge[0].site, local.state.scope)
-            best = min(best, perf_counter() - start)
-        return best / 500
-    finally:
-        local.state.grad = was

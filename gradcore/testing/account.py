@@ -12,8 +12,9 @@ from time import perf_counter_ns
 
 from gradcore import folds
 from gradcore._random import default_generator
-from gradcore._step import node_seconds, pool_figures
+from gradcore._step import pool_figures
 from gradcore.devices.device import Device, devices, get_device
+from gradcore.engine.cost import node_seconds
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
 from gradcore.reading import by_layer, read_log

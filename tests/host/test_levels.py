@@ -14,7 +14,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore._step import node_seconds
+from gradcore.engine.cost import node_seconds
 from gradcore.engine.state import SETUP, local
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark
 from gradcore.report import load_report
