@@ -84,12 +84,12 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     if dataset is None:
         dataset = defaults(name).data
     if name in _models:
-        return _models[name].build(data.load(dataset) if isinstance(dataset, str) else dataset, device)
+        return _models[name].build(_loaded(dataset), device)
     function = _find(name)
     wanted = inspect.signature(function).parameters
     options: dict[str, Any] = {}
     if "dataset" in wanted:
-        options["dataset"] = data.load(dataset) if isinstance(dataset, str) else dataset
+        options["dataset"] = _loaded(dataset)
     if "device" in wanted:
         options["device"] = device
     try:
@@ -101,6 +101,10 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     if device is not None and isinstance(workload, Workload):
         workload.module.to(device)
     return workload
+
+
+def _loaded(dataset: str | Dataset | Text) -> Dataset | Text:
+    return data.load(dataset) if isinstance(dataset, str) else dataset
 
 
 def takes_data(name: str) -> bool:

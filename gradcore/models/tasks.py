@@ -17,6 +17,8 @@ from gradcore.engine.modes import no_grad
 Array = np.ndarray[Any, Any]
 #: How many samples, and windows of text, an evaluation takes at a time.
 _AT_ONCE, _WINDOWS_AT_ONCE = 1024, 64
+#: By how much the scores of a sample's next character are divided: below 1, likely ones are drawn more often.
+_TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -145,15 +147,14 @@ class TextTask:
         return total / len(starts)
 
 
-def write(module: Any, text: Text, context: int, start: str, length: int, device: Any, temperature: float = 0.8,
-          seed: int = 0) -> str:
+def write(module: Any, text: Text, context: int, start: str, length: int, device: Any) -> str:
     """``start`` and ``length`` more characters, each sampled from the module's prediction from the ``context`` before it."""
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 3], np.uint64)))
+    generator = np.random.Generator(np.random.Philox(key=np.array([0, 3], np.uint64)))
     known = [c for c in start if c in text.alphabet] or [text.alphabet[0]]
     numbers = list(text.encode("".join(known)))
     for _ in range(length):
         seen = np.array([numbers[-context:]], np.int64)
-        scores = module(functional.tensor(seen, device=device))[0, -1].cpu().numpy().astype(np.float64) / temperature
+        scores = module(functional.tensor(seen, device=device))[0, -1].cpu().numpy().astype(np.float64) / _TEMPERATURE
         odds = np.exp(scores - scores.max())
         numbers.append(int(generator.choice(len(odds), p=odds / odds.sum())))
     return text.decode(np.array(numbers))
