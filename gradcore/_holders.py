@@ -173,10 +173,11 @@ class _Search:
                 if all(id(o) in self.names for o in targets):
                     break
                 following = [number for number in following if number not in self.names and self.far[number] < _DEPTH]
-                if not following and self.aside:
-                    following = self.followed(self.aside)
                 if not following:
-                    break
+                    if not self.aside:
+                        break
+                    following = self.followed(self.aside)
+                    continue
                 following = following[_WIDTH:] + self.step(tuple(map(self.seen.get, following[:_WIDTH])))
             self.name_rest()
         finally:

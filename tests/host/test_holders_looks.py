@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import gradcore
 from gradcore import _holders
 from tests.host.holding import fresh, holder
 
 FOUND: dict[str, Any] = {}
 
 
-def test_nothing_is_looked_for_once_all_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look takes as long as the program has objects. Here garbage, which has no name, leads to the tensor, too."""
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The number of looks."""
     count, look = [0], _holders.referrers
 
     def looked(objects: tuple[Any, ...]) -> list[Any]:
@@ -22,13 +25,28 @@ def test_nothing_is_looked_for_once_all_have_names(monkeypatch: pytest.MonkeyPat
         return look(objects)
 
     monkeypatch.setattr(_holders, "referrers", looked)
+    yield count
+    FOUND.clear()
+    gc.collect()
+
+
+def test_nothing_is_looked_for_once_all_have_names(looks: list[int]) -> None:
+    """Here garbage, which has no name, leads to the tensor, too."""
     x = fresh()
     serial, cycle = x.storage.serial, [[x]]
     cycle[0].append(cycle)
     FOUND["here"] = x
     del x, cycle
-    try:
-        assert holder(serial) == f"FOUND['here'] in {__name__}" and count == [1]
-    finally:
-        FOUND.clear()
-        gc.collect()
+    assert holder(serial) == f"FOUND['here'] in {__name__}" and looks == [1]
+
+
+def test_what_an_optimizer_holds_takes_no_look_for_the_optimizer_itself(looks: list[int]) -> None:
+    """It is followed last, as a parameter has a better name: but by then it has one of its own, and so has its state."""
+    w = gradcore.ones(4, requires_grad=True)
+    optimizer = gradcore.optim.SGD([w], lr=0.1, momentum=0.9)
+    w.sum().backward()
+    optimizer.step()
+    serial = optimizer.state[w]["momentum_buffer"].storage.serial
+    del w
+    # For the tensor, its entry and the state.
+    assert holder(serial).startswith("optimizer.state[") and looks == [3]
