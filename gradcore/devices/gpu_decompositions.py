@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import copy
-from gradcore.devices.gpu_elementwise import strided as show
+from gradcore.devices.gpu_movement import copy
+from gradcore.devices.gpu_movement import strided as show
 from gradcore.devices.kernels import split_workspace
 
 

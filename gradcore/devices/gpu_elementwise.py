@@ -6,7 +6,6 @@ An operand is a tensor, a Python number, a tensor of one element, or a row that 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.kernels import basic_view
-from gradcore.spec import is_floating
+from gradcore.overwriting import WITH_THEIR_KERNELS
+from gradcore.spec import is_floating, limits
 
 #: The kernel argument for a row that repeats.
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
@@ -156,9 +155,17 @@ def _test(name: str) -> Callable[..., Any]:
 
 
 gl.KERNELS |= {name: function(name) for name in (
-    "add sub mul div neg floor_divide remainder pow reciprocal abs sign floor ceil round exp expm1 log log1p log2 log10 sqrt "
-    "rsqrt square sin cos tan sinh cosh arctan tanh maximum minimum relu sigmoid relu_grad tanh_grad sigmoid_grad "
-    "where").split()}
+    "add sub mul div neg floor_divide remainder fmod pow reciprocal abs sign floor ceil round trunc frac exp exp2 expm1 log "
+    "log1p log2 log10 logaddexp sqrt rsqrt square hypot sin cos tan sinh cosh tanh arcsin arccos arctan arctan2 arcsinh "
+    "arccosh arctanh erfc erfinv lgamma digamma gammainc gammaincc sinc logit maximum minimum fmax fmin lerp where "
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift relu relu_grad tanh_grad sigmoid "
+    "sigmoid_grad silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid "
+    "hardsigmoid_grad hardswish hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold").split()}
+gl.KERNELS |= {
+    "polygamma": function("polygamma", n=None),
+    **{name: function(name, value=1) for name in ("addcmul", "addcdiv")},
+    **{name: function(name, beta=None, threshold=None) for name in ("softplus", "softplus_grad")},
+    **{name: function(name, low=None, high=None) for name in ("hardtanh", "hardtanh_grad")}}
 gl.KERNELS |= {name: _with_room(name) for name in ("erf", "huber", "bce", "bce_logits")}
 gl.KERNELS |= {name: _test(named) for name, named in {
     "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
@@ -223,87 +230,50 @@ def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
     apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
 
 
-# -- creation and movement ---------------------------------------------------------------------------------------------
+@gl.kernel
+def bitwise_not(x: Any, out: Any) -> None:
+    apply("BoolNot" if x.dtype == np.bool_ else "BitwiseNot", wide(out.dtype), out, x)
 
 
-#: The least size of both dimensions for which tiles are worthwhile.
-_TILE = 16
-
-
-@functools.lru_cache(maxsize=1024)
-def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...],
-            length: int) -> tuple[bool, tuple[int, int], tuple[Any, ...]] | None:
-    """For a copy between tensors that are contiguous along different dimensions, as in a transposition: whether squares of
-    ``length`` elements each way can be accessed in both, if the first elements can; blocks of the kernel of tiles and of that
-    of squares; their arguments. Else None. Without either one of the two would cost a memory transaction for each element."""
-    sizes, steps = gl.merged(shape, out, x)
-    ours, theirs = ([d for d, step in enumerate(steps) if step[k] == 1 and sizes[d] >= _TILE] for k in (0, 1))
-    if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
-        return None
-    (column,), (row,) = ours, theirs
-    others = [d for d in range(len(sizes)) if d not in (row, column)]
-    lead = [sizes[d] for d in others]
-    where = gl.axes(lead, *[[steps[d][k] for d in others] for k in (0, 1)])
-    rows, columns, out_row, x_column = sizes[row], sizes[column], steps[row][0], steps[column][1]
-    even = not any(n % length for n in (rows, columns, out_row, x_column, *itertools.chain(*[steps[d] for d in others])))
-    tiles, squares = (math.prod(lead) * -(-rows // side) * -(-columns // side) for side in (64, 16 * length))
-    return even, (tiles, squares), (where, *map(np.int64, (rows, columns, out_row, x_column)))
-
-
-def copy(x: Any, out: Any) -> None:
-    """Copy ``x`` to ``out``, broadcast and converted."""
-    if not hasattr(x, "dtype"):
+@gl.kernel
+def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> None:
+    if not is_floating(out.dtype):
         apply("Copy", wide(out.dtype), out, x)
         return
-    how, length = None, 16 // max(x.itemsize, out.itemsize)
-    if x.shape == out.shape and x.size and not (x.flags.c_contiguous and out.flags.c_contiguous):
-        how = _turned(x.shape, gl.elements(out), gl.elements(x), length)
-    if how is None:
-        apply("Copy", wide(x.dtype), out, x)
-        return
-    even, (tiles, squares), where = how
-    # What is not converted is moved as integers of its size.
-    types = (wide(x.dtype), out.dtype, x.dtype) if x.dtype != out.dtype else (np.dtype(f"i{x.itemsize}"),) * 3
-    if even and gl.packed(x, out):
-        gl.run_blocks("elementwise", "turn_squares", (*types, length), squares, out, x, *where)
-    else:
-        gl.run_blocks("elementwise", "turn", types, tiles, out, x, *where)
+    ends = limits(out.dtype)
+    apply("NanToNum", wide(out.dtype), out, x, nan, float(ends.max) if posinf is None else posinf,
+          float(ends.min) if neginf is None else neginf)
 
 
 @gl.kernel
-def fill_(x: Any, value: Any) -> None:
-    copy(value, x)
+def masked_fill_(x: Any, mask: Any, value: Any) -> None:
+    check_apart(x, mask)
+    apply("MaskedFill", wide(x.dtype), x, x, mask, value)
 
 
 @gl.kernel
-def copy_(x: Any, source: Any) -> None:
-    check_apart(x, source)
-    copy(source, x)
-
-
-gl.KERNELS |= dict.fromkeys(("full", "clone", "cast", "sampling_weights"), lambda x, out, **attrs: copy(x, out))
+def elu(x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
+    apply("Elu", wide(out.dtype), out, x, scale, scale * alpha, inner)
 
 
 @gl.kernel
-def empty(out: Any, *, shape: Any, dtype: Any) -> None:
-    pass
+def elu_grad(dy: Any, x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
+    apply("EluGrad", wide(out.dtype), out, dy, x, scale, scale * alpha, inner)
 
 
-@gl.kernel
-def slice_grad(dy: Any, out: Any, *, shape: Any, index: Any) -> None:
-    gl.zero(out)
-    copy(dy, basic_view(out, index))
+# -- in place ----------------------------------------------------------------------------------------------------------
 
 
-def strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
-    """A view into a flat array; strides and offset are in elements."""
-    from cupy.lib.stride_tricks import as_strided
+def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of an in-place op: that of the functional op, with the first operand as its output."""
 
-    return as_strided(flat[offset:], shape, [n * flat.itemsize for n in strides])
+    def run(x: Any, *others: Any, **attrs: Any) -> None:
+        for other in others:
+            check_apart(x, other)
+        kernel(x, *others, x, **attrs)
+
+    return run
 
 
-@gl.kernel
-def cleared(x: Any, out: Any, *, shape: Any, strides: Any, offset: int) -> None:
-    copy(x, out)
-    if 0 not in shape:
-        copy(0, strided(out.reshape(-1), shape, strides, offset))
+gl.KERNELS |= {f"{name}_": _written(function("erf") if name == "erf" else gl.KERNELS[name])
+               for name in WITH_THEIR_KERNELS}

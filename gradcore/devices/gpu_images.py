@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, wide
-from gradcore.devices.gpu_folds import fold
+from gradcore.devices.gpu_reductions import fold
 from gradcore.devices.precision import rounded
 from gradcore.tiling import BUSY, SHARE, Pair, shares_alone, tiles_alone
 

@@ -1,130 +1,19 @@
-"""Moving elements on the GPU: ranges, triangles, joining, reads and writes by indices. No kernel allocates, and only the
-one for extremes at positions uses atomics.
+"""Reads and writes at positions on the GPU. No kernel allocates, and only the one for extremes at positions uses atomics.
 
 A read at a position out of range gives NaN (0 for integers), a write is skipped, since an error would need a wait for the
-device. On the CPU it is an IndexError.
+device. On the CPU it is an IndexError. Writes at many positions along a dimension sort the positions: see kernels/group.cu.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import copy
-from gradcore.devices.gpu_folds import fold
-from gradcore.devices.gpu_groups import add_groups, places, put_groups
-from gradcore.devices.kernels import turned
-from gradcore.tiling import BUSY, groups_of
-
-
-@gl.kernel
-def arange(start: Any, step: Any, out: Any, *, length: int, dtype: Any) -> None:
-    kind = np.int64 if isinstance(start, int) and isinstance(step, int) else np.float64
-    gl.run("index", "arange", (out.dtype, np.dtype(kind)), out.size, out, kind(start), kind(step), np.int64(out.size))
-
-
-@gl.kernel
-def eye(out: Any, *, rows: int, columns: int, dtype: Any) -> None:
-    gl.run("index", "eye", (out.dtype,), out.size, out, np.int64(out.size), np.int64(columns))
-
-
-def _triangle(lower: bool) -> Any:
-    def keep(x: Any, out: Any, *, diagonal: int) -> None:
-        gl.run("index", "triangle", (x.dtype,), out.size, x, out, gl.axes(x.shape, gl.elements(x)), np.int64(out.size),
-               np.int64(x.shape[-2]), np.int64(x.shape[-1]), np.int64(diagonal), np.int32(lower))
-
-    return keep
-
-
-gl.KERNELS |= {"tril": _triangle(True), "triu": _triangle(False)}
-
-# -- joining, turning, windows -----------------------------------------------------------------------------------------
-
-#: The most tensors that a launch concatenates, and the structure of kernels/index.cu that describes them.
-_JOINED = 6
-JOINED = np.dtype([("ends", "i8", (_JOINED,)), ("steps", "i8", (_JOINED,)), ("of", "u8", (_JOINED,))])
-
-
-@gl.kernel
-def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
-    given = [t for t in tensors if t.size]
-    alike = out.flags.c_contiguous and out.itemsize <= 8 and all(t.dtype == out.dtype for t in given)
-    size, at, lead = (_JOINED if alike and len(given) > 1 else 1), 0, (slice(None),) * dim
-    for k in range(0, len(given), size):
-        some = given[k:k + size]
-        length = sum([t.shape[dim] for t in some])
-        place = out[(*lead, slice(at, at + length))]
-        if size == 1:
-            copy(some[0], place)
-        else:
-            _join(some, place, out.shape[dim], dim)
-        at += length
-
-
-def _join(tensors: list[Any], place: Any, whole: int, dim: int) -> None:
-    """Concatenate tensors of the same dtype into ``place``, a part of a contiguous tensor whose length along ``dim`` is
-    ``whole``."""
-    count, tail, along, whole, steps, ends, axes = _joining(dim, place.shape, whole, gl.packed(place, *tensors), place.itemsize,
-                                                            *[(t.shape, t.strides) for t in tensors])
-    rest = [0] * (_JOINED - len(tensors))
-    joined = np.array(([*ends, *rest], [*steps, *rest], [*[t.data.ptr for t in tensors], *rest]), JOINED)
-    gl.run("index", "cat", (np.dtype(f"i{place.itemsize}"), count), place.size // count, place, joined, axes,
-           np.int64(place.size), np.int64(tail), np.int64(along), np.int64(whole))
-
-
-@functools.lru_cache(maxsize=1024)
-def _joining(dim: int, shape: tuple[int, ...], whole: int, aligned: bool, itemsize: int, *tensors: Any) -> tuple[Any, ...]:
-    """Elements of an access; elements of the dimensions after ``dim``; its length here and in the whole; each tensor's stride
-    and end along it; and the tensors' layouts without it."""
-    strides = [tuple([s // itemsize for s in strides]) for _, strides in tensors]
-    ends = np.cumsum([size[dim] for size, _ in tensors]).tolist()
-    tail, steps = math.prod(shape[dim + 1:]), [step[dim] for step in strides]
-    behind = [gl.merged(size[dim:], step[dim:])[1] for (size, _), step in zip(tensors, strides, strict=True)]
-    if all(lie in ([], [[1]]) for lie in behind):
-        # The dimensions behind are contiguous with this one in all tensors, so they are merged into it.
-        ends, whole, tail, steps = [end * tail for end in ends], whole * tail, 1, [1] * len(tensors)
-        shape, strides = shape[:dim], [step[:dim] for step in strides]
-    else:
-        shape, strides = shape[:dim] + shape[dim + 1:], [step[:dim] + step[dim + 1:] for step in strides]
-    sizes, lie = gl.merged(shape, *strides)
-    # The elements of an access must be adjacent in every tensor, and begin at a multiple of its length.
-    beside, lengths, apart = ((steps, [*ends, whole], lie) if tail == 1 else
-                              (lie[-1], [tail, sizes[-1]], [steps, *lie[:-1]]))
-    count = 16 // itemsize
-    if not aligned or any(s != 1 for s in beside) or any(n % count for n in (*lengths, *itertools.chain(*apart))):
-        count = 1
-    return count, tail, ends[-1], whole, steps, ends, gl.axes(shape, *strides)
-
-
-@gl.kernel
-def flip(x: Any, out: Any, *, dims: tuple[int, ...]) -> None:
-    copy(x[tuple(slice(None, None, -1 if d in dims else 1) for d in range(x.ndim))], out)
-
-
-@gl.kernel
-def roll(x: Any, out: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
-    for source, target in turned(x.shape, shifts, dims):
-        copy(x[source], out[target])
-
-
-@gl.kernel
-def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
-    if not out.ndim:
-        # One window of one element, or of none.
-        fold("Sum", dy, out, (0,))
-        return
-    steps = gl.elements(dy)
-    lead = gl.axes(out.shape, (*steps[:dim], 0, *steps[dim + 1:-1]))
-    gl.run("index", "windows_grad", (dy.dtype,), out.size, dy, out, lead, *map(np.int64, (
-        out.size, math.prod(out.shape[dim + 1:]), out.shape[dim], dy.shape[dim], size, step, dilation, steps[dim], steps[-1])))
-
-
-# -- reading and writing -----------------------------------------------------------------------------------------------
+from gradcore.devices.kernels import split_workspace
+from gradcore.tiling import BUSY, DIGIT, RUN, Groups, groups_of
 
 #: Accesses of a thread of the kernel ``take`` at once, if that leaves enough blocks.
 _TAKEN = 4
@@ -295,3 +184,60 @@ def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int,
         return
     gl.run_blocks("index", "add_at", (x.dtype, index.dtype), length, x, values, index, where, np.int64(length),
                   np.int64(stride), back(x, dim, wrap))
+
+
+# -- by sorted positions: ``where`` is the layout of index, values and ``x``, the dimensions of the positions folded ----
+
+
+def places(index: Any, length: int, stride: int, back: Any, skipped: int) -> tuple[Any, ...]:
+    """What kernels need to know of positions along a dimension of ``length``, whose elements are ``stride`` apart in ``x``.
+
+    ``back`` is added to negative ones, and nothing is written at the position ``skipped``.
+    """
+    return index, np.int64(length), np.int64(stride), back, np.int64(skipped)
+
+
+def add_groups(groups: Groups, x: Any, values: Any, where: Any, places: tuple[Any, ...], workspace: Any,
+               fresh: bool = False) -> None:
+    """Add the values at their positions; ``fresh`` says that x is zeros."""
+    order, parts = _grouped(groups, where, places, workspace)
+    length = _length(x, values, where, places)
+    types = x.dtype, places[0].dtype, str(fresh).lower(), RUN, length
+    _run("sums", types, where, 32 * length if length > 1 else 128, x, values, order, parts, where, *places)
+    _run("joins", types, where, 32 * length, x, order, parts, where, *places)
+
+
+def _length(x: Any, values: Any, where: Any, places: tuple[Any, ...]) -> int:
+    """Neighbours in one access: 16 bytes, but at most 8 elements, if rows are contiguous and all that is
+    accessed begins at a multiple of that."""
+    kept, length = where["kept"], min(16 // x.itemsize, 8)
+    beside, apart = kept["strides"][1:3, :1], where["folded"]["strides"][1:3]
+    even = not (where["rows"] % length or int(places[2]) % length or np.any(apart % length))
+    return length if (even and kept["count"] == 1 and where["rows"] >= 32 and np.all(beside == 1) and x.dtype == values.dtype
+                      and gl.packed(x, values)) else 1
+
+
+def put_groups(groups: Groups, x: Any, values: Any, where: Any, places: tuple[Any, ...], workspace: Any) -> None:
+    """Write the values at their positions, where the last one stays."""
+    order, _ = _grouped(groups, where, places, workspace)
+    _run("writes", (x.dtype, values.dtype, places[0].dtype, RUN), where, 128, x, values, order, where, *places)
+
+
+def _run(name: str, types: tuple[Any, ...], where: Any, strip: int, *arguments: Any) -> None:
+    """Launch a kernel with a warp for each run of positions and strip of rows."""
+    units = -(-int(where["width"]) // RUN) * -(-int(where["rows"]) // strip)
+    gl.run("group", name, types, 32 * units, *arguments, np.int64(units))
+
+
+def _grouped(groups: Groups, where: Any, places: tuple[Any, ...], workspace: Any) -> tuple[Any, Any]:
+    """The numbers of the positions, sorted by the positions, and memory for parts of sums."""
+    index, length, *_ = places
+    into, other, table, parts = split_workspace(workspace, *groups.pieces)
+    order = None  # in the order of the index at first
+    # Skipped positions count as `length`.
+    for shift in range(0, int(length).bit_length(), DIGIT):
+        how = where, *places, np.int64(groups.share), np.int32(shift)
+        gl.run_blocks("group", "tally", (index.dtype,), table.size >> DIGIT, order, table, *how)
+        gl.run_blocks("group", "deal", (index.dtype,), table.size >> DIGIT, order, into, table, *how)
+        order, into, other = into, other, into
+    return order, parts

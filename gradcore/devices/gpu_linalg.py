@@ -14,8 +14,8 @@ import numpy as np
 
 from gradcore.devices import gpu_gemm
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import apply, copy, wide
-from gradcore.devices.gpu_folds import fold
+from gradcore.devices.gpu_elementwise import apply, wide
+from gradcore.devices.gpu_movement import copy
 from gradcore.devices.gpu_problems import (
     DATA,
     INSTEAD,
@@ -25,6 +25,7 @@ from gradcore.devices.gpu_problems import (
     Problem,
     alignment,
 )
+from gradcore.devices.gpu_reductions import fold
 
 Shape = tuple[int, ...]
 

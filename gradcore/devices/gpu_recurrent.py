@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import copy
-from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_linalg import product
+from gradcore.devices.gpu_movement import copy
+from gradcore.devices.gpu_reductions import fold
 from gradcore.devices.kernels import before, split_workspace, steps
 
 #: Blocks that go through the samples with the weight in their shared memory, at most.

@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import function
 from gradcore.spec import limits
-
-gl.KERNELS |= {name: function(name) for name in ("gammainc", "gammaincc")}
 
 
 @gl.kernel

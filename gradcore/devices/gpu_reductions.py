@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import strided, wide
+from gradcore.devices.gpu_elementwise import wide
 from gradcore.devices.kernels import split_workspace
 
 #: Elements of a row that are enough work for a block.
@@ -77,17 +77,6 @@ def sum_to_shape(x: Any, out: Any, *, shape: tuple[int, ...]) -> None:
     lead = x.ndim - len(shape)
     dims = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1))
     fold("Sum", x, out.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims)
-
-
-@gl.kernel
-def as_strided_grad(dy: Any, out: Any, *, like: Any, strides: Any, offset: int) -> None:
-    gl.zero(out)
-    if not dy.size:
-        return
-    # A dimension of stride 0 repeats one element, whose gradient is the sum of all of theirs.
-    same = tuple(d for d, (n, s) in enumerate(zip(dy.shape, strides, strict=True)) if n > 1 and s == 0)
-    kept = [d for d in range(dy.ndim) if d not in same]
-    fold("Sum", dy, strided(out.reshape(-1), [dy.shape[d] for d in kept], [strides[d] for d in kept], offset), same)
 
 
 def _position(side: str) -> Any:
