@@ -22,7 +22,6 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     gpu_random,
     gpu_recurrent,
     gpu_reductions,
-    gpu_sampling,
 )
 
 KERNELS = gpu_launch.KERNELS

@@ -1,4 +1,4 @@
-"""Random numbers on the GPU, by Philox with the same bits as on the CPU."""
+"""Random numbers, dropout, and draws of distributions on the GPU, by Philox with the same bits as on the CPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.kernels import drawn_into
+from gradcore.spec import limits
 
 
 @gl.kernel
@@ -35,3 +36,27 @@ def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
     scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
     gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,
            np.int64(x.size))
+
+
+# -- distributions -----------------------------------------------------------------------------------------------------
+
+
+@gl.kernel
+def standard_gamma(x: Any, state: Any, out: Any) -> None:
+    gl.run("sampling", "standard_gamma", (x.dtype,), x.size, x, state, out, np.int64(x.size),
+           np.float64(limits(out.dtype).tiny))
+
+
+@gl.kernel
+def standard_gamma_slope(concentration: Any, drawn: Any, out: Any) -> None:
+    gl.run("sampling", "standard_gamma_slope", (out.dtype,), out.size, concentration, drawn, out, np.int64(out.size))
+
+
+@gl.kernel
+def poisson(x: Any, state: Any, out: Any) -> None:
+    gl.run("sampling", "poisson", (x.dtype,), x.size, x, state, out, np.int64(x.size))
+
+
+@gl.kernel
+def binomial(count: Any, prob: Any, state: Any, out: Any) -> None:
+    gl.run("sampling", "binomial", (out.dtype,), out.size, count, prob, state, out, np.int64(out.size))

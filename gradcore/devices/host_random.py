@@ -17,11 +17,12 @@ from gradcore.devices.kernels import drawn_into, split_workspace
 from gradcore.spec import PIECE
 
 
-def _generator(state: Array) -> np.random.Generator:
+def generator(state: Array, start: int = 0, attempt: int = 0) -> np.random.Generator:
+    """NumPy's generator from ``start`` blocks behind the state on, in the numbers of an attempt."""
     key, _, counter, _ = state.view(np.uint64).tolist()
     # Arrays, since NumPy converts a list with a word of 2^63 or more to floats.
     return np.random.Generator(np.random.Philox(key=np.array([key, 0], np.uint64),
-                                                counter=np.array([counter, 0, 0, 0], np.uint64)))
+                                                counter=np.array([(counter + start) % 2**64, attempt, 0, 0], np.uint64)))
 
 
 @kernel
@@ -33,12 +34,12 @@ def advance(state: Array, out: Array, *, numel: int) -> None:
 
 @kernel
 def uniform(state: Array, low: Any, high: Any, out: Array, *, shape: Any, dtype: Any) -> None:
-    generator = _generator(state)
+    draws = generator(state)
     if out.dtype.itemsize < 4:
         for (part,) in pieces(out, length=4096):
-            part[...] = generator.random(part.size, dtype=np.float32) * (high - low) + low
+            part[...] = draws.random(part.size, dtype=np.float32) * (high - low) + low
         return
-    generator.random(out=out, dtype=out.dtype)
+    draws.random(out=out, dtype=out.dtype)
     if high - low != 1:
         np.multiply(out, high - low, out)
     if low:
@@ -47,13 +48,13 @@ def uniform(state: Array, low: Any, high: Any, out: Array, *, shape: Any, dtype:
 
 @kernel
 def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, shape: Any, dtype: Any) -> None:
-    generator = _generator(state)
+    draws = generator(state)
     room = min(out.size + 1, PIECE)
     u, w = split_workspace(workspace, (room, np.dtype(np.float64)), (room, np.dtype(np.float64)))
     for (part,) in pieces(out, length=8192):
         pairs = (part.size + 1) // 2
         drawn, radius, sine = u[:2 * pairs], w[:pairs], w[pairs:2 * pairs]
-        generator.random(out=drawn)
+        draws.random(out=drawn)
         np.subtract(1, drawn[::2], radius)  # in (0, 1], so that the logarithm is finite
         np.subtract(drawn[1::2], 0.5, sine)
         np.log(radius, radius)
@@ -99,12 +100,12 @@ HOST_KERNELS |= {"uniform_": drawn_into(advance, uniform), "normal_": drawn_into
 
 @kernel
 def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> None:
-    generator = _generator(state)
+    draws = generator(state)
     drawn = split_workspace(workspace, (min(x.size, PIECE), np.dtype(np.float32)))[0]
     scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
     for xs, outs in pieces(x, out):
         u = drawn[:xs.size]
-        generator.random(out=u, dtype=np.float32)
+        draws.random(out=u, dtype=np.float32)
         np.greater_equal(u, p, u)
         np.multiply(u, scale, u)
         np.multiply(xs, u, outs)

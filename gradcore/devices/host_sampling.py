@@ -9,15 +9,14 @@ import numpy as np
 
 from gradcore.devices.host_gamma import lgamma
 from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.host_random import generator
 from gradcore.spec import limits
 from gradcore.tiling import INTRICATE
 
 
 def _drawn(state: Array, start: int, count: int, attempt: int) -> Array:
     """The four doubles of each element's block: [count, 4]."""
-    key, _, counter, _ = state.view(np.uint64).tolist()
-    words = np.array([(counter + start) % 2**64, attempt, 0, 0], np.uint64)
-    return np.random.Generator(np.random.Philox(key=np.array([key, 0], np.uint64), counter=words)).random((count, 4))
+    return generator(state, start, attempt).random((count, 4))
 
 
 def _by_rejection(given: tuple[Array, ...], state: Array, out: Array, begin: Callable[..., Array],
