@@ -141,8 +141,7 @@ def _pool(name: str, types: Any, result: Any, *arguments: Any) -> None:
 
 def _halves(image: tuple[int, ...], how: tuple[Pair, ...], *arrays: Any) -> bool:
     """Do windows of 2 by 2 cover the image side by side, and does it consist of rows of whole accesses?"""
-    whole = 16 // arrays[0].itemsize
-    return how == ((2, 2), (2, 2), (0, 0), (1, 1)) and not image[2] % 2 and not image[3] % whole and gl.packed(*arrays)
+    return how == ((2, 2), (2, 2), (0, 0), (1, 1)) and not image[2] % 2 and gl.length_of(image[3], *arrays) > 1
 
 
 @gl.kernel

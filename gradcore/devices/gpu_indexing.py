@@ -28,9 +28,7 @@ def back(x: Any, dim: int, wrap: bool) -> Any:
 
 def _taken(x: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = NOWHERE) -> None:
     tail = math.prod(x.shape[dim + 1:])
-    length = 16 // x.itemsize
-    if not gl.packed(x, out) or tail % length:
-        length = 1
+    length = gl.length_of(tail, x, out)
     count = out.size // length
     threads = min(count, max(-(-count // _TAKEN), BUSY * gl.BLOCK))
     gl.run("index", "take", (x.dtype, index.dtype, length), threads, x, index, out, np.int64(out.size),

@@ -19,12 +19,6 @@ from gradcore.devices.kernels import before, split_workspace, steps
 _BLOCKS = 512
 
 
-def _neighbours(state: Any, *arrays: Any) -> int:
-    """Elements of an access: 16 bytes if the rows of states and gates are multiples of that, else one element."""
-    count = 16 // state.itemsize
-    return count if state.shape[-1] % count == 0 and gl.packed(state, *arrays) else 1
-
-
 def _small(weight: Any, *arrays: Any) -> int:
     """The blocks of a step that computes its product too; 0 if that is not for these operands."""
     rows, width, size = int(arrays[0].shape[0]), int(weight.shape[0]), int(weight.shape[1])
@@ -52,7 +46,7 @@ def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dwei
 
 @gl.kernel
 def rnn(given: Any, weight: Any, h0: Any, out: Any, workspace: Any, *, relu: bool, backwards: bool) -> None:
-    count = _neighbours(h0, given, out)
+    count = gl.length_of(h0.shape[-1], h0, given, out)
     total, kind = h0.size // count, str(relu).lower()
     h, blocks = h0, _small(weight, h0, given, out)
     for t in steps(len(given), backwards):
@@ -67,7 +61,7 @@ def rnn(given: Any, weight: Any, h0: Any, out: Any, workspace: Any, *, relu: boo
 @gl.kernel
 def rnn_grad(dy: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any, dh0: Any, workspace: Any, *, relu: bool,
              backwards: bool) -> None:
-    count = _neighbours(h0, dy, out, dgiven, dh0)
+    count = gl.length_of(h0.shape[-1], h0, dy, out, dgiven, dh0)
     types, total = (h0.dtype, count, str(relu).lower()), h0.size // count
     dh = None
     for t in steps(len(out), not backwards):
@@ -83,7 +77,7 @@ def rnn_grad(dy: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any,
 def lstm(given: Any, weight: Any, h0: Any, c0: Any, out: Any, last: Any, gates: Any, cells: Any, workspace: Any, *,
          backwards: bool) -> None:
     made = split_workspace(workspace, (4 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 4 * h0.shape[1])
-    count = _neighbours(h0, given, made, c0, gates, cells, out, last)
+    count = gl.length_of(h0.shape[-1], h0, given, made, c0, gates, cells, out, last)
     total, h, c = h0.size // count, h0, c0
     end, blocks = 0 if backwards else len(given) - 1, _small(weight, h0, given, c0, gates, cells, out, last)
     for t in steps(len(given), backwards):
@@ -102,7 +96,7 @@ def lstm(given: Any, weight: Any, h0: Any, c0: Any, out: Any, last: Any, gates: 
 @gl.kernel
 def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any, weight: Any, dgiven: Any, dweight: Any,
               dh0: Any, dc0: Any, workspace: Any, *, backwards: bool) -> None:
-    count = _neighbours(h0, *[x for x in (dy, dlast) if x is not None], gates, cells, c0, dgiven, dh0, dc0)
+    count = gl.length_of(h0.shape[-1], h0, dy, dlast, gates, cells, c0, dgiven, dh0, dc0)
     total, dh, dc = h0.size // count, None, dlast
     for t in steps(len(out), not backwards):
         gl.run("recurrent", "lstm_grad", (h0.dtype, count), total, None if dy is None else dy[t], dh, dc, gates[t], cells[t],
@@ -118,7 +112,7 @@ def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0
 @gl.kernel
 def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, workspace: Any, *, backwards: bool) -> None:
     made = split_workspace(workspace, (3 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 3 * h0.shape[1])
-    count = _neighbours(h0, given, made, gates, out, *(() if bias is None else (bias,)))
+    count = gl.length_of(h0.shape[-1], h0, given, made, gates, out, bias)
     total, h, blocks = h0.size // count, h0, _small(weight, h0, given, gates, out, bias)
     for t in steps(len(given), backwards):
         if blocks:
@@ -134,7 +128,7 @@ def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, works
 def gru_grad(dy: Any, gates: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any, dbias: Any, dh0: Any,
              workspace: Any, *, backwards: bool) -> None:
     slopes = split_workspace(workspace, (dgiven.size, h0.dtype))[0].reshape(dgiven.shape)
-    count = _neighbours(h0, dy, gates, out, dgiven, slopes, dh0)
+    count = gl.length_of(h0.shape[-1], h0, dy, gates, out, dgiven, slopes, dh0)
     total, dh = h0.size // count, None
     for t in steps(len(out), not backwards):
         gl.run("recurrent", "gru_grad", (h0.dtype, count), total, dy[t], dh, gates[t], before(t, out, h0, backwards), dgiven[t],
