@@ -16,11 +16,11 @@ import numpy as np
 from gradcore.devices.gpu_faults import Watch, raise_fault
 from gradcore.devices.gpu_mailbox import TURN, Copies, Mailbox
 from gradcore.devices.gpu_numbers import Numbers
-from gradcore.devices.gpu_workspaces import FLUSHES
+from gradcore.devices.gpu_workspaces import made_room
 from gradcore.errors import CaptureError
 from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import long
-from gradcore.memory.driver import OUT_OF_MEMORY, capturing
+from gradcore.memory.driver import capturing
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
 # Calls that are forbidden during a capture (cudaMalloc, waiting for the device) fail in this thread only.
@@ -73,11 +73,6 @@ class Graph:
             pass
         finally:
             self._idle.append((self._stream, self._last))
-
-
-def made_room(error: BaseException, index: int) -> bool:
-    """Did the driver find no memory on a card for what it needs itself, and have the pools given back some that they cached?"""
-    return getattr(error, "status", None) == OUT_OF_MEMORY and FLUSHES.get(index, int)() > 0
 
 
 class Refusing:

@@ -19,8 +19,7 @@ from cupy.cuda import compiler, driver, runtime
 from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_sources import source_of
-from gradcore.devices.gpu_workspaces import FLUSHES, shared, stream_of
-from gradcore.memory.driver import OUT_OF_MEMORY
+from gradcore.devices.gpu_workspaces import made_room, shared, stream_of
 from gradcore.tiling import BLOCK as BLOCK
 
 #: By op; complete once :mod:`gradcore.devices.gpu_kernels` is imported.
@@ -128,7 +127,7 @@ def launch(family: str, instance: str, blocks: int, threads: int, arguments: tup
         _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
         return
     except _ERRORS as error:
-        if getattr(error, "status", None) != OUT_OF_MEMORY or not FLUSHES.get(device, int)():
+        if not made_room(error, device):
             raise of_launch(error, family, instance, blocks, threads) from error
     # The kernel's code, which the driver loads now, did not fit beside what the pools had cached.
     try:

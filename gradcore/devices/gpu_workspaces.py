@@ -17,6 +17,7 @@ from cupy.cuda import runtime
 
 from gradcore.errors import CaptureError
 from gradcore.forking import long
+from gradcore.memory.driver import OUT_OF_MEMORY
 from gradcore.memory.resource import Block, Driver, Stream
 
 #: By index of a device: the function that allocates workspaces, from bytes, library and op, which the CUDA device registers.
@@ -30,6 +31,11 @@ def reserve(index: int, nbytes: int, library: str, op: str) -> Any:
     found = RESERVES.get(index)
     # Kernels can also run without a CudaDevice, as under compute-sanitizer.
     return cupy.cuda.alloc(nbytes) if found is None else found(nbytes, library, op)
+
+
+def made_room(error: BaseException, index: int) -> bool:
+    """Did the driver find no memory on a card for what it needs itself, and have the pools given back some that they cached?"""
+    return getattr(error, "status", None) == OUT_OF_MEMORY and FLUSHES.get(index, int)() > 0
 
 
 class _Chosen(threading.local):
