@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.host_kernels import Array, kernel, slices
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import samples_at_once
 
@@ -20,9 +20,8 @@ def _blocks(*arrays: Array) -> Iterator[list[Any]]:
     """Pieces [n, C, rest] of arrays [N, C, ...]."""
     shape = arrays[0].shape
     flat = [a.reshape(*shape[:2], math.prod(shape[2:])) for a in arrays]
-    step = samples_at_once(shape)
-    for start in range(0, shape[0], max(step, 1)):
-        yield [a[start:start + step] for a in flat]
+    for some in slices(shape[0], max(samples_at_once(shape), 1)):
+        yield [a[some] for a in flat]
 
 
 def _add_up(piece: Array, total: Array, part: Array, one: Array, row: Array) -> None:

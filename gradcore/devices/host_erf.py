@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, horner, kernel, pieces
+from gradcore.devices.host_kernels import Array, horner, kernel, pieces, slices
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
@@ -73,8 +73,7 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
 
 
 def _fma(x: Array, y: Array, total: Array) -> None:
-    for start in range(0, x.size, 2048):
-        part = slice(start, start + 2048)
+    for part in slices(x.size, 2048):
         np.add(total[part], x[part] * y[part], total[part])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.host_kernels import Array, kernel, pieces, slices
 from gradcore.devices.host_pointwise import is_repeated
 from gradcore.devices.kernels import check_bounds, split_workspace
 
@@ -53,9 +53,9 @@ def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
             by(row, rows[k], out=row)
     elif width:
         flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
-        for first in range(0, len(places), some):
-            at = places[first:first + some, None] * width + across
-            by.at(flat, at.reshape(-1), rows[first:first + some].reshape(-1))
+        for part in slices(len(places), some):
+            at = places[part, None] * width + across
+            by.at(flat, at.reshape(-1), rows[part].reshape(-1))
 
 
 @kernel
@@ -127,8 +127,8 @@ def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int
 def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
     out.fill(0)
     target, order = out.reshape(-1), _along(index, shape, dim, workspace, wrap=True).reshape(-1)
-    for start in range(0, order.size, 1024):
-        np.add.at(target, order[start:start + 1024], dy.reshape(-1)[start:start + 1024])
+    for places, slopes in pieces(order, dy, length=1024):
+        np.add.at(target, places, slopes)
 
 
 # -- writes ------------------------------------------------------------------------------------------------------------
@@ -196,9 +196,9 @@ def _fold_along(by: Any, x: Array, index: Array, values: Array, dim: int) -> Non
     if dim == 0 and index.size and _whole_rows(x, index, values):
         numbers = index.reshape(len(index), -1)[:, 0]
         check_bounds(int(numbers.min()), int(numbers.max()), len(x), False)
-        for k in range(0, len(index), LISTED):
-            places = numbers[k:k + LISTED].astype(np.int64)
-            fold_rows(by, x.reshape(len(x), -1), places, values[k:k + LISTED].reshape(len(places), -1))
+        for part in slices(len(index), LISTED):
+            places = numbers[part].astype(np.int64)
+            fold_rows(by, x.reshape(len(x), -1), places, values[part].reshape(len(places), -1))
         return
     for places, given in _pieces(x, index, values, dim):
         if x.flags.c_contiguous:
@@ -224,17 +224,17 @@ def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim
         return
     length, shape = x.shape[dim], (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
     check_bounds(int(index.min()), int(index.max()), length, wrap)
-    pieces = (np.remainder(index.flat[k:k + LISTED], length, dtype=np.int64) for k in range(0, index.size, LISTED))
+    found = (np.remainder(index.flat[part], length, dtype=np.int64) for part in slices(index.size, LISTED))
     lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
     if lead * tail <= NARROW and values.shape == shape and values.flags.c_contiguous and x.flags.c_contiguous:
         target, given = x.reshape(lead, length, tail), values.reshape(lead, index.size, tail)
-        for k, places in enumerate(pieces):
+        for k, places in enumerate(found):
             for part, rows in zip(target, given[:, k * LISTED:(k + 1) * LISTED], strict=True):
                 fold_rows(np.add, part, places, rows)
         return
     before = (slice(None),) * dim
     source = np.broadcast_to(values, shape)
     # One position at a time, in order: positions may repeat, and a fixed order keeps sums the same from run to run.
-    for spot, place in zip(np.ndindex(index.shape), chain.from_iterable(map(np.ndarray.tolist, pieces)), strict=True):
+    for spot, place in zip(np.ndindex(index.shape), chain.from_iterable(map(np.ndarray.tolist, found)), strict=True):
         part = x[(*before, place, ...)]
         np.add(part, source[(*before, *spot, ...)], part)

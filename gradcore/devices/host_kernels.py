@@ -46,10 +46,21 @@ def horner(x: Array, coefficients: Sequence[Any], out: Array | None = None) -> A
     return total
 
 
-#: The most rows of a piece: few enough that a temporary with one number for each row need not be declared.
+#: The most rows of a piece with a temporary of one number for each row: few enough that it need not be declared.
 PIECE_ROWS = 1024
 
 
 def rows(width: int) -> int:
     """The number of rows of ``width`` elements in a piece."""
     return max(PIECE // max(width, 1), 1)
+
+
+def few_rows(width: int) -> int:
+    """The same, but at most :data:`PIECE_ROWS`."""
+    return min(rows(width), PIECE_ROWS)
+
+
+def slices(count: int, step: int) -> Iterator[slice]:
+    """Slices of ``step`` elements, the last perhaps of fewer, of the first dimension of arrays with ``count``."""
+    for start in range(0, count, step):
+        yield slice(start, start + step)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, pieces, rows
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, few_rows, kernel, pieces, slices
 from gradcore.devices.kernels import split_workspace
 
 #: The least value of a logarithm, as in PyTorch, so that the loss is finite for probabilities of 0.
@@ -144,13 +144,13 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
                   reduction: str = "mean", ignore_index: int = -100) -> None:
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
-    step = min(rows(classes), PIECE_ROWS)
+    step = few_rows(classes)
     room, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
-    for start in range(0, count, step):
-        part, loss = logits[start:start + step], losses[start:start + step]
+    for some in slices(count, step):
+        part, loss = logits[some], losses[some]
         flat = room[:part.size]
         values, _, axis = _shifted(part, flat, loss)
-        chosen = flat.take(_places(target[start:start + step], classes, plain))
+        chosen = flat.take(_places(target[some], classes, plain))
         np.exp(values, values)
         np.add.reduce(values, axis, out=loss)
         np.log(loss, loss)
@@ -167,9 +167,9 @@ def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Ar
                      ignore_index: int) -> None:
     """Sum or mean of the losses with the weights of their classes, in pieces, since the weights are temporaries."""
     total = whole = 0.0
-    for start in range(0, losses.size, PIECE_ROWS):
-        loss = losses[start:start + PIECE_ROWS]
-        weights = _sample_weights(target[start:start + PIECE_ROWS], weight, ignore_index, losses.dtype)
+    for some in slices(losses.size, PIECE_ROWS):
+        loss = losses[some]
+        weights = _sample_weights(target[some], weight, ignore_index, losses.dtype)
         # With a weight of 0, an infinite loss must not make the sum NaN.
         np.copyto(loss, 0, where=weights == 0)
         np.multiply(loss, weights, loss)
@@ -194,17 +194,17 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
     plain = _plain_labels(target, classes, ignore_index)
     even = weight is None and plain and reduction != "none"
     scale = dy / count if even and reduction == "mean" else dy if even else 1
-    step = min(rows(classes), PIECE_ROWS)
+    step = few_rows(classes)
     room, folds = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
-    for start in range(0, count, step):
-        part, fold = logits[start:start + step], folds[start:start + step]
+    for some in slices(count, step):
+        part, fold = logits[some], folds[some]
         flat = room[:part.size]
         values, beside, axis = _shifted(part, flat, fold)
         np.exp(values, values)
         np.add.reduce(values, axis, out=fold)
         np.true_divide(values, beside, values)
-        flat[_places(target[start:start + step], classes, plain)] -= 1
-        np.multiply(values if axis else values.T, scale, out[start:start + step])
+        flat[_places(target[some], classes, plain)] -= 1
+        np.multiply(values if axis else values.T, scale, out[some])
     if not even:
         _scale_weighted(out, dy, target, weight, reduction, ignore_index)
 
@@ -212,16 +212,14 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
 def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
                     ignore_index: int) -> None:
     """Multiply each row by its sample's weight and the cotangent, and divide by the total weight for a mean."""
-    starts = range(0, target.size, PIECE_ROWS)
     whole = 1.0
     if reduction == "mean":
-        whole = sum(float(np.add.reduce(_sample_weights(target[i:i + PIECE_ROWS], weight, ignore_index, out.dtype)))
-                    for i in starts)
-    for i in starts:
-        part = out[i:i + PIECE_ROWS]
-        labels = target[i:i + PIECE_ROWS]
+        whole = sum(float(np.add.reduce(_sample_weights(target[some], weight, ignore_index, out.dtype)))
+                    for some in slices(target.size, PIECE_ROWS))
+    for some in slices(target.size, PIECE_ROWS):
+        part, labels = out[some], target[some]
         weights = _sample_weights(labels, weight, ignore_index, out.dtype) / whole
-        np.multiply(weights, dy[i:i + PIECE_ROWS] if reduction == "none" else dy, weights)
+        np.multiply(weights, dy[some] if reduction == "none" else dy, weights)
         np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
         # For every cotangent, and also if the total weight is 0.
         np.copyto(part, 0, where=(labels == ignore_index).reshape(-1, 1))

@@ -8,14 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, rows
+from gradcore.devices.host_kernels import Array, few_rows, kernel, rows, slices
 from gradcore.devices.host_products import ones
 from gradcore.devices.kernels import split_workspace
-
-
-def _norm_rows(width: int) -> int:
-    """Rows of a piece: few enough that a temporary with a number for each need not be declared."""
-    return min(rows(width), PIECE_ROWS)
 
 
 @kernel
@@ -35,8 +30,7 @@ def _normalized(xs: Array, outs: Array, means: Array | None, rstds: Array, eps: 
     """
     count, width = xs.shape
     one = ones(width, xs.dtype)
-    for start in range(0, count, _norm_rows(width)):
-        part = slice(start, start + _norm_rows(width))
+    for part in slices(count, few_rows(width)):
         x, r, y = xs[part], rstds[part], outs[part]
         if means is not None:
             m = means[part]
@@ -50,7 +44,7 @@ def _normalized(xs: Array, outs: Array, means: Array | None, rstds: Array, eps: 
         np.sqrt(r, r)
         np.reciprocal(r, r)
         np.multiply(x, r[:, None], y)
-        yield start, y
+        yield part.start, y
 
 
 @kernel
@@ -61,8 +55,7 @@ def layer_norm_apply(x: Array, weight: Array | None, bias: Array | None, mean: A
         return
     xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    for start in range(0, len(xs), _norm_rows(width)):
-        part = slice(start, start + _norm_rows(width))
+    for part in slices(len(xs), few_rows(width)):
         y = outs[part]
         _to_hat(xs[part], means[part], rstds[part], y)
         _scale(y, weight, bias)
@@ -89,6 +82,20 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
     _rows_grad(dy, x, weight, mean, rstd, dx, (dweight, dbias), workspace, dims)
 
 
+def _hats(dy: Array, x: Array, mean: Array | None, rstd: Array, dx: Array, width: int, hats: Array,
+          room: Array) -> Iterator[tuple[int, Array, Array, Array, Array, Array]]:
+    """By pieces of rows: the first row; the cotangent; the normalized rows, in ``hats``; the products of both, in ``room``; dx;
+    and rstd as a column."""
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    means, rstds = None if mean is None else mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    for part in slices(len(xs), few_rows(width)):
+        g = dys[part]
+        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
+        _to_hat(xs[part], None if means is None else means[part], rstds[part], hat)
+        np.multiply(g, hat, t)
+        yield part.start, g, hat, t, dxs[part], rstds[part]
+
+
 def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, dx: Array,
                totals: tuple[Array, ...], workspace: Array, dims: int) -> None:
     """The gradients of x and, in ``totals``, of weight and bias; without ``mean`` those of RMS norm, which has no bias."""
@@ -99,14 +106,7 @@ def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rs
         total.fill(0)
     if not x.size:
         return
-    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
-    means, rstds = None if mean is None else mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    for start in range(0, len(xs), _norm_rows(width)):
-        part = slice(start, start + _norm_rows(width))
-        g, d = dys[part], dxs[part]
-        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
-        _to_hat(xs[part], None if means is None else means[part], rstds[part], hat)
-        np.multiply(g, hat, t)
+    for _, g, hat, t, d, r in _hats(dy, x, mean, rstd, dx, width, hats, room):
         down = ones(len(g), x.dtype)
         # Without a bias there is one total.
         for total, terms in zip(totals, (t, g), strict=False):
@@ -117,7 +117,7 @@ def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rs
             np.copyto(d, g)
         else:
             np.multiply(g, weight.reshape(-1), d)
-        _to_dx(d, hat, t, rstds[part], means is not None)
+        _to_dx(d, hat, t, r, mean is not None)
 
 
 def _to_dx(d: Array, hat: Array, room: Array, rstd: Array, centred: bool = True) -> None:
@@ -177,21 +177,14 @@ def group_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         dweight.fill(0)
         dbias.fill(0)
         return
-    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
-    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
     each = channels // groups
     one = ones(width // each, x.dtype)
-    for start in range(0, len(xs), _norm_rows(width)):
-        part = slice(start, start + _norm_rows(width))
-        g, d = dys[part], dxs[part]
-        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
-        _to_hat(xs[part], means[part], rstds[part], hat)
-        np.multiply(g, hat, t)
+    for start, g, hat, t, d, r in _hats(dy, x, mean, rstd, dx, width, hats, room):
         for sums, terms in ((slopes, t), (levels, g)):
             np.matmul(terms.reshape(-1, one.size), one, out=sums[start * each:(start + len(g)) * each])
         np.copyto(d, g)
         _by_channel(np.multiply, d, weight, start, groups)
-        _to_dx(d, hat, t, rstds[part])
+        _to_dx(d, hat, t, r)
     for total, sums in ((dweight, slopes), (dbias, levels)):
         np.add.reduce(sums.reshape(samples, channels), axis=0, out=total)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_columns import window_parts
-from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, slices
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import Pair, parts_of, planes_at_once
 
@@ -19,9 +19,8 @@ def _blocks(small: Array, *arrays: Array) -> Iterator[list[Any]]:
     """Pieces of whole planes of ``small`` [N, C, h, w] and of arrays with the same N and C."""
     flat = [a.reshape(-1, *a.shape[2:]) for a in (small, *arrays)]
     count = flat[0].shape[0]
-    step = planes_at_once(count, small.shape[2] * small.shape[3])
-    for start in range(0, count, max(step, 1)):
-        yield [a[start:start + step] for a in flat]
+    for some in slices(count, max(planes_at_once(count, small.shape[2] * small.shape[3]), 1)):
+        yield [a[some] for a in flat]
 
 
 def _counts(size: int, out: int, kernel: int, stride: int, padding: int, count_pad: bool) -> list[int]:
@@ -98,11 +97,10 @@ def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: 
 def _whole_planes(x: Array, out: Array, index: Array) -> None:
     """The largest element of each plane, and its place."""
     planes, flat, places = x.reshape(-1, x.shape[2] * x.shape[3]), out.reshape(-1), index.reshape(-1)
-    for start in range(0, len(planes), PIECE_ROWS):
-        some = planes[start:start + PIECE_ROWS]
-        found = np.argmax(some, 1)
-        places[start:start + PIECE_ROWS] = found
-        flat[start:start + PIECE_ROWS] = np.take_along_axis(some, found.reshape(-1, 1), 1)[:, 0]
+    for some in slices(len(planes), PIECE_ROWS):
+        found = np.argmax(planes[some], 1)
+        places[some] = found
+        flat[some] = np.take_along_axis(planes[some], found.reshape(-1, 1), 1)[:, 0]
 
 
 @kernel
@@ -165,8 +163,7 @@ def _cut(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
     """Parts of an array of ``most`` elements or fewer: several of its first dimension, or parts of one of them."""
     rest = math.prod(shape[1:])
     step = max(most // max(rest, 1), 1)
-    for start in range(0, shape[0], step):
-        here = slice(start, start + step)
+    for here in slices(shape[0], step):
         for others in _cut(shape[1:], most) if rest > most else [(slice(None),) * (len(shape) - 1)]:
             yield here, *others
 

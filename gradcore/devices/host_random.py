@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, PIECE_ROWS, Array, horner, kernel, pieces
+from gradcore.devices.host_kernels import HOST_KERNELS, PIECE_ROWS, Array, horner, kernel, pieces, slices
 from gradcore.devices.kernels import drawn_into, split_workspace
 from gradcore.spec import PIECE
 
@@ -131,6 +131,6 @@ def sampling_weights(x: Array, out: Array) -> None:
         raise RuntimeError("multinomial: probability tensor contains either inf, nan or element < 0: there are "
                            f"{low} and {high}")
     lines = out.reshape(-1, out.shape[-1])
-    for start in range(0, len(lines), PIECE_ROWS):
-        if not np.maximum.reduce(lines[start:start + PIECE_ROWS], axis=1).all():
+    for some in slices(len(lines), PIECE_ROWS):
+        if not np.maximum.reduce(lines[some], axis=1).all():
             raise RuntimeError("multinomial: invalid distribution (sum of probabilities <= 0)")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, rows
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, rows, slices
 from gradcore.devices.host_pointwise import walk
 from gradcore.devices.kernels import folded_shape, split_workspace
 
@@ -196,11 +196,11 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     np.amax(x, axis=dim, out=fold, keepdims=True)
     np.subtract(x, fold, out)
     if last:
-        for start in range(0, count, rows(width)):
-            part = out.reshape(count, width)[start:start + rows(width)]
+        for some in slices(count, rows(width)):
+            part = out.reshape(count, width)[some]
             e = exps[:part.size].reshape(part.shape)
             np.exp(part, e)
-            np.sum(e, axis=1, out=folded[start:start + rows(width)])
+            np.sum(e, axis=1, out=folded[some])
     else:
         e = exps.reshape(x.shape)
         np.exp(out, e)
