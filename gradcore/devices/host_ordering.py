@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel, rows
+from gradcore.devices.host_kernels import Array, kernel, rows, slices
 
 #: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
 _WIDE = 512
@@ -68,18 +68,15 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
         values[...], indices[...] = x, 0
         return
     n = x.shape[dim]
-    many = rows(n)
-    lines, found, places = (np.moveaxis(t, dim, -1) for t in (x, values, indices))
+    lines, found, places = (np.moveaxis(t, dim, -1) if t.ndim > 1 else t[None] for t in (x, values, indices))
     for lead in np.ndindex(lines.shape[:-2]):
-        for first in range(0, lines.shape[-2] if x.ndim > 1 else 1, many):
-            part = (*lead, slice(first, first + many)) if x.ndim > 1 else ()
+        for part in slices(lines.shape[-2], rows(n)):
+            some, best, at = (t[(*lead, part)] for t in (lines, found, places))
             # Where there is little to sort, the search for what to sort takes longer.
-            if n >= 64 and lines[part].size >= 8192 and 0 < length <= n // 4:
-                some, best, at = (t[part] if x.ndim > 1 else t[None] for t in (lines, found, places))
-                if start + length > n // 16 or not _rank_first(some, best, at, start, length, descending):
-                    _rank_few(some, best, at, start, length, descending)
-            else:
-                _rank(lines[part], found[part], places[part], start, length, descending)
+            if n < 64 or some.size < 8192 or not 0 < length <= n // 4:
+                _rank(some, best, at, start, length, descending)
+            elif start + length > n // 16 or not _rank_first(some, best, at, start, length, descending):
+                _rank_few(some, best, at, start, length, descending)
 
 
 def _rank_first(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> bool:
