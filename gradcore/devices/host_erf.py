@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, horner, kernel, pieces, slices
-from gradcore.devices.kernels import split_workspace
-from gradcore.spec import PIECE
+from gradcore.devices.host_kernels import Array, horner, kernel, pieces, slices, with_room
 
 # erf(x) = x P(x^2) / Q(x^2) for |x| <= 3.92, within 4e-9: a least-squares fit, iterated on the denominator.
 _P = (1.128379180912975, 0.18465105309565888, 0.05426094204021602, 0.003828999409218896, 0.0003798603992574199,
@@ -33,7 +31,7 @@ CHEBYSHEV = (
 
 def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
     """erf of one piece; four temporaries of its length. ``out`` may be ``x``."""
-    a, b, c, d = (t[:x.size] for t in temporaries[:4])
+    a, b, c, d = temporaries
     if x.dtype.itemsize < 8:
         np.minimum(x, 3.92, out=a)
         np.maximum(a, -3.92, out=a)
@@ -77,14 +75,9 @@ def _fma(x: Array, y: Array, total: Array) -> None:
         np.add(total[part], x[part] * y[part], total[part])
 
 
-def _temporaries(x: Array, workspace: Array, count: int) -> list[Array]:
-    return split_workspace(workspace, *[(min(x.size, PIECE), x.dtype)] * count)
-
-
 @kernel
 def erf(x: Array, out: Array, workspace: Array) -> None:
-    room = _temporaries(x, workspace, 4)
-    for xs, outs in pieces(x, out):
+    for xs, outs, *room in with_room(workspace, 4, x, out):
         erf_piece(xs, outs, room)
 
 
@@ -98,7 +91,7 @@ def _erf_of_root_half(x: Array, out: Array, room: list[Array]) -> None:
         np.multiply(x, _ROOT_HALF, out)
         erf_piece(out, out, room)
         return
-    square = room[0][:x.size]
+    square = room[0]
     np.multiply(x, x, square)
     horner(square, _INVERSE_TANH, out)
     np.multiply(out, x, out)
@@ -107,9 +100,7 @@ def _erf_of_root_half(x: Array, out: Array, room: list[Array]) -> None:
 
 @kernel
 def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
-    room = _temporaries(x, workspace, 5)
-    for xs, outs in pieces(x, out):
-        t = room[4][:xs.size]
+    for xs, outs, t, *room in with_room(workspace, 5, x, out):
         _normal_cdf(xs, t, room, tanh)
         np.multiply(xs, t, outs)
 
@@ -141,9 +132,7 @@ def _tanh_argument(x: Array, out: Array) -> None:
 
 @kernel
 def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
-    room = _temporaries(x, workspace, 6)
-    for dys, xs, outs in pieces(dy, x, out):
-        t, s = room[4][:xs.size], room[5][:xs.size]
+    for dys, xs, outs, t, s, *room in with_room(workspace, 6, dy, x, out):
         _normal_cdf(xs, t, room, tanh)
         _slope_from_cdf(xs, t, s, room, tanh)
         np.multiply(t, dys, outs)
@@ -156,7 +145,7 @@ def _slope_from_cdf(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool
         # 1 - tanh^2 = 4 t (1 - t)
         np.multiply(s, 6 * 0.044715 * _ROOT_2_OVER_PI, s)
         np.add(s, 2 * _ROOT_2_OVER_PI, s)
-        u = room[0][:xs.size]
+        u = room[0]
         np.subtract(1, t, u)
         np.multiply(u, t, u)
         np.multiply(s, u, s)
@@ -171,9 +160,8 @@ def _slope_from_cdf(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool
 
 def gelu_with_grad(x: Array, out: Array, slopes: Array, *temporaries: Array, tanh: bool = False) -> None:
     """Write gelu to ``out``, and replace the cotangent in ``slopes`` by the gradient; six temporaries of a piece's length."""
-    room = list(temporaries)
-    for xs, outs, ds in pieces(x, out, slopes, length=room[0].size):
-        t, s = room[4][:xs.size], room[5][:xs.size]
+    for xs, outs, ds in pieces(x, out, slopes, length=temporaries[0].size):
+        t, s, *room = (r[:xs.size] for r in temporaries)
         _normal_cdf(xs, t, room, tanh)
         np.multiply(xs, t, outs)
         _slope_from_cdf(xs, t, s, room, tanh)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +34,15 @@ def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
         return
     for start in range(0, size, length):
         yield [a[start:start + length] for a in flat]
+
+
+def with_room(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[list[Array]]:
+    """Pieces of arrays of one size and dtype, then so many temporaries of a piece's length."""
+    most = min(arrays[0].size, PIECE)
+    room = split_workspace(workspace, *[(most, arrays[0].dtype)] * temporaries)
+    for part in pieces(*arrays):
+        size = part[0].size
+        yield part + (room if size == most else [t[:size] for t in room])
 
 
 def horner(x: Array, coefficients: Sequence[Any], out: Array | None = None) -> Array:

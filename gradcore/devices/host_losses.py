@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import PIECE_ROWS, Array, few_rows, kernel, pieces, slices
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, few_rows, kernel, pieces, slices, with_room
 from gradcore.devices.kernels import split_workspace
 
 #: The least value of a logarithm, as in PyTorch, so that the loss is finite for probabilities of 0.
 LEAST_LOG = -100.0
 
 
-def _with_room(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Pieces of arrays of one size, then temporaries of a piece's length."""
-    room = workspace.view(arrays[0].dtype)
-    step = room.size // temporaries
-    for part in pieces(*arrays):
-        yield (*part, *(room[k * step:k * step + part[0].size] for k in range(temporaries)))
-
-
 @kernel
 def huber(x: Array, delta: Any, out: Array, workspace: Array) -> None:
     # With m = min(|x|, delta): m (|x| - m / 2).
-    for xs, outs, m in _with_room(workspace, 1, x, out):
+    for xs, outs, m in with_room(workspace, 1, x, out):
         np.absolute(xs, outs)
         np.minimum(outs, delta, out=m)
         np.multiply(m, -0.5, m)
@@ -38,7 +29,7 @@ def huber(x: Array, delta: Any, out: Array, workspace: Array) -> None:
 
 @kernel
 def bce(x: Array, target: Array, out: Array, workspace: Array) -> None:
-    for xs, ts, outs, a, b in _with_room(workspace, 2, x, target, out):
+    for xs, ts, outs, a, b in with_room(workspace, 2, x, target, out):
         for name, part in (("input", xs), ("target", ts)):
             low, high = np.minimum.reduce(part), np.maximum.reduce(part)
             # Written so that NaN fails too.
@@ -58,7 +49,7 @@ def bce(x: Array, target: Array, out: Array, workspace: Array) -> None:
 @kernel
 def bce_logits(x: Array, target: Any, out: Array, workspace: Array) -> None:
     both = (x, out, target) if isinstance(target, np.ndarray) else (x, out)
-    for xs, outs, *rest, t in _with_room(workspace, 1, *both):
+    for xs, outs, *rest, t in with_room(workspace, 1, *both):
         np.absolute(xs, outs)
         np.negative(outs, outs)
         np.exp(outs, outs)
