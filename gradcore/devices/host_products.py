@@ -37,7 +37,7 @@ def ones(length: int, dtype: Any) -> Array:
 
 def column_sums(x: Array, out: Array) -> None:
     """The sum of each column of a matrix."""
-    if len(x) <= PIECE_ROWS and x.dtype.kind == "f" and x.itemsize >= 4:
+    if len(x) <= PIECE_ROWS:
         product(ones(len(x), x.dtype), x, out)
     else:
         np.add.reduce(x, axis=0, out=out)

@@ -34,12 +34,7 @@ def advance(state: Array, out: Array, *, numel: int) -> None:
 
 @kernel
 def uniform(state: Array, low: Any, high: Any, out: Array, *, shape: Any, dtype: Any) -> None:
-    draws = generator(state)
-    if out.dtype.itemsize < 4:
-        for (part,) in pieces(out, length=4096):
-            part[...] = draws.random(part.size, dtype=np.float32) * (high - low) + low
-        return
-    draws.random(out=out, dtype=out.dtype)
+    generator(state).random(out=out, dtype=out.dtype)
     if high - low != 1:
         np.multiply(out, high - low, out)
     if low:

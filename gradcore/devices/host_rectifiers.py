@@ -18,7 +18,7 @@ def relu(x: Array, out: Array) -> None:
 
 
 #: By bytes of a float: the integer dtype of the same size, and its 1.
-_WHOLE = {size: (np.dtype(f"i{size}"), np.ones((), f"i{size}")) for size in (2, 4, 8)}
+_WHOLE = {size: (np.dtype(f"i{size}"), np.ones((), f"i{size}")) for size in (4, 8)}
 
 
 @kernel
