@@ -30,7 +30,6 @@ SQUARE = np.dtype([(name, "f8") for name in ("rate", "keep", "eps", "decay", "mo
                   + [(name, "i8") for name in ("kept", "maximize", "centered")])
 MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "decay", "shrink", "ahead", "behind", "root",
                                            "adaptive")] + [("maximize", "i8")])
-
 RPROP = np.dtype([(name, "f8") for name in ("smaller", "larger", "least", "most")] + [("maximize", "i8")])
 ASGD = np.dtype([(name, "f8") for name in ("rate", "share", "shrink", "decay")] + [("maximize", "i8")])
 
@@ -86,23 +85,19 @@ def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr
 
 @gl.kernel
 def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
-          beta1: Any, workspace: Any, *, beta2: float, eps: float, weight_decay: float, decoupled: bool,
-          maximize: bool) -> None:
-    _adam("adam", (lr, step, beta1), (params, grads, means, squares), beta2, eps, weight_decay, decoupled, maximize)
+          beta1: Any, workspace: Any, **options: Any) -> None:
+    amsgrad_(params, grads, means, squares, (), lr, step, beta1, workspace, **options)
 
 
 @gl.kernel
 def amsgrad_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any],
              largest: Sequence[Any], lr: Any, step: Any, beta1: Any, workspace: Any, *, beta2: float, eps: float,
              weight_decay: float, decoupled: bool, maximize: bool) -> None:
-    _adam("amsgrad", (lr, step, beta1), (params, grads, means, squares, largest), beta2, eps, weight_decay, decoupled, maximize)
-
-
-def _adam(name: str, numbers: tuple[Any, ...], lists: tuple[Sequence[Any], ...], beta2: float, *options: Any) -> None:
+    """Without ``largest``, Adam."""
     def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
-        return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, *options
+        return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, eps, weight_decay, decoupled, maximize
 
-    _update(name, ADAM, how, numbers, *lists)
+    _update("amsgrad" if largest else "adam", ADAM, how, (lr, step, beta1), params, grads, means, squares, largest)
 
 
 @gl.kernel
