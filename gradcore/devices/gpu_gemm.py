@@ -139,7 +139,7 @@ class CublasLt:
         of = lt.MatmulDescAttribute
 
         def describe(attribute: int, value: int) -> None:
-            _set(lt.matmul_desc_set_attribute, descriptor, attribute, value, lt.get_matmul_desc_attribute_dtype(attribute))
+            _set(lt, "matmul_desc", descriptor, attribute, value)
 
         describe(of.TRANSA, problem.x.transposed)
         describe(of.TRANSB, problem.y.transposed)
@@ -169,7 +169,7 @@ class CublasLt:
         if batch > 1:
             for attribute, value in ((lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
                                      (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.step)):
-                _set(lt.matrix_layout_set_attribute, layout, attribute, value, lt.get_matrix_layout_attribute_dtype(attribute))
+                _set(lt, "matrix_layout", layout, attribute, value)
         return layout
 
     def _choose(self, plan: Plan, problem: Problem) -> bool:
@@ -181,8 +181,7 @@ class CublasLt:
         for attribute, value in ((of.MAX_WORKSPACE_BYTES, self.workspace), (of.MIN_ALIGNMENT_A_BYTES, aligned[0]),
                                  (of.MIN_ALIGNMENT_B_BYTES, aligned[1]), (of.MIN_ALIGNMENT_C_BYTES, aligned[2]),
                                  (of.MIN_ALIGNMENT_D_BYTES, aligned[2])):
-            _set(lt.matmul_preference_set_attribute, preference, attribute, value,
-                 lt.get_matmul_preference_attribute_dtype(attribute))
+            _set(lt, "matmul_preference", preference, attribute, value)
         found = np.zeros(1, np.int32)
         try:
             lt.matmul_algo_get_heuristic(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], preference, ASKED,
@@ -266,9 +265,10 @@ class CublasLt:
             raise KernelError(f"cuBLASLt could not launch a matrix product: {error}") from error
 
 
-def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype: Any) -> None:
-    number = np.array(value, dtype)
-    setter(of, attribute, number.ctypes.data, number.nbytes)
+def _set(lt: Any, kind: str, of: int, attribute: int, value: int) -> None:
+    """Set an attribute of one of cuBLASLt's objects."""
+    number = np.array(value, getattr(lt, f"get_{kind}_attribute_dtype")(attribute))
+    getattr(lt, f"{kind}_set_attribute")(of, attribute, number.ctypes.data, number.nbytes)
 
 
 # -- the library of a device -------------------------------------------------------------------------------------------------
