@@ -43,7 +43,7 @@ _PAGE_LOCKED = 1  # cudaMemoryTypeHost
 
 
 class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
-    """The owner of internal arrays: an address range of the pool. It keeps nothing alive and frees nothing."""
+    """The owner of internal arrays: an address range of the pool. By itself it keeps nothing alive and frees nothing."""
 
     def __init__(self, ptr: int, size: int, device_id: int) -> None:
         self.ptr = ptr
@@ -51,26 +51,22 @@ class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
         self.device_id = device_id
 
 
-class ForeignMemory(memory.BaseMemory):  # type: ignore[misc]
+class ForeignMemory(SegmentMemory):
     """The owner of arrays over the memory of another library's array, which it keeps alive."""
 
     def __init__(self, array: cupy.ndarray, nbytes: int) -> None:
-        self.ptr = array.data.ptr
-        self.size = nbytes
-        self.device_id = array.data.device_id
+        super().__init__(array.data.ptr, nbytes, array.data.device_id)
         self.array = array
 
 
-class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
+class StorageMemory(SegmentMemory):
     """The owner of an array that the user gets: it holds the storage, so the block lives as long as the array.
 
     If the export is to be accounted for, it holds ``shown`` instead, which holds the storage.
     """
 
     def __init__(self, storage: Storage, device_id: int, shown: Any) -> None:
-        self.ptr = storage.block.address
-        self.size = storage.block.size
-        self.device_id = device_id
+        super().__init__(storage.block.address, storage.block.size, device_id)
         self._block = storage.block
         self._held = storage if shown is None else shown
 
@@ -80,15 +76,14 @@ class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
         return self._block.tag
 
 
-class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
+class ScratchMemory(SegmentMemory):
     """The owner of memory that CuPy allocated for itself: it returns the block to the scratch pool when it is freed."""
 
     def __init__(self, ledger: Ledger, block: Block, device_id: int) -> None:
-        self.ptr = block.address
-        self.size = block.size
-        self.device_id = device_id
+        # First, so that an interrupt in a call leaves no block without an owner.
         self._ledger = ledger
         self._block = block
+        super().__init__(block.address, block.size, device_id)
 
     def __del__(self) -> None:
         self._ledger.release(self._block)
