@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.kernels import split_workspace
+from gradcore.devices.kernels import dropout_factor, split_workspace
 from gradcore.tiling import scores_at_once, words_a_row
 
 
@@ -118,7 +118,7 @@ class _Attention:
             self._uniform(moved, 0.0, 1.0, drawn, shape=drawn.shape, dtype=drawn.dtype)
             self.xp.greater_equal(drawn, drop, drawn)
             factors[b, h] = drawn.reshape(factors.shape[3], words)[:, :block.keys].T
-        self.xp.multiply(factors, 0.0 if drop >= 1 else 1.0 / (1.0 - drop), factors)
+        self.xp.multiply(factors, dropout_factor(drop), factors)
         return factors
 
     def forward(self, q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any, lse: Any, workspace: Any, *,

@@ -12,6 +12,7 @@ from gradcore.devices.gpu_elementwise import wide
 from gradcore.devices.gpu_linalg import CupyWithProducts
 from gradcore.devices.gpu_random import uniform
 from gradcore.devices.gpu_workspaces import on_stream
+from gradcore.devices.kernels import dropout_factor
 
 _SIZES = ("heads", "length", "keys", "width", "values", "causal", "whole")
 _THREADS = 128
@@ -49,7 +50,7 @@ def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale:
         found[name] = value
     found["scale"] = scale
     found["drop"] = drop or 0.0
-    found["left"] = 0.0 if found["drop"] >= 1 else 1.0 / (1.0 - found["drop"])
+    found["left"] = dropout_factor(drop or 0.0)
     for name, array in {"q": q, "k": k, "v": v, **others}.items():
         found[name] = gl.elements(array)
     if mask is not None:

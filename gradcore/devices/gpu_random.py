@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.kernels import drawn_into
+from gradcore.devices.kernels import blocks_drawn, drawn_into, dropout_factor
 from gradcore.spec import limits
 
 
 @gl.kernel
 def advance(state: Any, out: Any, *, numel: int) -> None:
-    gl.start("random", "advance", 1, 1, (state, out, np.uint64(numel // 4 + 2)))
+    gl.start("random", "advance", 1, 1, (state, out, np.uint64(blocks_drawn(numel))))
 
 
 @gl.kernel
@@ -33,8 +33,7 @@ gl.KERNELS |= {"uniform_": drawn_into(advance, uniform), "normal_": drawn_into(a
 
 @gl.kernel
 def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
-    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
-    gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,
+    gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(dropout_factor(p)), out,
            np.int64(x.size))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import wide
-from gradcore.devices.kernels import split_workspace
+from gradcore.devices.kernels import split_workspace, summed
 
 #: Elements of a row that are enough work for a block.
 _PART = 8192
@@ -74,8 +74,7 @@ def mean(x: Any, out: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
 
 @gl.kernel
 def sum_to_shape(x: Any, out: Any, *, shape: tuple[int, ...]) -> None:
-    lead = x.ndim - len(shape)
-    dims = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1))
+    dims = summed(x.shape, shape)
     fold("Sum", x, out.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims)
 
 

@@ -42,11 +42,6 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
 
 
 @kernel
-def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
-    np.multiply.reduce(x, axis=dim, dtype=out.dtype, out=out, keepdims=keepdim)
-
-
-@kernel
 def recurrence(b: Array, a: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
     b, a, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (b, a, out))
     for i in range(len(b)):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_kernels import HOST_KERNELS, PIECE_ROWS, Array, horner, kernel, pieces, slices
-from gradcore.devices.kernels import drawn_into, split_workspace
+from gradcore.devices.kernels import blocks_drawn, drawn_into, dropout_factor, split_workspace
 from gradcore.spec import PIECE
 
 
@@ -28,8 +28,7 @@ def generator(state: Array, start: int = 0, attempt: int = 0) -> np.random.Gener
 @kernel
 def advance(state: Array, out: Array, *, numel: int) -> None:
     out[...] = state
-    # A block gives at least four doubles; one more block covers the odd number that Box-Muller needs.
-    state[2] += numel // 4 + 2
+    state[2] += blocks_drawn(numel)
 
 
 @kernel
@@ -97,7 +96,7 @@ HOST_KERNELS |= {"uniform_": drawn_into(advance, uniform), "normal_": drawn_into
 def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> None:
     draws = generator(state)
     drawn = split_workspace(workspace, (min(x.size, PIECE), np.dtype(np.float32)))[0]
-    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
+    scale = dropout_factor(p)
     for xs, outs in pieces(x, out):
         u = drawn[:xs.size]
         draws.random(out=u, dtype=np.float32)

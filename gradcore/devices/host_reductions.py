@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, rows, slices
 from gradcore.devices.host_pointwise import walk
-from gradcore.devices.kernels import folded_shape, split_workspace
+from gradcore.devices.kernels import folded_shape, split_workspace, summed
 
 
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -31,9 +31,7 @@ _SHORT, _AT_LEAST = 8, 4096
 
 @kernel
 def sum_to_shape(x: Array, out: Array, *, shape: tuple[int, ...]) -> None:
-    lead = x.ndim - len(shape)
-    dims = tuple(range(lead)) + tuple(
-        lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1)
+    dims = summed(x.shape, shape)
     target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
     if len(dims) == 1 and dims[0] and 2 <= x.shape[dims[0]] <= _SHORT and x.size >= _AT_LEAST:
         first, second, *others = np.moveaxis(x, dims[0], 0)
@@ -50,6 +48,11 @@ def mean(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
         np.mean(x, axis=dims, out=out, keepdims=keepdim)
     else:
         out.fill(np.nan)
+
+
+@kernel
+def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
+    np.multiply.reduce(x, axis=dim, dtype=out.dtype, out=out, keepdims=keepdim)
 
 
 @kernel

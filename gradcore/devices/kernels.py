@@ -1,4 +1,4 @@
-"""Helpers for the kernels of every device: workspaces, indices, updates, sequences."""
+"""What the kernels of every device share: workspaces, shapes, indices, draws, updates, sequences."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def split_workspace(workspace: Any, *pieces: tuple[int, Any]) -> list[Any]:
 def folded_shape(shape: tuple[int, ...], *dims: int) -> tuple[int, ...]:
     """``shape`` with these dimensions folded to 1."""
     return tuple([1 if d in dims else n for d, n in enumerate(shape)])
+
+
+def summed(given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions of ``given`` that a sum to ``shape``, which broadcasts to it, goes over."""
+    lead = len(given) - len(shape)
+    return (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and given[lead + i] != 1))
 
 
 def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
@@ -55,6 +61,17 @@ def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:
         parts.append([(slice(0, n - at), slice(at, n)), (slice(n - at, n), slice(0, at))] if at else [(slice(0, n),) * 2])
     for block in itertools.product(*parts):
         yield tuple(b[0] for b in block), tuple(b[1] for b in block)
+
+
+def blocks_drawn(numel: int) -> int:
+    """By how much drawing so many numbers moves a generator's counter."""
+    # A block gives at least four doubles; one more block covers the odd number that Box-Muller needs.
+    return numel // 4 + 2
+
+
+def dropout_factor(p: float) -> float:
+    """The factor of what dropout keeps."""
+    return 0.0 if p >= 1 else 1.0 / (1.0 - p)
 
 
 def drawn_into(advance: Callable[..., Any], draw: Callable[..., Any], room: bool = False) -> Callable[..., Any]:
