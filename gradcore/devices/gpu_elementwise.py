@@ -69,7 +69,7 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
         steps.append((0,) * lead + tuple(0 if n == 1 else s // x[2].itemsize for n, s in zip(x[0], x[1], strict=True)))
         names[k], kinds[k] = f"const {gl.name_of(x[2])}*", "strided"
     sizes, lie = gl.merged(shape, *steps)
-    length = _neighbours(sizes, lie, [dtype.itemsize, *[x[2].itemsize if kind == "strided" else 0 for x, kind in zip(
+    length = _access(sizes, lie, [dtype.itemsize, *[x[2].itemsize if kind == "strided" else 0 for x, kind in zip(
         operands, kinds, strict=True)]]) if aligned else 1
     if length > 1:
         names = [f"Same<{name[6:-1]}>" if kind == "strided" and step == 0 else name
@@ -80,7 +80,7 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
     return gl.instance("map_strided", function, compute, length, dtype, *names), count // length, where, kinds
 
 
-def _neighbours(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
+def _access(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
     """Elements of an access along the last dimension: 16 bytes of the widest tensor, if in each tensor the elements there are
     adjacent, or are one broadcast element; else 1. The first tensor is written."""
     if not sizes or lie[-1][0] != 1 or not set(lie[-1]) <= {0, 1}:
@@ -181,12 +181,12 @@ def check_apart(x: Any, y: Any) -> None:
     if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
         return
     (first, last), (start, end) = gl.extent(x), gl.extent(y)
-    if first < end and start < last and not _interleaved(x, y):
+    if first < end and start < last and not _side_by_side(x, y):
         raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
                            "single memory location. Please clone() the tensor before performing the operation.")
 
 
-def _interleaved(x: Any, y: Any) -> bool:
+def _side_by_side(x: Any, y: Any) -> bool:
     """Are these disjoint parts of the same rows, such as different columns of a matrix?"""
     row = max(x.strides, default=0)
     if not row or min((*x.strides, *y.strides)) < 0:

@@ -273,7 +273,7 @@ def layout(folded: Sequence[int], *arrays: Any) -> Any:
     return layout_of(arrays[0].shape, tuple(folded), *[elements(a) for a in arrays])
 
 
-def neighbours(where: Any) -> bool:
+def interleaved(where: Any) -> bool:
     """Are the rows of the layout's first tensor interleaved, so that with a thread for each row accesses are coalesced?"""
     beside, across = where["kept"], where["folded"]
     return bool(where["width"] > 1 and beside["strides"][0, beside["count"] - 1] == 1
@@ -299,7 +299,7 @@ def rows_of(folded: Sequence[int], *arrays: Any) -> tuple[Any, int, int, int]:
 
 def lanes_for(where: Any) -> int:
     """Threads of the team for a row of a layout, in kernels whose teams take one row each."""
-    return 1 if neighbours(where) and where["rows"] >= 32 else lanes_of_one(int(where["width"]))
+    return 1 if interleaved(where) and where["rows"] >= 32 else lanes_of_one(int(where["width"]))
 
 
 def lanes_to_fold(where: Any) -> int:

@@ -89,7 +89,7 @@ def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any
     _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims, added, again)
 
 
-def neighbours(parts: int) -> int:
+def meeting_first(parts: int) -> int:
     """Of so many blocks with sums, the number that meet first; those that add up their sums then meet."""
     return parts if parts <= _MEETING else math.isqrt(parts - 1) + 1
 
@@ -115,7 +115,7 @@ def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dwei
     if together:
         gl.run_blocks("norm_grad", "layer_norm_grads", (x.dtype, length, *accesses), parts, dy, x, weight, bias, mean, rstd, dx,
                       again, made, dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes),
-                      np.int32(parts if parts * each <= _ALONE else neighbours(parts)), shared)
+                      np.int32(parts if parts * each <= _ALONE else meeting_first(parts)), shared)
     else:
         gl.run_rows("norm_grad", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight,
                     bias, mean, rstd, dx, again, *sizes, np.int64(0), np.int64(0), np.int32(added))

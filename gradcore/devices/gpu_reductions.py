@@ -40,7 +40,7 @@ def _plan(shape: tuple[int, ...], dims: tuple[int, ...], *strides: tuple[int, ..
     """The layout, the kernel and its blocks, and the parts of a row, or the threads for it."""
     where = gl.layout_of(shape, dims, *strides)
     rows, width = int(where["rows"]), int(where["width"])
-    if gl.neighbours(where) and rows >= 32:
+    if gl.interleaved(where) and rows >= 32:
         tiles = -(-rows // 32)
         parts = max(min(width // 64, -(-_BLOCKS // tiles)), 1)
         return where, "fold_columns", tiles * parts, np.int32(parts)

@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 from bench.launches import noting
 from gradcore.devices import gpu_kernels
 from gradcore.devices.gpu_launch import SHARED, columns_of
-from gradcore.devices.gpu_norms import neighbours
+from gradcore.devices.gpu_norms import meeting_first
 from gradcore.ops.op import get_op
 from gradcore.spec import TensorSpec, bfloat16
 from tests.host.emulator import Copy, Emulator
@@ -206,7 +206,7 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     assert found is not None and lanes == found[0]
     before, (dx, *sums) = [c.cupy() for c in given], [c.cupy() for c in results]
     emulator.launch("norm_grad", f"layer_norm_grads<float, {length}, {found[1]}, {found[2]}>", parts, 256, (
-        *before[:3], None, *before[3:], dx, None, *sums, *sizes, np.int32(0), np.int32(lanes), np.int32(neighbours(parts)),
+        *before[:3], None, *before[3:], dx, None, *sums, *sizes, np.int32(0), np.int32(lanes), np.int32(meeting_first(parts)),
         SHARED))
     for copy in (*given, *results):
         copy.check("layer_norm_grads")
