@@ -14,11 +14,6 @@ from gradcore.spec import limits
 from gradcore.tiling import INTRICATE
 
 
-def _drawn(state: Array, start: int, count: int, attempt: int) -> Array:
-    """The four doubles of each element's block: [count, 4]."""
-    return generator(state, start, attempt).random((count, 4))
-
-
 def _by_rejection(given: tuple[Array, ...], state: Array, out: Array, begin: Callable[..., Array],
                   attempt: Callable[..., Any]) -> None:
     """Fill ``out``: ``begin`` gives the values that need no attempt, and NaN where one is made for parameters that are numbers;
@@ -31,7 +26,8 @@ def _by_rejection(given: tuple[Array, ...], state: Array, out: Array, begin: Cal
             left = np.flatnonzero((found != found) & np.logical_and.reduce([x >= 0 for x in values]))
             k = 0
             while left.size:
-                accepted, made = attempt(_drawn(state, start, part.size, k)[left].T, *[x[left] for x in values])
+                # An element's block is four doubles.
+                accepted, made = attempt(generator(state, start, k).random((part.size, 4))[left].T, *[x[left] for x in values])
                 found[left[accepted]] = made[accepted]
                 left, k = left[~accepted], k + 1
             part[...] = found
