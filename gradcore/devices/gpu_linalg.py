@@ -134,12 +134,9 @@ def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int
 def _plain(a: Any, b: Any, out: Any, added: bool) -> None:
     """A product by gradcore's own kernel, for operands of any dtype and layout; ``out``'s rows are contiguous."""
     lead, size = out.shape[:-2], out.itemsize
-    how = np.zeros((), PRODUCT)
-    how["batch"] = gl.axes(lead, *(_broadcast(t.shape, t.strides, size, lead) for t in (a, b, out)))
-    for name, value in (("rows", a.shape[-2]), ("columns", b.shape[-1]), ("inner", a.shape[-1]),
-                        *zip(("a_row", "a_inner"), gl.elements(a)[-2:], strict=True),
-                        *zip(("b_inner", "b_column"), gl.elements(b)[-2:], strict=True), ("out_row", gl.elements(out)[-2])):
-        how[name] = value
+    batch = gl.axes(lead, *(_broadcast(t.shape, t.strides, size, lead) for t in (a, b, out)))
+    how = np.array((batch[()], a.shape[-2], b.shape[-1], a.shape[-1], *gl.elements(a)[-2:], *gl.elements(b)[-2:],
+                    gl.elements(out)[-2]), PRODUCT)
     gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size), np.int32(added))
 
 
