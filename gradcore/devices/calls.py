@@ -1,11 +1,14 @@
-"""Kernel calls of a replay, bound to the memory that they work on."""
+"""Calls of kernels: what a device is told of one, so that it can choose a kernel, and those of a replay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-#: A kernel and its arguments; the list is changed for the arrays and numbers of each run.
+from gradcore.spec import TensorSpec
+
+#: A kernel and its arguments, bound to the memory that it works on; the list is changed for the arrays and numbers of each run.
 KernelCall = tuple[Callable[..., Any], list[Any]]
 
 
@@ -19,3 +22,17 @@ class Changing(float):
 
     def __init__(self, value: float) -> None:
         self.cells = []
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of an op, for a device whose kernels do not take every dtype."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    #: Results, then auxiliary ones.
+    outputs: tuple[TensorSpec, ...]
+    #: Positions of the inputs that the kernel writes to.
+    writes: tuple[int, ...]
+    #: Returns the bytes of workspace that the op would declare with float32 in place of 16-bit floats; None for none.
+    wide_workspace: Callable[[], int | None]

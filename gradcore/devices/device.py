@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import KernelCall
-from gradcore.devices.operands import Operands
+from gradcore.devices.calls import KernelCall, Operands
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD, Tag

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.operands import Operands
+from gradcore.devices.calls import Operands
 from gradcore.spec import TensorSpec, category, is_floating, promote
 
 Kernel = Callable[..., Any]

@@ -18,6 +18,7 @@ from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm, gpu_loaded, gpu_workspaces
 from gradcore.devices.availability import cuda_status
+from gradcore.devices.calls import Operands
 from gradcore.devices.device import Device
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
@@ -27,7 +28,6 @@ from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import KERNELS
 from gradcore.devices.gpu_launch import extent, refuse_notes
-from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import Site, Tag

@@ -33,7 +33,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_sampling,
 )
 from gradcore.devices.attention import build_attention
-from gradcore.devices.calls import KernelCall
+from gradcore.devices.calls import KernelCall, Operands
 from gradcore.devices.device import Device, register
 from gradcore.devices.dtypes import suited
 from gradcore.devices.host_extremes import in_rows
@@ -42,7 +42,6 @@ from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import written_out
-from gradcore.devices.operands import Operands
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build

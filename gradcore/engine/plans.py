@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.calls import Operands
 from gradcore.devices.device import Device
-from gradcore.devices.operands import Operands
 from gradcore.engine.state import Where
 from gradcore.events import WRITTEN, Invocation, Site, Tag
 from gradcore.ops.op import Inferred, Op, Rule

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.devices.calls import Operands
 from gradcore.devices.host import make_host
-from gradcore.devices.operands import Operands
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.meta.simulated_cuda import HostCard
