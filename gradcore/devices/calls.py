@@ -10,6 +10,8 @@ from gradcore.spec import TensorSpec
 
 #: A kernel and its arguments, bound to the memory that it works on; the list is changed for the arrays and numbers of each run.
 KernelCall = tuple[Callable[..., Any], list[Any]]
+#: The calls of neighbouring instructions, a list for each.
+Steps = list[list[KernelCall]]
 
 
 class Changing(float):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import KernelCall, Operands
+from gradcore.devices.calls import KernelCall, Operands, Steps
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD, Tag
@@ -164,7 +164,7 @@ class Device:
         """Unaccounted bytes that nothing will touch, to write calls out for tensors that do not exist yet."""
         return None
 
-    def fused(self, kind: str, steps: list[list[KernelCall]]) -> list[list[KernelCall]] | None:
+    def fused(self, kind: str, steps: Steps) -> Steps | None:
         """Faster calls for those of neighbouring instructions, a list for each; None if there are none."""
         return None
 

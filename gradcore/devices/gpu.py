@@ -18,7 +18,7 @@ from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm, gpu_loaded, gpu_workspaces
 from gradcore.devices.availability import cuda_status
-from gradcore.devices.calls import Operands
+from gradcore.devices.calls import Operands, Steps
 from gradcore.devices.device import Device
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
@@ -260,8 +260,8 @@ class CudaDevice(Device):
         """The function, called with this device current."""
         return self._cuda.wrap(function) if isinstance(self._cuda, OnDevice) else function
 
-    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
-        found: list[list[Any]] | None = self.here(fused)(kind, steps, self.bind)
+    def fused(self, kind: str, steps: Steps) -> Steps | None:
+        found: Steps | None = self.here(fused)(kind, steps, self.bind)
         return found
 
     def foreign(self, array: cupy.ndarray, nbytes: int) -> Segment:

@@ -9,13 +9,11 @@ from typing import Any
 
 import cupy
 
-from gradcore.devices.calls import KernelCall
+from gradcore.devices.calls import KernelCall, Steps
 from gradcore.devices.gpu_elementwise import gelu_with_grad
 from gradcore.devices.gpu_linalg import can_show_relu, input_grad_through_relu, linear_grad, linear_relu
 from gradcore.devices.gpu_losses import cross_entropy_with_slopes
 from gradcore.devices.gpu_norms import alone
-
-Steps = list[list[KernelCall]]
 
 
 def fused(kind: str, steps: Steps, bind: Callable[..., Any]) -> Steps | None:

@@ -33,7 +33,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_sampling,
 )
 from gradcore.devices.attention import build_attention
-from gradcore.devices.calls import KernelCall, Operands
+from gradcore.devices.calls import KernelCall, Operands, Steps
 from gradcore.devices.device import Device, register
 from gradcore.devices.dtypes import suited
 from gradcore.devices.host_extremes import in_rows
@@ -79,7 +79,7 @@ class HostDevice(Device):
         # On a stream of its own, so that the block never gets into a list of free blocks.
         return Block(Segment(nbytes, memory.ctypes.data, memory), 0, nbytes, Stream(0), [])
 
-    def fused(self, kind: str, steps: list[list[KernelCall]]) -> list[list[KernelCall]] | None:
+    def fused(self, kind: str, steps: Steps) -> Steps | None:
         return fused(kind, steps)
 
     def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import KernelCall
+from gradcore.devices.calls import Steps
 from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import PIECE_ROWS, Array, rows
 from gradcore.devices.host_losses import NARROW
@@ -19,8 +19,6 @@ from gradcore.spec import PIECE
 
 #: The least elements of a piece: with fewer, calls cost more than the saved arithmetic.
 _SHORTEST = 4096
-
-Steps = list[list[KernelCall]]
 
 
 def fused(kind: str, steps: Steps) -> Steps | None:
