@@ -6,7 +6,7 @@ attributes by keyword. It allocates nothing that grows with its operands, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ def few_rows(width: int) -> int:
     return min(rows(width), PIECE_ROWS)
 
 
-def slices(count: int, step: int) -> Iterator[slice]:
+def slices(count: int, step: int) -> Iterable[slice]:
     """Slices of ``step`` elements, the last perhaps of fewer, of the first dimension of arrays with ``count``."""
-    for start in range(0, count, step):
-        yield slice(start, start + step)
+    # Mostly there is one, which a generator takes longer to give than a tuple.
+    return (slice(0, step),) if 0 < count <= step else (slice(start, start + step) for start in range(0, count, step))
