@@ -61,7 +61,7 @@ from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, ExportError, GradcoreError, LinAlgError, ModifiedInPlace,
     NoSecondDerivative, NotCovered, OutOfMemory, ProgramError, SpecError, TraceError)
 from gradcore.report.step import StepReport
-from gradcore.spec import bfloat16 as _bfloat16
+from gradcore.dtypes import bfloat16 as _bfloat16
 from gradcore.functional import linalg, special
 from gradcore.functional.linalg import cholesky, cholesky_inverse, cholesky_solve, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, logdet, matrix_power

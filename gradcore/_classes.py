@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore import functional, spec
+from gradcore import dtypes, functional
 from gradcore.devices.device import get_device, set_default_device
 from gradcore.engine.value import Value
 
@@ -60,7 +60,7 @@ class TensorClass(type):
     @property
     def dtype(cls) -> np.dtype[Any]:
         """Raises ImportError for bfloat16 without the package ml_dtypes."""
-        return spec.bfloat16() if cls.word == "BFloat16" else np.dtype(WORDS[cls.word])
+        return dtypes.bfloat16() if cls.word == "BFloat16" else np.dtype(WORDS[cls.word])
 
     def __call__(cls, *data: Any, size: Any = None, device: Any = None) -> Tensor:
         where = get_device(cls.place if device is None else device)

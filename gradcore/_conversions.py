@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore import functional, spec
+from gradcore import dtypes, functional
 from gradcore._classes import class_name, class_of
 from gradcore.devices.device import Device, get_device
 from gradcore.engine import exports
@@ -183,7 +183,7 @@ class Conversions(Value):
 
     def bfloat16(self) -> Any:
         """The tensor as bfloat16. Raises ImportError without the package ml_dtypes."""
-        return self.to(spec.bfloat16())
+        return self.to(dtypes.bfloat16())
 
     def long(self) -> Any:
         return self.to(np.int64)

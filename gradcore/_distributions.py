@@ -10,11 +10,12 @@ import numpy as np
 
 from gradcore import _tensor, functional
 from gradcore._random import Generator, generator_of, normal_, rand, randn, uniform_
+from gradcore.dtypes import is_floating, limits
 from gradcore.engine import modes
 from gradcore.functional import folding, types
 from gradcore.functional.shape import plain
 from gradcore.ops import movement, random, sampling
-from gradcore.spec import broadcast_shapes, is_floating, limits
+from gradcore.spec import broadcast_shapes
 
 Tensor = Any
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import default_float
 from gradcore.errors import DataDependentShape
-from gradcore.spec import default_float
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80},

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional
+from gradcore.dtypes import category
 from gradcore.engine.dispatch import operator
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.ops import elementwise, movement, pointwise
 from gradcore.ops.in_place import IN_PLACE
-from gradcore.spec import category
 
 #: Types that ``==`` and ``!=`` compare element by element; for all others Python compares identity.
 COMPARED = (Value, int, float, complex, np.generic, np.ndarray)

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.gpu.part import slower
 from gradcore.devices.host import host_table
-from gradcore.spec import is_floating
+from gradcore.dtypes import is_floating
 from tests.host.cuda_rows import OWN, Both, calls
 from tests.host.emulator import MARGIN, Copy
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import bfloat16, is_floating
 from gradcore.engine import autocast as regions
 from gradcore.engine.modes import Decorator
 from gradcore.engine.state import local
-from gradcore.spec import bfloat16, is_floating
 
 _TYPES = ("cpu", "cuda", "meta")
 

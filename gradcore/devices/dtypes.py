@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.calls import Operands
-from gradcore.spec import TensorSpec, category, is_floating, promote
+from gradcore.dtypes import category, is_floating, promote
+from gradcore.spec import TensorSpec
 
 Kernel = Callable[..., Any]
 

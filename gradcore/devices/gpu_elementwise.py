@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
+from gradcore.dtypes import is_floating, limits
 from gradcore.overwriting import WITH_THEIR_KERNELS
-from gradcore.spec import is_floating, limits
 
 #: The kernel argument for a row that repeats.
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.kernels import blocks_drawn, drawn_into, dropout_factor
-from gradcore.spec import limits
+from gradcore.dtypes import limits
 
 
 @gl.kernel

@@ -10,7 +10,7 @@ import numpy as np
 from gradcore.devices.host_gamma import lgamma
 from gradcore.devices.host_kernels import Array, kernel, pieces
 from gradcore.devices.host_random import generator
-from gradcore.spec import limits
+from gradcore.dtypes import limits
 from gradcore.tiling import INTRICATE
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.spec import bfloat16
+from gradcore.dtypes import bfloat16
 
 _UNSIGNED, _BFLOAT = 1, 4
 #: The kind of device that a GPU is.

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device
+from gradcore.dtypes import is_floating
 from gradcore.engine.value import PLAIN, Value
 from gradcore.errors import DeviceError
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op
 from gradcore.sharing import same_places, share_elements
-from gradcore.spec import is_floating
 
 #: The tensor class of the floor above, and its subclasses that have been met.
 TENSORS: set[type] = set()

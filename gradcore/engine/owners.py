@@ -11,13 +11,14 @@ import numpy as np
 
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.storage import Storage
+from gradcore.dtypes import category
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.sites import here
 from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value, value_over
 from gradcore.events import BORROW, Network, Tag
-from gradcore.spec import TensorSpec, category
+from gradcore.spec import TensorSpec
 
 #: Called before a recorded step and at its end, to name bytes that no call may ever name.
 around_steps: list[Callable[[], None]] = []

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import with_name
+from gradcore.dtypes import default_float, is_floating, promote
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.pointwise import logaddexp
 from gradcore.functional.shape import dim_of
 from gradcore.ops import creation, elementwise, movement, pointwise, statistics
-from gradcore.spec import TensorSpec, default_float, is_floating, promote
+from gradcore.spec import TensorSpec
 
 Tensor = Any
 

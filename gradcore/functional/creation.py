@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore.arguments import warn
 from gradcore.devices.device import Device, device_of_new, devices, get_device
+from gradcore.dtypes import category, checked_dtype, default_float, is_floating, set_default_float
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
 from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
@@ -18,7 +19,6 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.shape import plain, size_of
 from gradcore.ops import creation, elementwise, movement
-from gradcore.spec import category, checked_dtype, default_float, is_floating, set_default_float
 
 Tensor = Any
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, get_device
+from gradcore.dtypes import bfloat16
 from gradcore.engine.dlpack import Given, array_of, gpu_of, is_capsule
 from gradcore.engine.owners import borrow
 from gradcore.functional.creation import empty, from_numpy, tensor
-from gradcore.spec import bfloat16
 
 Tensor = Any
 

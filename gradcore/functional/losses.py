@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 from gradcore.arguments import warn
+from gradcore.dtypes import promote
 from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
 from gradcore.ops import activation, elementwise, losses, movement, rectifiers
-from gradcore.spec import TensorSpec, promote
+from gradcore.spec import TensorSpec
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
            "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss",

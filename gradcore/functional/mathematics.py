@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.arguments import by_numpy, into, with_name
+from gradcore.dtypes import is_floating, promote
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
 from gradcore.ops import activation, creation, elementwise, linalg, movement, nn, pointwise, reduce
 from gradcore.ops.op import Op
-from gradcore.spec import is_floating, normalize_dims, promote
+from gradcore.spec import normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None

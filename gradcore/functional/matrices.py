@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import device_of_new
+from gradcore.dtypes import default_float, promote
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
 from gradcore.ops import arrangement, creation, movement, reduce, scan
-from gradcore.spec import contiguous_strides, default_float, normalize_dim, promote
+from gradcore.spec import contiguous_strides, normalize_dim
 
 Tensor = Any
 

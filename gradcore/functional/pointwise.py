@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import in_todays_order, with_name
+from gradcore.dtypes import limits
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -16,7 +17,6 @@ from gradcore.functional.shape import nonzero, unbind, unsqueeze
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.op import Op
 from gradcore.ops.shapes import written_into
-from gradcore.spec import limits
 
 Tensor = Any
 

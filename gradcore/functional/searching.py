@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import promote
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.folding import sort
 from gradcore.ops import creation, elementwise, movement
-from gradcore.spec import promote
 
 Tensor = Any
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import with_name
+from gradcore.dtypes import promote
 from gradcore.engine.owners import upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import movement
-from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, promote, resolve_shape
+from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, resolve_shape
 
 Tensor = Any
 Dim = int | Sequence[int] | None

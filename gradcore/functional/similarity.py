@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradcore.dtypes import promote
 from gradcore.errors import SpecError
 from gradcore.functional import broadcast_tensors, sum
 from gradcore.functional.folding import norm
 from gradcore.functional.losses import reduced
 from gradcore.ops import elementwise, movement
-from gradcore.spec import TensorSpec, promote
+from gradcore.spec import TensorSpec
 
 __all__ = ["cosine_embedding_loss", "cosine_similarity", "normalize", "pairwise_distance", "triplet_margin_loss",
            "triplet_margin_with_distance_loss"]

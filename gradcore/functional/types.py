@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from gradcore import spec
+from gradcore.dtypes import category, default_float, is_floating, join, limits, promote
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.value import Value
-from gradcore.spec import category, default_float, is_floating, join, limits, promote
 
 __all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point", "is_inference", "is_nonzero",
            "is_same_size", "is_signed", "is_tensor", "numel", "promote_types", "result_type"]

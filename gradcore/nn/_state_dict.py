@@ -10,12 +10,12 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._tensor import Tensor
+from gradcore.dtypes import category
 from gradcore.engine import modes, owners
 from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.nn import paths
 from gradcore.nn.hooks import Hook, Tables
 from gradcore.nn.named import Named
-from gradcore.spec import category
 
 Module = Any
 

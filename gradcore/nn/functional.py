@@ -10,6 +10,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
+from gradcore.dtypes import promote
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
@@ -48,7 +49,6 @@ from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import *  # noqa: F403
 from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
-from gradcore.spec import promote
 
 __all__ = ["bilinear", "celu_", "cross_entropy", "ctc_loss", "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_",
            "leaky_relu_", "linear", "log_softmax", "mse_loss", "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_",

@@ -13,6 +13,7 @@ from gradcore._conversions import is_dtype
 from gradcore._tensor import Tensor
 from gradcore.arguments import blame
 from gradcore.devices.device import Device
+from gradcore.dtypes import bfloat16, is_floating
 from gradcore.engine import owners
 from gradcore.engine.sites import find_site, is_inside
 from gradcore.engine.state import local
@@ -23,7 +24,6 @@ from gradcore.nn.hooks import Hooked
 from gradcore.nn.members import KINDS, members
 from gradcore.nn.named import Named
 from gradcore.nn.parameter import Buffer, Parameter
-from gradcore.spec import bfloat16, is_floating
 
 M = TypeVar("M", bound="Module")
 

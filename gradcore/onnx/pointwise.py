@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import is_floating, promote
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import CONVERTERS, converts
-from gradcore.spec import TensorSpec, is_floating, promote
+from gradcore.spec import TensorSpec
 
 #: Ops with one operand that are one ONNX operator.
 UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",

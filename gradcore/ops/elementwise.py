@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import default_float, promote
 from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.movement import sum_to
@@ -23,7 +24,7 @@ from gradcore.ops.shapes import (
     shape_of,
     written_into,
 )
-from gradcore.spec import TensorSpec, broadcast_shapes, default_float, promote
+from gradcore.spec import TensorSpec, broadcast_shapes
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 

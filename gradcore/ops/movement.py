@@ -8,18 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import default_float, promote
 from gradcore.errors import DimError, SpecError
 from gradcore.ops.creation import full, zeros_of
 from gradcore.ops.op import op
 from gradcore.ops.shapes import like, with_workspace
-from gradcore.spec import (
-    TensorSpec,
-    default_float,
-    expand_strides,
-    promote,
-    resolve_shape,
-    view_strides,
-)
+from gradcore.spec import TensorSpec, expand_strides, resolve_shape, view_strides
 from gradcore.tiling import groups_of
 
 # -- copies ------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import join
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import pieces
-from gradcore.spec import TensorSpec, join
+from gradcore.spec import TensorSpec
 from gradcore.tiling import CHUNK
 
 

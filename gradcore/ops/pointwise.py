@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gradcore.dtypes import is_floating, promote
 from gradcore.errors import SpecError
 from gradcore.ops.activation import sigmoid
 from gradcore.ops.creation import zeros_of
@@ -23,7 +24,7 @@ from gradcore.ops.shapes import (
     numbers,
     shape_of,
 )
-from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+from gradcore.spec import TensorSpec, broadcast_shapes
 
 # -- functions of one variable -----------------------------------------------------------------------------------------
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import is_floating
 from gradcore.errors import SpecError
 from gradcore.ops.creation import sized
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import compare, need_float, with_workspace
-from gradcore.spec import PIECE, TensorSpec, is_floating
+from gradcore.spec import PIECE, TensorSpec
 
 #: Shape and dtype of a generator's state: key, unused word, counter, a word that no kernel reads (``Generator.get_state``).
 STATE = TensorSpec.of((4,), np.int64)

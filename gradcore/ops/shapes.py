@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.dtypes import category, default_float, promote
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred
-from gradcore.spec import PIECE, TensorSpec, broadcast_shapes, category, default_float, promote
+from gradcore.spec import PIECE, TensorSpec, broadcast_shapes
 from gradcore.tiling import intricate
 
 #: A spec, or the type of a Python number.

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from gradcore.cells import name_of_file
+from gradcore.dtypes import DTYPES, dtype_named
 from gradcore.errors import ProgramError
 from gradcore.events import ROLES, Network, Site, Tag
 from gradcore.reading import layer_in
-from gradcore.spec import DTYPES, TensorSpec, dtype_named
+from gradcore.spec import TensorSpec
 from gradcore.utils.safetensors import unique
 
 #: Sizes, strides and offsets, in elements or bytes, must be below this.

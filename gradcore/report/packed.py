@@ -16,8 +16,9 @@ import numpy as np
 
 from gradcore import events
 from gradcore.cells import name_of_file
+from gradcore.dtypes import dtype_named
 from gradcore.events import Export, Invocation, Record, Site, Tag
-from gradcore.spec import TensorSpec, dtype_named
+from gradcore.spec import TensorSpec
 
 #: Version of the packed form.
 LOG_VERSION = 1

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gradcore.dtypes import bfloat16
 from gradcore.report.files import replacing
-from gradcore.spec import bfloat16
 
 Array = np.ndarray[Any, Any]
 

@@ -13,8 +13,8 @@ import pytest
 
 from gradcore.devices import gpu_kernels, gpu_launch
 from gradcore.devices.host import host_table, make_host
+from gradcore.dtypes import bfloat16, is_floating
 from gradcore.ops import all_ops
-from gradcore.spec import bfloat16, is_floating
 from tests.host.emulator import Copy, Emulator
 from tests.rows import Row, parts, tensors_of
 

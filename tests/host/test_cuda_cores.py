@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 from gradcore.devices.gpu_sources import source_of
-from gradcore.spec import bfloat16
+from gradcore.dtypes import bfloat16
 from tests.host.cuda_rows import Both, calls, noted
 from tests.host.emulator import Emulator
 

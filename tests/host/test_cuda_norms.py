@@ -14,8 +14,9 @@ from bench.launches import noting
 from gradcore.devices import gpu_kernels
 from gradcore.devices.gpu_launch import SHARED, columns_of
 from gradcore.devices.gpu_norms import meeting_first
+from gradcore.dtypes import bfloat16
 from gradcore.ops.op import get_op
-from gradcore.spec import TensorSpec, bfloat16
+from gradcore.spec import TensorSpec
 from tests.host.emulator import Copy, Emulator
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),

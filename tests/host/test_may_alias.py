@@ -12,10 +12,10 @@ import pytest
 from gradcore.devices.host import HostDevice, make_host
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_tape import written_out
+from gradcore.dtypes import bfloat16
 from gradcore.engine.plans import Call
 from gradcore.ops import all_ops
 from gradcore.ops.op import op
-from gradcore.spec import bfloat16
 from tests.conftest import raises
 from tests.host.test_temporaries import SLACK
 from tests.rows import ROWS, Row, tensors_of

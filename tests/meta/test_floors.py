@@ -14,8 +14,8 @@ LINES = 350
 
 #: The floors of modules and packages, by the first part of their names below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "cells", "errors", "spec", "events", "reading", "folds", "forking", "interning", "missing",
-               "nearest", "overwriting", "sharing", "tiling", "trees", "units", "_command"}),
+    frozenset({"arguments", "cells", "dtypes", "errors", "spec", "events", "reading", "folds", "forking", "interning",
+               "missing", "nearest", "overwriting", "sharing", "tiling", "trees", "units", "_command"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),
     frozenset({"ops"}),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradcore.dtypes import promote
 from gradcore.errors import DimError, SpecError
 from gradcore.spec import (
     TensorSpec,
@@ -18,7 +19,6 @@ from gradcore.spec import (
     is_overlapping,
     normalize_dim,
     normalize_dims,
-    promote,
     resolve_shape,
     view_strides,
 )

@@ -13,9 +13,9 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._tensor import Tensor as _Tensor
+from gradcore.dtypes import is_floating, join
 from gradcore.engine.modes import no_grad
 from gradcore.ops import elementwise, optimizer
-from gradcore.spec import is_floating, join
 
 Tensor = Any
 
