@@ -71,7 +71,7 @@ class _Device:
         return self._table[name]
 
     def suited(self, kernel: Callable[..., Any], operands: Any) -> tuple[Callable[..., Any], int]:
-        from gradcore.devices.dtypes import numbers_fitted
+        from gradcore.devices.adapting import numbers_fitted
 
         return numbers_fitted(kernel, operands), 0
 

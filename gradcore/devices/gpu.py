@@ -17,10 +17,10 @@ import numpy as np
 from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm, gpu_loaded, gpu_workspaces
+from gradcore.devices.adapting import numbers_fitted
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.calls import Operands, Steps
 from gradcore.devices.device import Device
-from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
 from gradcore.devices.gpu_current import OnDevice
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource

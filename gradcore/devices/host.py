@@ -32,10 +32,10 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_reductions,
     host_sampling,
 )
+from gradcore.devices.adapting import suited
 from gradcore.devices.attention import build_attention
 from gradcore.devices.calls import KernelCall, Operands, Steps
 from gradcore.devices.device import Device, register
-from gradcore.devices.dtypes import suited
 from gradcore.devices.host_extremes import in_rows
 from gradcore.devices.host_fused import fused
 from gradcore.devices.host_kernels import HOST_KERNELS

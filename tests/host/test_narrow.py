@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.devices.dtypes import MOVES
+from gradcore.devices.adapting import MOVES
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.errors import SpecError
