@@ -6,7 +6,6 @@ One matrix product computes the input's part of all gates of all steps; the rest
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 from gradcore.functional import cat, narrow, reshape, select
@@ -64,15 +63,24 @@ def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backward
     ``backwards`` runs from the end. Backward keeps the outputs and, for gated layers, the gates' values. Second derivatives
     are slower: they take up to ninety launches per step.
     """
-    weight_ih, weight_hh, bias_ih, bias_hh = weights
+    return _along(mode, _given(mode, input, weights), state, weights, backwards)
+
+
+def _given(mode: str, input: Tensor, weights: Sequence[Any]) -> Tensor:
+    """What the input gives to the gates of all steps, with the biases that can be added before the state's part."""
+    weight_ih, _, bias_ih, bias_hh = weights
+    return linalg.linear(input, weight_ih, bias_ih if mode == "GRU" or bias_hh is None else bias_ih + bias_hh)
+
+
+def _along(mode: str, given: Tensor, state: State, weights: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
+    _, weight, _, bias_hh = weights
+    if mode == "LSTM":
+        out, last = recurrent.lstm(given, weight, *state, backwards=backwards)
+        return out, (_end(out, backwards), last)
     if mode == "GRU":
-        out = recurrent.gru(linalg.linear(input, weight_ih, bias_ih), weight_hh, bias_hh, *state, backwards=backwards)
+        out = recurrent.gru(given, weight, bias_hh, *state, backwards=backwards)
     else:
-        given = linalg.linear(input, weight_ih, bias_ih if bias_hh is None else bias_ih + bias_hh)
-        if mode == "LSTM":
-            out, last = recurrent.lstm(given, weight_hh, *state, backwards=backwards)
-            return out, (_end(out, backwards), last)
-        out = recurrent.rnn(given, weight_hh, *state, relu=mode == "RNN_RELU", backwards=backwards)
+        out = recurrent.rnn(given, weight, *state, relu=mode == "RNN_RELU", backwards=backwards)
     return out, (_end(out, backwards),)
 
 
@@ -81,9 +89,9 @@ def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: 
     """:func:`run` along packed sequences: outputs [total steps, H] and each sequence's last state.
 
     ``runs`` are pairs (number of steps, number of sequences that have these steps), with fewer and fewer sequences; each pair
-    takes one :func:`run`.
+    takes one launch, after one matrix product for all.
     """
-    starts = [0, *accumulate(steps * n for steps, n in runs)]
+    parts = movement.split(_given(mode, data, weights), sizes=tuple(steps * n for steps, n in runs), dim=0)
     outputs: list[Any] = [None] * len(runs)
     ended: list[State] = []
     # Going backwards, sequences join where they end; going forwards, they leave there.
@@ -96,10 +104,10 @@ def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: 
         elif n < had:
             ended.append(tuple(narrow(s, 0, n, had - n) for s in now))
             now = tuple(narrow(s, 0, 0, n) for s in now)
-        part = reshape(narrow(data, 0, starts[k], steps * n), (steps, n, data.spec.shape[1]))
-        out, now = run(mode, part, now, weights, backwards)
+        given = reshape(parts[k], (steps, n, parts[k].spec.shape[1]))
+        out, now = _along(mode, given, now, weights, backwards)
         outputs[k] = reshape(out, (steps * n, out.spec.shape[2]))
-    last = tuple(cat(list(parts)) for parts in zip(now, *reversed(ended), strict=True)) if ended else now
+    last = tuple(cat(list(states)) for states in zip(now, *reversed(ended), strict=True)) if ended else now
     return cat(outputs), last
 
 

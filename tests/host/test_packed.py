@@ -82,6 +82,19 @@ def test_a_packed_run_is_the_run_of_each_sequence_alone() -> None:
         np.testing.assert_allclose(plain(h[:, k]), plain(end), rtol=1e-5, atol=1e-6)
 
 
+def test_the_input_is_multiplied_once_whatever_the_lengths_are() -> None:
+    ops = []
+    for lengths in ([4, 4, 4], [2, 5, 1, 4, 4]):
+        layer = gradcore.nn.GRU(3, 4, bidirectional=True)
+        packed = pack_sequence([gradcore.ones(n, 3, requires_grad=True) for n in lengths], enforce_sorted=False)
+        with gradcore.step() as step:
+            layer(packed)[0].data.sum().backward()
+        launched = [r.invocation.op for r in step.recording.records if isinstance(r, gradcore.events.Launch)]
+        ops.append([launched.count(name) for name in ("linear", "linear_grad", "gru")])
+    # Four lengths that differ make four runs of each direction.
+    assert ops == [[2, 2, 2], [2, 2, 8]]
+
+
 def test_it_moves_and_needs_no_numbers() -> None:
     layer = gradcore.nn.GRU(3, 4).to("meta")
     packed = pack_sequence([gradcore.randn(4, 3), gradcore.randn(2, 3)]).to("meta")
