@@ -109,15 +109,18 @@ class Trend(Generic[_E]):
         """Growth up to the last step; None for fewer than three growing steps.
 
         If steps of several kinds alternate, as training and evaluation do, each is compared with the last of its kind. Every
-        kind must have grown three times, so that ends which merely go up and down are no growth.
+        kind must have grown three times, so that ends which merely go up and down are no growth. If one kind adds to the live
+        bytes and the others leave them as they are, it is said what that one adds.
         """
         for turns, steps in self._steps.items():
             # Whole rounds, so that the last step is compared with one of its kind.
             steps -= steps % turns
             if steps >= 3 * turns:
-                last = self._last
-                gains = (last[-1 - k] - last[-1 - turns - k] for k in range(min(steps, _GAINS)))
-                return Growth(steps, median_low(gains) // turns)
+                last, window = self._last, range(min(steps, _GAINS))
+                added = [last[-1 - k] - last[-2 - k] for k in window]
+                if turns > 1 and min(added) == 0 and turns * (len(added) - added.count(0)) == len(added):
+                    return Growth(steps, median_low(filter(None, added)), every=turns)
+                return Growth(steps, median_low(last[-1 - k] - last[-1 - turns - k] for k in window) // turns)
         return self._slow()
 
     def _slow(self) -> Growth | None:
