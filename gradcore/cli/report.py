@@ -21,7 +21,7 @@ from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
-from gradcore.report.text import has_grown, short_path, shown_shape
+from gradcore.report.text import has_grown, short_path, shown_shape, why_grown
 from gradcore.units import count_of
 
 #: The most rows of the table of live buffers at the peak.
@@ -83,7 +83,11 @@ def _about(path: Path, found: Run) -> str:
                      f"the file has {events}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
-        lines.append(has_grown(growth) + ".")
+        # The newest step whose events tell what it is: that of the peak need not be among the steps that grow.
+        number, told = next(((n, told) for n, recording in sorted(found.recordings.items(), reverse=True)
+                             if (told := recording.report.growth) and (told.grown or told.carried)), (0, None))
+        lines += [has_grown(growth) + ("." if told is None else f"; at the end of step {number}:"),
+                  *(why_grown(told) if told else ())]
     return "\n".join(lines)
 
 

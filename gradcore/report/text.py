@@ -207,6 +207,11 @@ def _growth(growth: Growth | None) -> Iterable[str]:
         return
     yield ""
     yield has_grown(growth) + (":" if growth.grown or growth.carried else ".")
+    yield from why_grown(growth)
+
+
+def why_grown(growth: Growth) -> Iterable[str]:
+    """What has grown and what holds it, and what links the steps, in lines that are indented."""
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         many = f"{x.count} result{'s' * (x.count != 1)}"

@@ -104,7 +104,12 @@ def test_every_step_of_a_long_growth_counts_and_the_command_says_the_same(
     assert [(g.op, g.count) for g in growth.grown] == [("full", 40)]
     assert main(["report", str(tmp_path)]) == main(["report", str(tmp_path), "--json"]) == 0
     text, _, data = capsys.readouterr().out.rpartition("\n{")
-    assert "Live bytes have grown for 39 steps, typically by 4,000 requested bytes per step." in text
+    # Of the highest peak, at step 40, and of any other: the run's growth is told above the step's.
+    assert main(["report", str(tmp_path), "--step", "first"]) == 0
+    for shown in (text, capsys.readouterr().out):
+        assert ("\nLive bytes have grown for 39 steps, typically by 4,000 requested bytes per step; at the end of step 40:\n"
+                "          163,840 bytes in 40 results of full in (root), ") in shown
+        assert ": referenced by your code\n                         held by kept[0] in test_every_step_of_a_long_growth" in shown
     assert json.loads("{" + data)["report"]["growth"]["steps"] == 39
 
 
