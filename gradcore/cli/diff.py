@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         print("\nLines are not compared: one of the reports is of before reports had sums by line.")
     if options.html is not None:
         print(f"\nThe page was written to {options.html}")
-    if failed:
+    if options.fail_above is not None and diff.change > 0:
         print(f"\nThe peak has grown by {diff.change:,} bytes; {int(options.fail_above(diff.before)):,} are allowed.")
     return int(failed)
 

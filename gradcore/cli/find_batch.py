@@ -100,7 +100,8 @@ def run(options: argparse.Namespace) -> int:
         found = find(attempt, budget, options.mode)
     chosen = taken[found.batch_size].optimizer
     found = replace(found, settled=taken[found.batch_size].settled)
-    tried, lacking = f"not run on {device}", False
+    why = f", as it reserves more than {format_bytes(_TRIED)}" if device.type == "cpu" else ""
+    tried, lacking = f"not run on {device}{why}", False
     if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
         before = device.ledger.allocated - get_device("meta").ledger.allocated
         tried = f"run on {device}: it fits, and its peak is as predicted"

@@ -253,9 +253,11 @@ def _kept(report: StepReport) -> Iterable[str]:
     rows = [k for k in rows if k.node]
     first: dict[int, KeptTensor] = {}
     others = [first.setdefault(k.serial, k) if k.serial else k for k in rows]
-    # The other of several is as far from each of them.
-    found = alike([(k.layer, (k.name, k.op, k.allocated, None if other is k else (other.name, k.node - other.node),
-                              k.dropped_at is None, k.freed_at is None)) for k, other in zip(rows, others, strict=True)], _KEPT)
+    # The other of several is as far from each of them; or it is one for all, such as what each step of a loop reads.
+    apart, one = [k.node - other.node for k, other in zip(rows, others, strict=True)], [other.node for other in others]
+    found = min((alike([(k.layer, (k.name, k.op, k.allocated, None if other is k else (other.name, place), k.dropped_at is None,
+                                   k.freed_at is None)) for k, other, place in zip(rows, others, places, strict=True)], _KEPT)
+                 for places in (apart, one)), key=len)
     found = sorted(found, key=lambda row: -row[1][2] * len(row[2]))
     for layer, (name, op, nbytes, shared, kept_on, live), places in sorted(found[:_KEPT], key=lambda row: row[2]):
         equal = [rows[place] for place in places]

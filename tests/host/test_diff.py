@@ -252,7 +252,9 @@ def test_what_is_live_at_the_end_is_told_apart_from_the_peaks(capsys: Any, tmp_p
 def test_the_status_is_for_ci(capsys: Any, files: Path, small: Recording, large: Recording) -> None:
     before, after = (r.report.peak.allocated for r in (small, large))
     a, b = files / "a.json", files / "b.json"
-    assert command(capsys, a, b, "--fail-above", after - before)[0] == 0
+    status, out, _ = command(capsys, a, b, "--fail-above", after - before)
+    assert status == 0 and f"has grown by {after - before:,} bytes; {after - before:,} are allowed" in out
+    assert "allowed" not in command(capsys, b, a, "--fail-above", "0")[1] + command(capsys, a, b)[1]
     status, out, _ = command(capsys, a, b, "--fail-above", after - before - 1)
     assert status == 1 and f"has grown by {after - before:,} bytes; {after - before - 1:,} are allowed" in out
     status, out, _ = command(capsys, a, b, "--fail-above", "1%", "--json")

@@ -109,7 +109,7 @@ def test_every_step_of_a_long_growth_counts_and_the_command_says_the_same(
     for shown in (text, capsys.readouterr().out):
         assert ("\nLive bytes have grown for 39 steps, typically by 4,000 requested bytes per step; at the end of step 40:\n"
                 "          163,840 bytes in 40 results of full in (root), ") in shown
-        assert ": referenced by your code\n                         held by kept[0] in test_every_step_of_a_long_growth" in shown
+        assert ": referenced by your code\n                         held by kept[0] in test_every_step" in shown
     assert json.loads("{" + data)["report"]["growth"]["steps"] == 39
 
 

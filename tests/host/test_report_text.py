@@ -268,6 +268,23 @@ def test_what_was_kept_is_listed_once_and_what_an_earlier_step_keeps_hides_none_
     del old, new
 
 
+def test_what_each_step_of_a_loop_reads_is_one_row() -> None:
+    memory, layer = gradcore.randn(12, 64, requires_grad=True), gradcore.nn.Linear(64, 64)
+    state = gradcore.zeros(12, 64)
+    with gradcore.step(device="cpu") as step:
+        read = memory.exp()
+        for _ in range(20):
+            state = (layer(read) + state).tanh()
+        state.sum().backward()
+    kept = step.report.kept
+    node = next(k.node for k in kept if k.name == "out")
+    readers = [k.node for k in kept if (k.name, k.op) == ("x", "exp")]
+    assert len(readers) == 20
+    assert (f"\n  nodes {readers[0]}-{readers[-1]} (20): 'x', the same bytes as 'out' of node {node}, kept at records "
+            ) in str(step.report)
+    del read
+
+
 def test_of_many_kept_the_largest_are_listed() -> None:
     x = gradcore.ones(2, requires_grad=True)
     small = [x.exp() for _ in range(20)]
