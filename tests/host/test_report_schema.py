@@ -56,11 +56,15 @@ def test_the_fields_of_a_report(step: Any) -> None:
     report = json.loads(step.report.to_json())
     table = {name: row[1] for row in rows(REPORT) for name in named(row[0])}
     assert set(report) == set(table)
-    for name in ("peak", "top", "phases", "kept", "pool", "pinned", "exported", "left", "growth"):
+    growth = {name: row[1] for row in rows(SECTIONS["Growth"]) for name in named(row[0])}
+    assert set(report["growth"]) == set(growth)
+    for name in ("grown", "carried"):
+        assert report["growth"][name] and keys(report["growth"][name]) <= named(growth[name])
+    for name in ("peak", "top", "phases", "kept", "pool", "pinned", "exported", "left"):
         assert report[name], name
         found = keys(report[name])
         assert found <= named(table[name]), name
-    assert report["growth"]["grown"] and report["growth"]["carried"] and report["peak"]["op"]
+    assert report["peak"]["op"]
     assert set(report["peak"]) == named(table["peak"])
     assert set(ROLES) <= named(REPORT.split("Roles:")[1])
 
