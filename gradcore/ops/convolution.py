@@ -12,7 +12,7 @@ from gradcore.errors import SpecError
 from gradcore.ops.movement import expand, reshape
 from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import sum
-from gradcore.ops.shapes import need_float
+from gradcore.ops.shapes import need_float, need_one_dtype
 from gradcore.spec import TensorSpec
 from gradcore.tiling import ALONE, SHARE, Pair, WidePieces, is_pointwise, tiles_alone, windows_at_once
 
@@ -42,14 +42,6 @@ def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: P
                         "than actual input size")
 
 
-def _check_dtypes(name: str, **specs: TensorSpec | None) -> None:
-    need_float(name, **specs)
-    found = {key: s.dtype for key, s in specs.items() if s is not None}
-    if len(set(found.values())) > 1:
-        raise SpecError(f"{name}: {', '.join(found)} must have the same dtype, but got "
-                        + ", ".join(f"{key} {dtype.name}" for key, dtype in found.items()))
-
-
 def _out(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> Pair:
     h, w = (windows(x[2 + d], weight[2 + d], stride[d], padding[d], dilation[d]) for d in (0, 1))
     return h, w
@@ -73,7 +65,8 @@ def _conv_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
     if bias is not None and bias.shape != weight.shape[:1]:
         raise SpecError(f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with "
                         f"{weight.shape[0]} elements, but got bias of size {list(bias.shape)} instead")
-    _check_dtypes("conv2d", input=x, weight=weight, bias=bias)
+    need_float("conv2d", input=x, weight=weight, bias=bias)
+    need_one_dtype("conv2d", input=x, weight=weight, bias=bias)
     shape = (x.shape[0], weight.shape[0], *_out(x.shape, weight.shape, stride, padding, dilation))
     return Inferred((TensorSpec.of(shape, x.dtype),), (),
                     _room(x.shape, weight.shape, stride, padding, dilation) * x.dtype.itemsize)
@@ -81,7 +74,8 @@ def _conv_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
 
 def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
                      dilation: Pair, groups: int) -> Inferred:
-    _check_dtypes("conv_transpose2d", input=dy, weight=weight)
+    need_float("conv_transpose2d", input=dy, weight=weight)
+    need_one_dtype("conv_transpose2d", input=dy, weight=weight)
     _check(shape, weight.shape, stride, padding, dilation, groups)
     return Inferred((TensorSpec.of(shape, dy.dtype),), (),
                     _room(shape, weight.shape, stride, padding, dilation) * dy.dtype.itemsize)

@@ -10,7 +10,7 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.movement import expand, permute, reshape, sum_to
 from gradcore.ops.op import Inferred, joint, op
-from gradcore.ops.shapes import need_float
+from gradcore.ops.shapes import need_float, need_one_dtype
 from gradcore.spec import TensorSpec, broadcast_shapes
 
 
@@ -63,14 +63,8 @@ def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = No
                         f"{list(weight.shape)}, and expected the input's last dimension to be {weight.shape[-1]}")
     if bias is not None and bias.shape != (weight.shape[0],):
         raise SpecError(f"linear: bias must have shape [{weight.shape[0]}], but got {list(bias.shape)}")
-    dtypes = {s.dtype for s in (x, weight, bias) if s is not None}
-    if len(dtypes) > 1:
-        raise SpecError(f"linear: input, weight and bias must have the same dtype, but got {_names(dtypes)}")
+    need_one_dtype("linear", input=x, weight=weight, bias=bias)
     return Inferred((TensorSpec.of((*x.shape[:-1], weight.shape[0]), x.dtype),), library=_copied(x, weight))
-
-
-def _names(dtypes: set[Any]) -> str:
-    return " and ".join(sorted(d.name for d in dtypes))
 
 
 def _linear_grad_spec(dy: TensorSpec, x: TensorSpec | None = None, weight: TensorSpec | None = None, *,

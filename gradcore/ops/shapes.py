@@ -101,6 +101,13 @@ def need_float(op: str, **specs: Any) -> None:
             raise SpecError(f"{op}: {name} must be of a floating type, but is {spec.dtype.name}")
 
 
+def need_one_dtype(op: str, **specs: TensorSpec | None) -> None:
+    found = {name: s.dtype for name, s in specs.items() if s is not None}
+    if len(set(found.values())) > 1:
+        raise SpecError(f"{op}: {', '.join(found)} must have the same dtype, but got "
+                        + ", ".join(f"{name} {dtype.name}" for name, dtype in found.items()))
+
+
 def pieces(x: TensorSpec, count: int) -> int:
     """Bytes of ``count`` temporaries that hold a piece of ``x``, each aligned."""
     return count * (min(x.numel, PIECE) * x.dtype.itemsize + 16)
