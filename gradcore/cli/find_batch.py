@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from rich.console import Console
+
 import gradcore
 from gradcore.cli.common import add_measured, argument, data_to_measure, pick_device
 from gradcore.cli.steps import Measured, measured
@@ -84,14 +86,17 @@ def run(options: argparse.Namespace) -> int:
     budget = int(options.memory * (1 - options.margin))
 
     taken: dict[int, Measured] = {}
+    # A search of a large model takes a minute: a terminal shows what is tried.
+    console = Console(quiet=options.json, highlight=False)
 
     def attempt(batch_size: int, limit: int | None, on: Any = "meta") -> StepReport:
         # Without a limit only live bytes are asked for, which do not depend on where blocks lie; but on the number of steps,
         # if they grow with each.
         least = min((m.steps for m in taken.values() if not m.level), default=options.steps)
-        found = _limited(limit, on, lambda: measured(options.model, batch_size, on, options.optimizer, dataset,
-                                                     options.steps if limit is not None else least, options.seed,
-                                                     limit is not None))
+        with console.status(f"batch {batch_size:,} on {on}"):
+            found = _limited(limit, on, lambda: measured(options.model, batch_size, on, options.optimizer, dataset,
+                                                         options.steps if limit is not None else least, options.seed,
+                                                         limit is not None))
         if limit is not None:
             taken[batch_size] = found
         return found.report

@@ -63,6 +63,15 @@ def test_the_text_says_what_was_done(capsys):
         assert "; not run on cpu, as it reserves more than 1.00 GiB\n" in out
 
 
+def test_a_terminal_shows_what_is_tried(capsys, monkeypatch):
+    for terminal, options in ((False, ()), (True, ("--json",)), (True, ())):
+        if terminal:
+            # Rich takes any output for a terminal then.
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        _, out, err = run(capsys, "find-batch", "mlp", "--memory", "4MiB", "--device", "meta", *options)
+        assert err == "" and ("batch 1 on meta" in out) == (terminal and not options)
+
+
 @pytest.mark.parametrize(("argv", "words"), [
     (("--memory", "4 KiB"), "out of memory: a batch of one sample reserves 2,097,152 bytes"),
     (("--memory", "4 XiB"), "'4 XiB'"), (("--memory", "0"), "at least one byte"),
