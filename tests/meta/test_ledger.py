@@ -14,7 +14,7 @@ from gradcore.memory.arena import close_ranges, open_ranges, range_of
 from gradcore.memory.peaks import Measured
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import CountingSource
-from gradcore.memory.stack import Stack, explain_live
+from gradcore.memory.stack import Stack, explain_live, unnamed
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
 
 
@@ -65,6 +65,7 @@ def check_books(memory: Stack) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@unnamed()
 def test_a_random_walk_keeps_the_books(seed: int) -> None:
     rng = random.Random(seed)
     memory = stack(source=Failing(CountingSource(), allocations=range(5, 200, 7)), limit=48 * MiB, driver=Events())

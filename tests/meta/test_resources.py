@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from gradcore.memory.adaptors import Limit
 from gradcore.memory.pinned import AfterCopies
 from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
 from gradcore.memory.sources import CountingSource, HostSource
-from gradcore.memory.stack import Stack
+from gradcore.memory.stack import Stack, unnamed
 from gradcore.spec import ROUND
 from tests.meta.memory_stacks import Failing, MiB, Slow, stack
 
@@ -49,12 +49,13 @@ KINDS = ("ledger", "poison", "fault", "pinned")
 
 
 @pytest.fixture(params=[(k, s) for k in KINDS for s in SOURCES], ids=lambda p: f"{p[0]} over {p[1]}")
-def case(request: pytest.FixtureRequest) -> Case:
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     kind, source = request.param
     made = stack(source=SOURCES[source](), limit=ROOMY if "failing" in source else TINY,
                  poison=_poison if kind in ("poison", "fault") else None, fail_at=() if kind == "fault" else None)
     resources = {"ledger": made.ledger, "pinned": AfterCopies(made.top, made.driver, made.pool.segments)}
-    return Case(resources.get(kind, made.top), made, Stream(0))
+    with unnamed():
+        yield Case(resources.get(kind, made.top), made, Stream(0))
 
 
 def lock_is_free(case: Case) -> bool:
