@@ -19,7 +19,9 @@ from bench.gpu.part import Outcome, Setting, python, run_limited, slower
 
 def tests(setting: Setting) -> Outcome:
     """``pytest tests/gpu``, with allocations that no op declares as errors, but for the files of :func:`forms`."""
-    return _pytest(setting, "tests", "tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
+    # A rehearsal skips every test: those of one file show as well how they are counted.
+    places = ("tests/gpu/test_capture.py",) if setting.rehearsal else ("tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
+    return _pytest(setting, "tests", *places)
 
 
 #: Tests with hundreds of kernels that no other part compiles, each of which takes a compiler half a second.
@@ -29,7 +31,7 @@ _MANY_KERNELS = ("tests/gpu/test_forms.py", "tests/gpu/test_mixed.py")
 def forms(setting: Setting) -> Outcome:
     """The tests that :func:`tests` leaves out, in several processes if pytest-xdist is installed."""
     workers = () if setting.rehearsal or find_spec("xdist") is None else ("-n", str(min(os.cpu_count() or 1, 12)))
-    return _pytest(setting, "forms", *_MANY_KERNELS, *workers)
+    return _pytest(setting, "forms", *(_MANY_KERNELS[-1:] if setting.rehearsal else _MANY_KERNELS), *workers)
 
 
 #: The seconds that a test may take, and the most processes, each of which goes on where the one before it ended.

@@ -101,8 +101,8 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
                          for how, found in losses.items() if found != losses["eager"]]
     if torch is not None:
         runs |= _torch_runs(name, workload, torch, weights, setting, outcome)
-    found = medians(runs, device, 2 if setting.rehearsal else 15)
-    host = host_seconds(runs["captured" if "captured" in runs else "one by one"], device, 3 if setting.rehearsal else 20)
+    found = medians(runs, device, 1 if setting.rehearsal else 15)
+    host = host_seconds(runs["captured" if "captured" in runs else "one by one"], device, 1 if setting.rehearsal else 20)
     best = found.get("captured", found["one by one"])
     cells = [f"{found[how] * 1e3:.3f}" if how in found else "" for how in ("eager", "one by one", "captured", "torch",
                                                                           "torch graph")]

@@ -128,7 +128,7 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
             other_peak, other_reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
     found = medians({"ours": ours} if theirs is None else {"ours": ours, "torch": theirs}, device,
-                    2 if setting.rehearsal else 15)
+                    1 if setting.rehearsal else 15)
     mine, other = found["ours"], found.get("torch")
     outcome.figures[f"{name} {workload.batch}"] = {
         "seconds": mine, "torch": other, "peak": peak, "libraries": libraries, "torch peak": other_peak,

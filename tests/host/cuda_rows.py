@@ -228,8 +228,8 @@ def views() -> list[Row]:
 
 
 @functools.cache
-def noted() -> Emulator:
-    """An emulator that has seen the sample calls and run nothing: what they launch, and what only tests launch."""
+def noted(every: int = 1) -> Emulator:
+    """An emulator that has seen the sample calls, or every so many, and run nothing: what they launch, and what only tests do."""
     from tests.rows_cuda import UNBOUND
 
     emulator = Emulator(Path())
@@ -237,10 +237,10 @@ def noted() -> Emulator:
     once = (False,)
     with emulator.in_place():
         both = Both(emulator, orders=once)
-        for row, dtype in calls():
+        for row, dtype in calls()[::every]:
             both.run(row, dtype)
         both = Both(emulator, off=True, orders=once)
-        for row in views():
+        for row in views()[::every]:
             both.run(row, np.float32)
     for family, instances in UNBOUND.items():
         emulator.wanted.setdefault(family, set()).update(instances)
