@@ -59,10 +59,14 @@ def last_node() -> int:
     return int(repr(counter.__self__)[len("count("):-1]) - 1
 
 
-def live_nodes() -> list[int]:
-    """The numbers of the nodes that are alive. It takes a look at every reference in the program."""
+def live_nodes() -> list[tuple[int, int]]:
+    """The numbers of the nodes that are alive, each with that of the oldest node that it continues from, or its own.
+
+    It takes a look at every reference in the program.
+    """
     with uncollected():
-        return [number for o in gc.get_referrers(Node) if type(o) is Node and (number := getattr(o, "id", 0))]
+        return [(number, min([number, *(e[0].id for e in getattr(o, "edges", ()) if e is not None and type(e[0]) is Node)]))
+                for o in gc.get_referrers(Node) if type(o) is Node and (number := getattr(o, "id", 0))]
 
 
 def holders_of(ledger: Ledger, serials: Iterable[int], given: Mapping[int, tuple[str, str]] | None = None) -> dict[int, str]:

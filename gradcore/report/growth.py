@@ -149,17 +149,21 @@ def growth_of(ends: Iterable[int]) -> Growth | None:
     return trend.growth
 
 
-def growth_of_nodes(made: Sequence[int], alive: Iterable[int]) -> Growth | None:
-    """Growth of the graph: None unless of the steps that built nodes each of the last five has left some alive.
+def growth_of_nodes(made: Sequence[int], alive: Iterable[tuple[int, int]]) -> Growth | None:
+    """Growth of the graph: None unless each of the last five steps that built nodes continued from an earlier one's.
 
-    The losses of :data:`TURNS` kinds of steps that alternate keep those of as many steps.
-    ``made`` has the number of the last node at the ends of steps in order, ``alive`` the numbers of the nodes that are alive.
+    The losses of :data:`TURNS` kinds of steps that alternate keep those of as many steps, and a list of the last losses those
+    of more, but their graphs end where their steps began.
+    ``made`` has the number of the last node at the ends of steps in order, ``alive`` the numbers of the nodes that are alive,
+    with those of the oldest that they continue from.
     """
-    left = Counter(bisect_left(made, number) for number in alive)
+    nodes = list(alive)
+    left = Counter(bisect_left(made, number) for number, _ in nodes)
+    linked = {step for number, oldest in nodes if oldest <= made[(step := bisect_left(made, number)) - 1]}
     counts: list[int] = []
     for step in range(len(made) - 1, 0, -1):
         if made[step] > made[step - 1]:
-            if not left[step]:
+            if step not in linked:
                 break
             counts.append(left[step])
     return Growth(len(counts) - 1, 0, nodes=median_low(counts[1:])) if len(counts) > TURNS else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from typing import Any
 
 import pytest
@@ -26,8 +27,8 @@ def first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     # Those of before the first end may be anything, and four kinds of steps may alternate, each with a loss.
     ([1, 2, 3, 18, 27, 38, *range(40, 50)], None), ([*range(41, 51)], None)])
 def test_a_graph_grows_if_each_step_leaves_nodes(alive: list[int], found: tuple[int, int] | None) -> None:
-    # One step built none.
-    growth = growth_of_nodes([5, 10, 20, 20, 30, 40, 50], [n + 1 for n in alive])
+    # One step built none. The first node of those of a step continues from the step before.
+    growth = growth_of_nodes([5, 10, 20, 20, 30, 40, 50], [(n + 1, n - 8 if n % 10 in (0, 7, 8) else n) for n in alive])
     assert (growth and (growth.steps, growth.nodes, growth.requested)) == (found and (*found, 0))
 
 
@@ -54,6 +55,18 @@ def test_a_graph_that_grows_without_bytes_is_told(form: str) -> None:
     text = str(reports[-1])
     assert f"The graph has grown for 10 steps, typically by {nodes} nodes per step, without device bytes:" in text
     assert "Did you mean loss.item() or detach()?" in text and load_report(json.loads(reports[-1].to_json())) == reports[-1]
+
+
+def test_a_list_of_the_last_losses_is_no_growth_of_a_graph() -> None:
+    """Each loss has a graph of its own, and the list is as long as it can be."""
+    w, state, losses = gradcore.ones(100, requires_grad=True), gradcore.ones(100), deque[Any](maxlen=7)
+    for _ in range(20):
+        with gradcore.step(device="cpu") as step:
+            state = (state.detach() * w).exp()
+            losses.append(state.sum())
+            losses[-1].backward()
+        w.grad = None
+    assert step.report.growth is None
 
 
 def test_a_state_that_goes_on_without_its_graph_is_no_growth_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
