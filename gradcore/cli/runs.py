@@ -41,7 +41,8 @@ def load_newest(path: Path) -> tuple[Path, Run]:
             raise ValueError(f"no run (*.jsonl) in the folder {path}: gradcore train writes one")
         path = files[-1]
     elif not path.exists():
-        raise FileNotFoundError(f"{path} not found: gradcore train writes a run to the folder runs, or to --out FOLDER")
+        raise FileNotFoundError(f"{path} not found: gradcore train writes a run to the folder runs, or to --out FOLDER; a loop "
+                                "of your own, where its report.RunWriter says")
     return path, load_run(path)
 
 

@@ -232,7 +232,8 @@ def nan(b):
 def test_a_run_that_does_not_exist(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 1
-    assert capsys.readouterr().err.startswith("gradcore: runs not found: gradcore train writes a run to the folder runs")
+    assert capsys.readouterr().err == ("gradcore: runs not found: gradcore train writes a run to the folder runs, or to --out "
+                                       "FOLDER; a loop of your own, where its report.RunWriter says\n")
 
 
 def test_the_folder_for_runs_is_no_file(capsys: Any, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
 def _printed(command: str, folder: Path) -> str:
     """The output of a command in a separate process, with our paths relative to the repository."""
     program, *argv = shlex.split(command)
-    assert program == "gradcore"
-    done = subprocess.run([sys.executable, "-m", "gradcore.cli.main", *argv], env={**os.environ, "PYTHONPATH": str(ROOT)},
-                          cwd=folder, capture_output=True, text=True)
+    argv = {"gradcore": ["-m", "gradcore.cli.main"], "python": []}[program] + argv
+    done = subprocess.run([sys.executable, *argv], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder, capture_output=True,
+                          text=True)
     return done.stdout.replace(f"{ROOT}/", "") + (f"[exit status {done.returncode}]\n" if done.returncode else "")
