@@ -102,8 +102,9 @@ def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: 
         if n > had:
             now = tuple(cat([s, narrow(first, 0, had, n - had)]) for s, first in zip(now, state, strict=True))
         elif n < had:
-            ended.append(tuple(narrow(s, 0, n, had - n) for s in now))
-            now = tuple(narrow(s, 0, 0, n) for s in now)
+            kept, gone = zip(*(movement.split(s, sizes=(n, had - n), dim=0) for s in now), strict=True)
+            now = kept
+            ended.append(gone)
         given = reshape(parts[k], (steps, n, parts[k].spec.shape[1]))
         out, now = _along(mode, given, now, weights, backwards)
         outputs[k] = reshape(out, (steps * n, out.spec.shape[2]))

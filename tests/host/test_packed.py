@@ -95,6 +95,17 @@ def test_the_input_is_multiplied_once_whatever_the_lengths_are() -> None:
     assert ops == [[2, 2, 2], [2, 2, 8]]
 
 
+def test_gradients_move_few_bytes_however_many_lengths_there_are() -> None:
+    x = gradcore.ones(32, 32, 64, requires_grad=True)
+    with gradcore.step() as step:
+        padded, _ = pad_packed_sequence(pack_padded_sequence(x, range(32, 0, -1)))
+        padded.sum().backward()
+    begun = next(k for k, r in enumerate(step.log) if isinstance(r, gradcore.events.Mark) and r.label == "backward")
+    made = sum(r.requested for r in step.log[begun:] if isinstance(r, gradcore.events.Alloc))
+    # The gradient of each of 32 slices was as large as x, and added to the others'.
+    assert made < 8 * x.nbytes and (x.grad[:, 0] == 1).all() and x.grad.sum().item() == 64 * 33 * 16
+
+
 def test_it_moves_and_needs_no_numbers() -> None:
     layer = gradcore.nn.GRU(3, 4).to("meta")
     packed = pack_sequence([gradcore.randn(4, 3), gradcore.randn(2, 3)]).to("meta")

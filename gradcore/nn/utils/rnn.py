@@ -101,13 +101,18 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
         raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
                            "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement")
     counts = [sum(n > t for n in sizes) for t in range(max(sizes))]
-    parts, at = [], 0
-    for n, same in groupby(counts):
-        length = len(list(same))
-        part = functional.narrow(functional.narrow(steps, 0, at, length), 1, 0, n)
-        parts.append(functional.reshape(part, (length * n, *steps.spec.shape[2:])))
-        at += length
+    runs = [(len(list(same)), n) for n, same in groupby(counts)]
+    parts = []
+    # One op, whose gradient joins those of the parts: that of a slice has the size of the whole.
+    for (length, n), part in zip(runs, _split(steps, [length for length, _ in runs]), strict=True):
+        parts.append(functional.reshape(functional.narrow(part, 1, 0, n), (length * n, *steps.spec.shape[2:])))
     return PackedSequence(functional.cat(parts), functional.tensor(counts, device="cpu"), *indices)
+
+
+def _split(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Views of the first rows of ``x``, as many as each of the sizes says."""
+    rest = x.spec.shape[0] - sum(sizes)
+    return functional.split(x, [*sizes, rest] if rest else sizes)[:len(sizes)]
 
 
 def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0,
@@ -122,11 +127,10 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
         raise ValueError(f"Expected total_length to be at least the length of the longest sequence in input, but got "
                          f"total_length={total_length} and max sequence length being {length}")
     tail = sequence.data.spec.shape[1:]
-    parts, at = [], 0
-    for t, n in runs:
-        part = functional.reshape(functional.narrow(sequence.data, 0, at, t * n), (t, n, *tail))
+    parts = []
+    for (t, n), rows in zip(runs, _split(sequence.data, [t * n for t, n in runs]), strict=True):
+        part = functional.reshape(rows, (t, n, *tail))
         parts.append(F.pad(part, [0, 0] * len(tail) + [0, batch - n], "constant", padding_value) if n < batch else part)
-        at += t * n
     padded = functional.cat(parts)
     if total_length is not None and total_length > length:
         padded = F.pad(padded, [0, 0] * (len(tail) + 1) + [0, total_length - length], "constant", padding_value)
