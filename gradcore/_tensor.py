@@ -149,6 +149,9 @@ class Tensor(Operators, Conversions, Gradients):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.spec.ndim:
             raise TypeError("iteration over a 0-d tensor")
+        if self.requires_grad and local.state.grad:
+            # One op, whose gradient joins those of the parts: that of each index has the size of the whole.
+            return iter(functional.unbind(self))
         return (self[i] for i in range(self.spec.shape[0]))
 
     def __contains__(self, element: Any) -> bool:

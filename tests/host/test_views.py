@@ -159,3 +159,22 @@ def test_a_view_without_a_graph_requires_no_gradient_where_pytorchs_is_a_leaf(to
                 views = [base.view(2, 2), base[1:], base.unsqueeze(0).expand(2, 4), *base.split(2)]
                 assert not (base * 2).requires_grad
             assert [(v.requires_grad, v.is_leaf, v.grad_fn) for v in views] == [(requires, True, None)] * len(views)
+
+
+def test_iteration_joins_the_gradients_of_its_parts_once() -> None:
+    x = gradcore.ones(50, 64, requires_grad=True)
+    with gradcore.step() as step:
+        sum((k + 1) * row.sum() for k, row in enumerate(x)).backward()
+    ops = [r.invocation.op for r in step.log if isinstance(r, gradcore.events.Launch)]
+    assert ops.count("cat") == 1 and x.grad[:, 3].tolist() == [*range(1, 51)]
+    # The gradient of each of 50 rows was as large as x.
+    made = sum(r.requested for r in step.log if isinstance(r, gradcore.events.Alloc))
+    assert made < 8 * x.nbytes
+    # One row may be missing, and another written to.
+    x.grad = None
+    first, middle, last = y = x[:3] * 1
+    middle.mul_(5)
+    del middle
+    y.sum().backward(retain_graph=True)
+    (first * last).sum().backward()
+    assert x.grad[:4, 0].tolist() == [2, 5, 2, 0]
