@@ -8,7 +8,8 @@ from typing import Any
 
 from gradcore._random import default_generators
 from gradcore._tensor import Tensor
-from gradcore.functional import select, stack
+from gradcore.engine.modes import is_grad_enabled
+from gradcore.functional import select, stack, unbind
 from gradcore.trees import filled, leaves, mapped
 
 Dims = Any
@@ -46,9 +47,13 @@ def vmap(func: Callable[..., Any], in_dims: Dims = 0, out_dims: Dims = 0, random
         dims = [_checked(where, x, d) for x, d in zip(tensors, _spread(
             in_dims, args, f"{where}: in_dims is not compatible with the structure of `inputs`"), strict=True)]
         count = _samples(tensors, dims)
+        # One op, whose gradient joins those of the samples: that of each index has the size of the whole.
+        samples = [unbind(x, d) if d is not None and x.requires_grad and is_grad_enabled() else None
+                   for x, d in zip(tensors, dims, strict=True)]
         results = []
         for k in _drawing(count, randomness):
-            own = filled(args, (x if d is None else select(x, d, k) for x, d in zip(tensors, dims, strict=True)))
+            own = filled(args, (x if d is None else select(x, d, k) if of is None else of[k]
+                                for x, d, of in zip(tensors, dims, samples, strict=True)))
             results.append(func(*own, **kwargs))
         return _stacked(name, out_dims, results)
 

@@ -188,8 +188,10 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         raise TypeError(f"tensor_split(): expected a number of sections, or a tuple of indices, but got "
                         f"{type(indices_or_sections).__name__}")
     ends = [builtins.min(builtins.max(i + n if i < 0 else i, 0), n) for i in indices_or_sections]
-    starts = [0, *ends]
-    return tuple(movement.narrow(input, d, a, builtins.max(b - a, 0)) for a, b in zip(starts, [*ends, n], strict=True))
+    starts, ends = [0, *ends], [*ends, n]
+    if starts == sorted(starts):
+        return sh.split(input, [b - a for a, b in zip(starts, ends, strict=True)], d)
+    return tuple(movement.narrow(input, d, a, builtins.max(b - a, 0)) for a, b in zip(starts, ends, strict=True))
 
 
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:

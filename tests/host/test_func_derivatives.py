@@ -245,3 +245,12 @@ def test_compiled_functions_replay_them() -> None:
         x = gradcore.tensor(X + k)
         assert step(x).tolist() == (weights * (x * weights).cos()).tolist()
     assert len(step.traces) == 1 and len(step.programs) == 1
+
+
+def test_gradients_of_samples_are_joined_once() -> None:
+    stacked = gradcore.ones(30, 64, 8, requires_grad=True)
+    with gradcore.step() as step:
+        vmap(lambda w: (w * w).sum())(stacked).sum().backward()
+    # The gradient of each of 30 samples was as large as all of them.
+    made = sum(r.requested for r in step.log if isinstance(r, gradcore.events.Alloc))
+    assert made < 8 * stacked.nbytes and (stacked.grad == 2).all()
