@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -250,16 +251,18 @@ def _split_spec(x: TensorSpec, *, sizes: tuple[int, ...], dim: int) -> tuple[Ten
 
 
 def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...], dim: int) -> Any:
-    """The cotangents of the parts, side by side; what has none is zero."""
+    """The cotangents of the parts, side by side; those that have none are zero, neighbors in one."""
     given = [k for k, g in enumerate(gs) if g is not None]
     lead, tail = x_spec.shape[:dim], x_spec.shape[dim + 1:]
     if len(given) == 1:
         start = builtins.sum(sizes[:given[0]])
         index = (*((0, m, 1) for m in lead), (start, sizes[given[0]], 1))
         return slice_grad(gs[given[0]], shape=x_spec.shape, index=index)
-    like = gs[given[0]]
-    return cat([full(0.0, shape=(*lead, n, *tail), dtype=like.spec.dtype, device=like.storage.device) if g is None else g
-                for g, n in zip(gs, sizes, strict=False)], dim=dim)
+    like, parts = gs[given[0]], []
+    for run in [[*run] for _, run in groupby(zip(gs, sizes, strict=False), key=lambda part: part[0] is None)]:
+        parts += [full(0.0, shape=(*lead, builtins.sum(n for _, n in run), *tail), dtype=like.spec.dtype,
+                       device=like.storage.device)] if run[0][0] is None else [g for g, _ in run]
+    return cat(parts, dim=dim)
 
 
 cat = op("cat", _cat_spec, tensors=_cat_rule)

@@ -173,6 +173,16 @@ def test_gradients_of_parts_are_joined_once(parts: Any) -> None:
     assert made < 8 * x.nbytes
 
 
+def test_parts_without_a_gradient_are_one_block_of_zeros() -> None:
+    x = gradcore.ones(1000, 4, requires_grad=True)
+    rows = list(x)
+    with gradcore.step() as step:
+        (rows[3] * rows[700]).sum().backward()
+    ops = [r.invocation.op for r in step.log if isinstance(r, gradcore.events.Launch)]
+    # Before, between and after; and the cotangent of the sum.
+    assert ops.count("full") <= 4 and x.grad.sum(1).nonzero().flatten().tolist() == [3, 700]
+
+
 def test_of_the_parts_one_may_be_missing_and_another_written_to() -> None:
     x = gradcore.ones(4, 64, requires_grad=True)
     first, middle, last = y = x[:3] * 1
