@@ -73,7 +73,8 @@ namespace emulator {
 
 enum State { READY, AT_WARP, AT_BLOCK, DONE };
 constexpr unsigned MOST = 1024;
-constexpr size_t STACK = 64 << 10;
+// Not a power of two: the tops of all stacks would share a few lines of the cache.
+constexpr size_t STACK = (64 << 10) + 320;
 
 // A switch of stacks saves the registers that the calling convention makes a callee save; ucontext also calls the kernel.
 #if defined(__x86_64__)
