@@ -210,6 +210,12 @@ class step:
         return Recording(self.report, tuple(self.log))
 
 
+def peaks_of(ended: step) -> tuple[int, int, int]:
+    """The peaks of a step that has ended, of requested, allocated and reserved bytes, for which no report need be made."""
+    assert ended._ended is not None
+    return ended._ended.peaks
+
+
 class _Ended(NamedTuple):
     """What is known of a step's device at its end."""
 

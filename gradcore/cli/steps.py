@@ -10,6 +10,7 @@ import numpy as np
 
 import gradcore
 from gradcore import models, trees
+from gradcore._step import peaks_of
 from gradcore.cli.common import make_optimizer
 from gradcore.devices.device import get_device
 from gradcore.models.examples import Batch, batch
@@ -69,19 +70,25 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
         update = make_optimizer(chosen, workload.module.parameters())
     elif optimizer is not None:
         raise ValueError(f"{model} returned a training step, which has optimizers of its own, but --optimizer is {optimizer}")
-    reports: list[StepReport] = []
+    # A report takes longer than the step of a small model does, so only that of one step is made.
+    highest: gradcore.step | None = None
+    taken = allocated = reserved = 0
     layouts: list[Any] = []
     lives: list[int] = []
     settled = False
-    while len(reports) < steps or (settle and not settled and len(reports) < steps + _SETTLING):
+    while taken < steps or (settle and not settled and taken < steps + _SETTLING):
         step = train_step(workload, update, given, device, batch_size=batch_size)[1]
-        # Only the figures are of interest.
-        step.names_holders = False
-        reports.append(step.report)
+        taken += 1
+        _, most, segments = peaks_of(step)
+        reserved = max(reserved, segments)
+        if highest is None or most > allocated:
+            highest, allocated = step, most
         if settle:
             lives.append(get_device(device).ledger.allocated)
             layouts.append(get_device(device).stack.pool.layout())
             settled = layouts[-1] in layouts[:-1]
-    highest = max(reports, key=lambda r: r.peak.allocated)
-    peak = replace(highest.peak, reserved=max(r.peak.reserved for r in reports))
-    return Measured(replace(highest, peak=peak), len(reports), chosen, settled, not lives or lives[-1] in lives[:-1])
+    assert highest is not None, "at least one step is taken"
+    # Only the figures are of interest.
+    highest.names_holders = False
+    report = replace(highest.report, peak=replace(highest.report.peak, reserved=reserved))
+    return Measured(report, taken, chosen, settled, not lives or lives[-1] in lives[:-1])
