@@ -87,7 +87,7 @@ def _expand_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
     return TensorSpec.strided(sizes, x.dtype, expand_strides(x, sizes), x.offset)
 
 
-#: One dimension of a basic index: (start, length, step) of a slice; (position,) takes the dimension away; () adds one.
+#: One dimension of a basic index: (start, length, step > 0) of a slice; (position,) takes the dimension away; () adds one.
 Basic = tuple[tuple[int, ...], ...]
 
 
@@ -114,7 +114,9 @@ view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.s
 permute = op("permute", _permute_spec, view=True,
              x=lambda g, dims: permute(g, dims=tuple(map(dims.index, range(len(dims))))))
 expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec))
-slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: slice_grad(g, shape=x_spec.shape, index=index))
+# The gradient of what leaves nothing out, such as a new dimension, is a view.
+slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: reshape(g, x_spec.shape)
+           if g.spec.numel == x_spec.numel else slice_grad(g, shape=x_spec.shape, index=index))
 slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, index=index),
                 doc="Zeros of ``shape`` with dy at ``index``.")
 
@@ -255,8 +257,7 @@ def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...],
     given = [k for k, g in enumerate(gs) if g is not None]
     lead, tail = x_spec.shape[:dim], x_spec.shape[dim + 1:]
     if len(given) == 1:
-        start = builtins.sum(sizes[:given[0]])
-        index = (*((0, m, 1) for m in lead), (start, sizes[given[0]], 1))
+        index = (*((0, m, 1) for m in lead), (builtins.sum(sizes[:given[0]]), sizes[given[0]], 1))
         return slice_grad(gs[given[0]], shape=x_spec.shape, index=index)
     like, parts = gs[given[0]], []
     for run in [[*run] for _, run in groupby(zip(gs, sizes, strict=False), key=lambda part: part[0] is None)]:

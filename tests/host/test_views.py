@@ -161,6 +161,17 @@ def test_a_view_without_a_graph_requires_no_gradient_where_pytorchs_is_a_leaf(to
             assert [(v.requires_grad, v.is_leaf, v.grad_fn) for v in views] == [(requires, True, None)] * len(views)
 
 
+@pytest.mark.parametrize("name", ["unsqueeze", "squeeze", "none"])
+def test_the_gradient_of_what_leaves_nothing_out_takes_no_bytes(name: str) -> None:
+    x, weight = gradcore.tensor(numbers()).requires_grad_(), gradcore.arange(12.0).view(3, 4)
+    with gradcore.step() as step:
+        (VIEWS.get(name, lambda x: x[:, None, :])(x * 1) * (weight[:, None] if name == "none" else weight)).sum().backward()
+    ops = [r.invocation.op for r in step.log if isinstance(r, gradcore.events.Launch)]
+    # Those of the products with the number and with the weight, and the cotangent of the sum.
+    assert "slice_grad" not in ops and ops[ops.index("sum") + 1:] == ["full", "mul", "mul"]
+    assert x.grad.tolist() == weight.tolist() and weight.requires_grad is False
+
+
 @pytest.mark.parametrize("parts", [iter, lambda x: x.tensor_split([*range(1, 50)])], ids=["iteration", "tensor_split"])
 def test_gradients_of_parts_are_joined_once(parts: Any) -> None:
     x = gradcore.ones(50, 64, requires_grad=True)
