@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tests.rows import Row, bools, floats, ints
-from tests.rows_elementwise import torch_function
 
 ROWS: list[Row] = []
 F32, F64, I64 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)
@@ -226,9 +225,6 @@ for _name in ("argmax", "argmin", "max_with_index", "min_with_index"):
                  ("empty kept part", floats(0, 3), 1, False), ("ints", ints(3, 2, high=50), 0, False))]
 
 # -- matrix products ---------------------------------------------------------------------------------------------------
-
-_T = torch_function
-
 
 def _matmul(ta: bool, tb: bool) -> Any:
     return lambda t, a, b: t.matmul(a.mT if ta else a, b.mT if tb else b)

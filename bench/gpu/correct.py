@@ -20,8 +20,9 @@ from bench.gpu.part import Outcome, Setting, python, run_limited, slower
 def tests(setting: Setting) -> Outcome:
     """``pytest tests/gpu``, with allocations that no op declares as errors, but for the files of :func:`forms`."""
     # A rehearsal skips every test: those of one file show as well how they are counted.
-    places = ("tests/gpu/test_capture.py",) if setting.rehearsal else ("tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
-    return _pytest(setting, "tests", *places)
+    if setting.rehearsal:
+        return _pytest(setting, "tests", "tests/gpu/test_capture.py")
+    return _pytest(setting, "tests", "tests/gpu", *(f"--ignore={path}" for path in _MANY_KERNELS))
 
 
 #: Tests with hundreds of kernels that no other part compiles, each of which takes a compiler half a second.

@@ -229,7 +229,8 @@ def views() -> list[Row]:
 
 @functools.cache
 def noted(every: int = 1) -> Emulator:
-    """An emulator that has seen the sample calls, or every so many, and run nothing: what they launch, and what only tests do."""
+    """An emulator that has seen sample calls, one of ``every`` so many, and run nothing: what they launch, and what only tests
+    launch."""
     from tests.rows_cuda import UNBOUND
 
     emulator = Emulator(Path())

@@ -88,13 +88,6 @@ def test_kernels_compile_for_every_target(family, target, table):
         assert amount.registers and amount.fits(threads, blocks), f"{name} for {target}: not {blocks} x {threads} threads"
 
 
-def test_each_file_says_what_it_computes_and_moves():
-    for family in FAMILIES:
-        head = (source_folder() / f"{family}.cu").read_text()[:1500]
-        assert head.startswith("//"), family
-        assert "raffic in bytes" in head, family
-
-
 def test_headers_stand_in_place_of_their_includes():
     for family in FAMILIES:
         assert "#include" not in source_of(family)
