@@ -32,16 +32,21 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
     if not out.size:
         return
     # What is the same for each piece, by place among the operands: numbers, or rows of them.
-    same: dict[int, Any] = {k: a for k, a in enumerate(operands) if not isinstance(a, np.ndarray)}
+    same: dict[int, Any] = {}
+    repeated = []
+    for k, a in enumerate(operands):
+        if not isinstance(a, np.ndarray):
+            same[k] = a
+        elif is_repeated(a):
+            repeated.append(k)
     # A number expanded to an array, as the cotangent of a sum, is written once, not for each piece.
-    repeated = [k for k, a in enumerate(operands) if k not in same and is_repeated(a)]
     if repeated and len(operands) > len(same) + len(repeated):
         nbytes = min(nbytes * 3 // 4, 16 << 10) // len(repeated)
         same |= {k: np.full(min(nbytes // out.itemsize, out.size), operands[k].flat[0], out.dtype) for k in repeated}
-    arrays = [a for k, a in enumerate(operands) if k not in same]
+    arrays = [a for k, a in enumerate(operands) if k not in same] if same else operands
     if any(a.dtype != out.dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
         nbytes = min(nbytes, _BYTES)
-    places = sorted(same.items())
+    places = sorted(same.items()) if same else ()
     flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
                    [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
