@@ -37,7 +37,7 @@ _GAINS = 24
 _ends: dict[str, tuple[Trend[End], deque[End]]] = {}
 #: By device: what was said of the holders of buffers, by serial, and until when it is said again.
 _told: dict[str, tuple[float, dict[int, str]]] = {}
-#: By device: until when what was found of its graph is said again, the last node that it was found of, and what.
+#: By device: until when what was found of its graph is said again, the last node that it was said of, and what.
 _graphs: dict[str, tuple[float, int, Growth | None]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
@@ -297,9 +297,11 @@ def _graph(device: Device, built: list[int]) -> Growth | None:
     # What was found of other steps says nothing of these.
     if began > until or then not in built:
         found = growth_of_nodes(built, live_nodes())
-        _graphs[device.name] = began + 21 * (perf_counter() - began), built[-1], found
+        until = began + 21 * (perf_counter() - began)
     elif found is not None:
         found = replace(found, steps=found.steps + len({number for number in built if number > then}))
+    # Of the last step, so that it is said again for as long as reports are asked for.
+    _graphs[device.name] = until, built[-1], found
     return found
 
 

@@ -80,3 +80,26 @@ def test_a_state_that_goes_on_without_its_graph_is_no_growth_of_it(monkeypatch: 
         assert step.report.growth is None
         w.grad = None
     assert looks
+
+
+def test_looks_take_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if many steps are shorter together than a look."""
+    now, looks = [0.0], []
+
+    def look() -> list[tuple[int, int]]:
+        now[0] += 1
+        looks.append(1)
+        return live_nodes()
+
+    monkeypatch.setattr(_step, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(_step, "live_nodes", look)
+    w, total = gradcore.ones(100, requires_grad=True), gradcore.zeros(())
+    for _ in range(70):
+        now[0] += 0.01
+        with gradcore.step(device="cpu") as step:
+            loss = w.exp().sum()
+            loss.backward()
+            total = total + loss
+        growth = step.report.growth
+        w.grad = None
+    assert growth is not None and (len(looks), growth.steps) == (1, 68)
