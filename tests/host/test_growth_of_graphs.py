@@ -57,6 +57,21 @@ def test_a_graph_that_grows_without_bytes_is_told(form: str) -> None:
     assert "Did you mean loss.item() or detach()?" in text and load_report(json.loads(reports[-1].to_json())) == reports[-1]
 
 
+@pytest.mark.parametrize("kinds", [2, 4])
+def test_the_graphs_of_steps_that_alternate_grow(kinds: int) -> None:
+    """The first of each kind continues from no graph: five more are needed."""
+    w, totals = gradcore.ones(100, requires_grad=True), [gradcore.zeros(()) for _ in range(kinds)]
+    for k in range(kinds + 5):
+        _step._graphs.clear()
+        with gradcore.step(device="cpu") as step:
+            loss = w.exp().sum()
+            loss.backward()
+            totals[k % kinds] = totals[k % kinds] + loss
+        w.grad = None
+    growth = step.report.growth
+    assert growth is not None and (growth.steps, growth.nodes) == (4, 3)
+
+
 def test_a_list_of_the_last_losses_is_no_growth_of_a_graph() -> None:
     """Each loss has a graph of its own, and the list is as long as it can be."""
     w, state, losses = gradcore.ones(100, requires_grad=True), gradcore.ones(100), deque[Any](maxlen=7)
