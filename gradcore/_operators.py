@@ -113,3 +113,9 @@ class Operators(Value):
     __ipow__, __ifloordiv__, __imod__ = (_plain(IN_PLACE[name]) for name in ("pow", "floor_divide", "remainder"))
     __iand__, __ior__, __ixor__ = (_plain(IN_PLACE[name]) for name in ("bitwise_and", "bitwise_or", "bitwise_xor"))
     __ilshift__, __irshift__ = (_plain(IN_PLACE[name]) for name in ("bitwise_left_shift", "bitwise_right_shift"))
+
+
+for _name, _method in list(vars(Operators).items()):
+    # In errors, help() and profiles those that were made above would all be called "method".
+    if getattr(_method, "__name__", "") == "method":
+        _method.__name__, _method.__qualname__, _method.__module__ = _name, f"Operators.{_name}", __name__

@@ -1,8 +1,9 @@
-"""PyTorch's old classes of tensors: ``FloatTensor`` and others."""
+"""Names of tensors' methods, and PyTorch's old classes of tensors: ``FloatTensor`` and others."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -94,3 +95,15 @@ def test_the_default_class() -> None:
     for wrong in (gradcore.LongTensor, "torch.QuantumTensor", 3):
         with pytest.raises(TypeError):
             gradcore.set_default_tensor_type(wrong)
+
+
+def test_operators_have_their_names() -> None:
+    """As in errors, and in pickles of functions."""
+    others = ("__class__", "__dir__")
+    assert [name for name in dir(gradcore.Tensor) if name.startswith("__") and name not in others
+            and getattr(getattr(gradcore.Tensor, name), "__name__", name) != name] == []
+    with raises(TypeError, "Operators.__lt__() missing 1 required positional argument"):
+        gradcore.Tensor.__lt__(gradcore.ones(1))
+    for name in ("__add__", "__rpow__", "__iadd__", "__ixor__"):
+        method = getattr(gradcore.Tensor, name)
+        assert pickle.loads(pickle.dumps(method)) is method
