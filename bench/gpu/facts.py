@@ -104,8 +104,7 @@ def compile_all(setting: Setting) -> Outcome:
 
     # By the clock of all processes, since a compiler's start is part of the time.
     until = time() + setting.seconds
-    wanted = noted(20 if setting.rehearsal else 1).wanted
-    pairs = [(family, name) for family, names in sorted(wanted.items()) for name in sorted(names)]
+    pairs = [(family, name) for family, names in sorted(noted().wanted.items()) for name in sorted(names)]
     if setting.rehearsal:
         return Outcome(f"{len(pairs)} instances, which are compiled where there is a GPU", figures={"instances": len(pairs)})
     path = setting.folder / "instances.json"

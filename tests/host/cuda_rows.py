@@ -228,9 +228,8 @@ def views() -> list[Row]:
 
 
 @functools.cache
-def noted(every: int = 1) -> Emulator:
-    """An emulator that has seen sample calls, one of ``every`` so many, and run nothing: what they launch, and what only tests
-    launch."""
+def noted() -> Emulator:
+    """An emulator that has seen the sample calls and run nothing: what they launch, and what only tests launch."""
     from tests.rows_cuda import UNBOUND
 
     emulator = Emulator(Path())
@@ -238,10 +237,10 @@ def noted(every: int = 1) -> Emulator:
     once = (False,)
     with emulator.in_place():
         both = Both(emulator, orders=once)
-        for row, dtype in calls()[::every]:
+        for row, dtype in calls():
             both.run(row, dtype)
         both = Both(emulator, off=True, orders=once)
-        for row in views()[::every]:
+        for row in views():
             both.run(row, np.float32)
     for family, instances in UNBOUND.items():
         emulator.wanted.setdefault(family, set()).update(instances)

@@ -143,7 +143,7 @@ def test_compilers_end_in_time_however_long_they_take_to_start(tmp_path, monkeyp
     from bench.gpu import facts
     from tests.host import cuda_rows
 
-    monkeypatch.setattr(cuda_rows, "noted", lambda every: SimpleNamespace(wanted={"scan": {"a", "b"}}))
+    monkeypatch.setattr(cuda_rows, "noted", lambda: SimpleNamespace(wanted={"scan": {"a", "b"}}))
     monkeypatch.setattr(facts, "python", lambda module, path, first, step, until: [
         sys.executable, "-c", f"import json, time; print(json.dumps({{'compiled': 1, 'failed': [], 'seconds': {until} - "
                               "time.time()}), 'at exit', sep='\\n')"])
