@@ -12,6 +12,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+from itertools import dropwhile
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -30,8 +31,10 @@ LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST", "LOAD
 _STORES = frozenset(("STORE_FAST", "STORE_DEREF", "STORE_GLOBAL"))
 #: What may be left out of a key if it is not read, beside numbers: it holds no tensor.
 _TEXTS = frozenset((str, bytes))
-#: Between the iterator and the loop, a comprehension that is part of its function keeps its variables and makes its result.
+#: Before the loop, a comprehension that is part of its function keeps its variables and makes its result.
 _KEEPS = frozenset(("LOAD_FAST_AND_CLEAR", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "NOP"))
+#: What stands between the iterator and the loop in the function of a comprehension or of a generator expression.
+_BEGINS = frozenset(("GET_ITER", "RETURN_GENERATOR", "POP_TOP", "RESUME"))
 #: What calls the function of a comprehension with the iterator.
 _CALLS = frozenset(("PRECALL", "CALL", "CALL_FUNCTION"))
 
@@ -205,16 +208,23 @@ def _takes_params(steps: list[dis.Instruction], k: int, code: CodeType) -> bool:
     after = steps[k + 1:]
     if steps[k].opname != "LOAD_ATTR" or not after or after[0].is_jump_target:
         return False
-    if after[0].opname != "GET_ITER":
-        number = _indexed(after[:2])
-        return number is not None and all(type(n) is int for n in number) and _indexed(after[2:4]) == {"params"}
-    rest = after[1:]
+    # From Python 3.15 on, a comprehension takes the iterator after it has kept its variables, a generator expression itself.
+    rest = _past_kept(after)
+    iterates = bool(rest) and rest[0].opname == "GET_ITER"
+    if iterates:
+        rest = _past_kept(rest[1:])
     if rest and rest[0].opname in _CALLS:
         # The function was made before the groups were loaded.
         return _in_comprehension(steps[:k])
-    while rest and rest[0].opname in _KEEPS:
-        rest = rest[1:]
-    return _loops(rest, steps, code)
+    if iterates:
+        return _loops(rest, steps, code)
+    number = _indexed(after[:2])
+    return number is not None and all(type(n) is int for n in number) and _indexed(after[2:4]) == {"params"}
+
+
+def _past_kept(steps: list[dis.Instruction]) -> list[dis.Instruction]:
+    """The steps after those by which a comprehension keeps its variables and makes its result, if it begins here."""
+    return list(dropwhile(lambda i: i.opname in _KEEPS, steps))
 
 
 def _in_comprehension(before: list[dis.Instruction]) -> bool:
@@ -231,7 +241,7 @@ def _in_comprehension(before: list[dis.Instruction]) -> bool:
     at = [k for k, i in enumerate(steps) if ".0" in _variables_of(i)]
     if len(at) != 1:
         return False
-    rest = [i for i in steps[at[0] + 1:] if i.opname != "GET_ITER"]
+    rest = [i for i in steps[at[0] + 1:] if i.opname not in _BEGINS]
     return _loops(rest, steps, made)
 
 
