@@ -12,6 +12,7 @@ import numpy as np
 
 import gradcore.onnx.folds
 import gradcore.onnx.networks
+import gradcore.onnx.pointwise
 import gradcore.onnx.recurrent  # noqa: F401
 from gradcore import functional
 from gradcore.engine.modes import no_grad
@@ -220,8 +221,7 @@ class _Builder:
         for name, x in zip(names, self.program.inputs, strict=True):
             if not x.spec.contiguous or x.spec.offset or x.buffer in self._held:
                 raise ExportError(f"input {name!r} is a view, {x.spec}: trace with arguments that own their memory")
-            value = Value(self.graph.free(name), x.spec.shape, x.spec.dtype)
-            self.graph.shapes[value.name] = value.shape
+            value = self.graph.value(self.graph.free(name), x.spec.shape, x.spec.dtype)
             self._hold(x, value)
             found.append(value)
         return found
@@ -235,7 +235,7 @@ class _Builder:
             node = self.graph.nodes.pop()
             name = self.graph.free(name)
             self.graph.nodes.append(replace(node, outputs=(name,)))
-            found.append(Value(name, made.shape, made.dtype))
+            found.append(self.graph.value(name, made.shape, made.dtype))
         return found
 
     # -- buffers -------------------------------------------------------------------------------------------------------

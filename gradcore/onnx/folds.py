@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gradcore.onnx.graph import Graph, Value
-from gradcore.onnx.pointwise import where
 from gradcore.onnx.table import CONVERTERS, Refused, converts
 from gradcore.spec import TensorSpec
 
@@ -28,12 +27,12 @@ for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "amax": "ReduceMa
 @converts("any")
 def _any(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
     count = g.fold("ReduceSum", g.cast(g.cast(x, np.bool_), np.int32), dims, keepdim)
-    return g.pointwise("Greater", count, 0, dtype=np.int32, result=np.bool_)
+    return count > 0
 
 
 @converts("all")
 def _all(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
-    return g.node("Not", _any(g, out, g.node("Not", g.cast(x, np.bool_)), dims=dims, keepdim=keepdim))
+    return ~_any(g, out, ~g.cast(x, np.bool_), dims=dims, keepdim=keepdim)
 
 
 @converts("prod")
@@ -52,15 +51,12 @@ CONVERTERS["argmax"], CONVERTERS["argmin"] = _arg("ArgMax"), _arg("ArgMin")
 
 
 def _with_index(fold: str, arg: str) -> Any:
-    def convert(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> list[Value]:
-        return [g.fold(fold, x, (dim,), keepdim),
-                g.node(arg, x, shape=out.shape, dtype=np.int64, axis=dim, keepdims=int(keepdim))]
-
-    return convert
+    return lambda g, out, x, *, dim, keepdim: [g.fold(fold, x, (dim,), keepdim),
+                                               CONVERTERS[arg](g, out, x, dim=dim, keepdim=keepdim)]
 
 
-CONVERTERS["max_with_index"] = _with_index("ReduceMax", "ArgMax")
-CONVERTERS["min_with_index"] = _with_index("ReduceMin", "ArgMin")
+CONVERTERS["max_with_index"] = _with_index("ReduceMax", "argmax")
+CONVERTERS["min_with_index"] = _with_index("ReduceMin", "argmin")
 
 
 @converts("logsumexp")
@@ -68,17 +64,16 @@ def _logsumexp(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool
     top = g.fold("ReduceMax", x, dims, True)
     # inf - inf would be NaN.
     infinite = g.node("IsInf", top, dtype=np.bool_)
-    top = where(g, infinite, g.constant(0.0, x.dtype), top)
-    total = g.fold("ReduceSum", g.node("Exp", g.pointwise("Sub", x, top, dtype=x.dtype)), dims, True)
-    return g.reshape(g.pointwise("Add", g.node("Log", total), top, dtype=x.dtype), out.shape)
+    top = g.where(infinite, g.constant(0.0, x.dtype), top)
+    total = g.fold("ReduceSum", g.node("Exp", x - top), dims, True)
+    return g.reshape(g.node("Log", total) + top, out.shape)
 
 
 @converts("var")
 def _var(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, correction: float, keepdim: bool) -> Value:
-    less = g.pointwise("Sub", x, g.fold("ReduceMean", x, dims, True), dtype=x.dtype)
-    total = g.fold("ReduceSum", g.pointwise("Mul", less, less, dtype=x.dtype), dims, keepdim)
-    freedom = math.prod(x.shape[d] for d in dims) - correction
-    return g.pointwise("Div", total, max(freedom, 0.0), dtype=x.dtype)
+    less = x - g.fold("ReduceMean", x, dims, True)
+    total = g.fold("ReduceSum", less * less, dims, keepdim)
+    return total / max(math.prod(x.shape[d] for d in dims) - correction, 0.0)
 
 
 @converts("vector_norm")
@@ -86,12 +81,10 @@ def _vector_norm(g: Graph, out: TensorSpec, x: Value, *, p: float, dims: Dims, k
     if p in (1, 2):
         return g.fold("ReduceL1" if p == 1 else "ReduceL2", x, dims, keepdim)
     if math.isinf(p):
-        return g.fold("ReduceMax" if p > 0 else "ReduceMin", g.node("Abs", x), dims, keepdim)
+        return g.fold("ReduceMax" if p > 0 else "ReduceMin", abs(x), dims, keepdim)
     if p == 0:
-        some = g.node("Not", g.pointwise("Equal", x, 0.0, dtype=x.dtype, result=np.bool_))
-        return g.fold("ReduceSum", g.cast(some, x.dtype), dims, keepdim)
-    total = g.fold("ReduceSum", g.pointwise("Pow", g.node("Abs", x), p, dtype=x.dtype), dims, keepdim)
-    return g.pointwise("Pow", total, 1 / p, dtype=x.dtype)
+        return g.fold("ReduceSum", g.cast(~x.equals(0.0), x.dtype), dims, keepdim)
+    return g.fold("ReduceSum", abs(x) ** p, dims, keepdim) ** (1 / p)
 
 
 @converts("cumsum")
@@ -161,16 +154,19 @@ def _take(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int, wrap: 
 
 @converts("take_along")
 def _take_along(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int, wrap: bool = True) -> Value:
-    if any(m > n for d, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
-        raise Refused(f"an index of shape {list(index.shape)} reaches beyond {list(x.shape)}")
-    return g.node("GatherElements", x, g.cast(index, np.int64), shape=out.shape, axis=dim)
+    return g.node("GatherElements", x, _along(g, x, index, dim), shape=out.shape, axis=dim)
 
 
 @converts("put_along_")
 def _put_along(g: Graph, out: TensorSpec, x: Value, index: Value, values: Value, *, dim: int) -> Value:
+    return g.node("ScatterElements", x, _along(g, x, index, dim), g.expand(values, index.shape), axis=dim)
+
+
+def _along(g: Graph, x: Value, index: Value, dim: int) -> Value:
+    """The index of a gather or scatter along ``dim``, as ONNX takes it. Raises :class:`Refused` if it is larger elsewhere."""
     if any(m > n for d, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         raise Refused(f"an index of shape {list(index.shape)} reaches beyond {list(x.shape)}")
-    return g.node("ScatterElements", x, g.cast(index, np.int64), g.expand(values, index.shape), axis=dim)
+    return g.cast(index, np.int64)
 
 
 @converts("slice_grad")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,17 +19,44 @@ OPSET, IR = 18, 8
 Shape = tuple[int, ...]
 
 
+def _operator(kind: str, result: Any = None, *, swapped: bool = False) -> Callable[[Value, Any], Value]:
+    """A method that adds a node of this kind for a value and another one, or a number."""
+
+    def method(self: Value, other: Any) -> Value:
+        x, y = (other, self) if swapped else (self, other)
+        return self.graph.pointwise(kind, x, y, dtype=self.dtype, result=result)
+
+    return method
+
+
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph."""
+    """A tensor of the graph, on which Python's operators add nodes. They compute in its dtype, to which they cast the other."""
 
     name: str
     shape: Shape
     dtype: np.dtype[Any]
+    graph: Graph = field(repr=False, compare=False)
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    __add__, __mul__, __truediv__ = _operator("Add"), _operator("Mul"), _operator("Div")
+    __sub__, __rsub__ = _operator("Sub"), _operator("Sub", swapped=True)
+    __pow__, __rpow__ = _operator("Pow"), _operator("Pow", swapped=True)
+    __and__, __or__, __xor__ = _operator("And"), _operator("Or"), _operator("Xor")
+    __lt__, __le__, __gt__ = (_operator(kind, np.bool_) for kind in ("Less", "LessOrEqual", "Greater"))
+    equals, at_least, at_most = _operator("Equal", np.bool_), _operator("Max"), _operator("Min")
+
+    def __neg__(self) -> Value:
+        return self.graph.node("Neg", self)
+
+    def __abs__(self) -> Value:
+        return self.graph.node("Abs", self)
+
+    def __invert__(self) -> Value:
+        return self.graph.node("Not", self)
 
 
 @dataclass(frozen=True)
@@ -69,8 +96,11 @@ class Graph:
     def initializer(self, name: str, array: np.ndarray[Any, Any]) -> Value:
         name = self.free(name)
         self.initializers[name] = array
-        self.shapes[name] = array.shape
-        return Value(name, array.shape, array.dtype)
+        return self.value(name, array.shape, array.dtype)
+
+    def value(self, name: str, shape: Shape, dtype: Any) -> Value:
+        self.shapes[name] = shape
+        return Value(name, shape, np.dtype(dtype), self)
 
     def constant(self, array: Any, dtype: Any = None) -> Value:
         """A small constant tensor; equal ones are shared."""
@@ -96,8 +126,7 @@ class Graph:
             found = self.several(kind, within, specs, **attrs)
             return [self.cast(v, dtype) for v, (_, dtype) in zip(found, results, strict=True)]
         name = self.free(f"{self.layer.replace('.', '/')}/{kind}" if self.layer else kind)
-        values = [Value(self.free(f"{name}:{k}"), tuple(shape), np.dtype(dtype)) for k, (shape, dtype) in enumerate(results)]
-        self.shapes.update((v.name, v.shape) for v in values)
+        values = [self.value(self.free(f"{name}:{k}"), tuple(shape), dtype) for k, (shape, dtype) in enumerate(results)]
         names = ["" if x is None else x.name for x in inputs]
         while names and not names[-1]:
             names.pop()
@@ -126,6 +155,13 @@ class Graph:
         """An operator on broadcast operands, which are cast to ``dtype``."""
         values = [self.number(x, dtype) for x in inputs]
         return self.node(kind, *values, shape=np.broadcast_shapes(*(v.shape for v in values)), dtype=result or dtype, **attrs)
+
+    def where(self, condition: Value, x: Value, y: Value) -> Value:
+        if x.dtype == np.bool_:
+            # onnxruntime has no Where of bools.
+            return condition & x | ~condition & y
+        shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+        return self.node("Where", condition, x, y, shape=shape, dtype=x.dtype)
 
     def reshape(self, x: Value, shape: Shape) -> Value:
         return x if x.shape == shape else self.node("Reshape", x, self.constant(shape, np.int64), shape=shape, allowzero=1)

@@ -10,7 +10,6 @@ import numpy as np
 
 from gradcore.functional.sampling import shares
 from gradcore.onnx.graph import Graph, Value
-from gradcore.onnx.pointwise import where
 from gradcore.onnx.table import Refused, converts
 from gradcore.spec import TensorSpec
 from gradcore.tiling import Pair
@@ -30,7 +29,7 @@ def _linear(g: Graph, out: TensorSpec, x: Value, weight: Value, bias: Value | No
     if x.ndim == 2:
         return g.node("Gemm", x, weight, bias, shape=out.shape, transB=1)
     made = g.node("MatMul", x, _turned(g, weight), shape=out.shape)
-    return made if bias is None else g.pointwise("Add", made, bias, dtype=out.dtype)
+    return made if bias is None else made + bias
 
 
 @converts("conv2d")
@@ -83,7 +82,7 @@ def _avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pa
     ends, ceil = _ends(out, x, kernel, stride, padding, (1, 1), ceil_mode)
     made = g.node("AveragePool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *ends],
                   ceil_mode=ceil, count_include_pad=int(count_pad or divisor is not None))
-    return made if divisor is None else g.pointwise("Mul", made, math.prod(kernel) / divisor, dtype=x.dtype)
+    return made if divisor is None else made * (math.prod(kernel) / divisor)
 
 
 @converts("adaptive_avg_pool2d")
@@ -107,13 +106,13 @@ def _adaptive_avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, size: Pair) -> 
 def _batch_norm_apply(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias: Value | None, mean: Value,
                       rstd: Value) -> Value:
     t = rstd.dtype
-    scale = rstd if weight is None else g.pointwise("Mul", weight, rstd, dtype=t)
-    shift = g.node("Neg", g.pointwise("Mul", mean, scale, dtype=t))
+    scale = rstd if weight is None else g.cast(weight, t) * rstd
+    shift = -(g.cast(mean, t) * scale)
     if bias is not None:
-        shift = g.pointwise("Add", bias, shift, dtype=t)
-    column = (-1, *[1] * (x.ndim - 2))
-    scale, shift = (g.reshape(v, (x.shape[1], *column[1:])) for v in (scale, shift))
-    return g.cast(g.pointwise("Add", g.pointwise("Mul", x, scale, dtype=t), shift, dtype=t), x.dtype)
+        shift = g.cast(bias, t) + shift
+    column = (x.shape[1], *[1] * (x.ndim - 2))
+    scale, shift = g.reshape(scale, column), g.reshape(shift, column)
+    return g.cast(g.cast(x, t) * scale + shift, x.dtype)
 
 
 @converts("batch_norm")
@@ -135,18 +134,17 @@ def _group_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias:
     rows = g.reshape(x, (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
     scale = g.expand(g.constant(1.0, x.dtype), rows.shape[2:])
     made = g.reshape(g.node("LayerNormalization", rows, scale, None, axis=-1, epsilon=eps), x.shape)
-    for kind, numbers in (("Mul", weight), ("Add", bias)):
-        if numbers is not None:
-            made = g.pointwise(kind, made, g.reshape(numbers, (x.shape[1], *[1] * (x.ndim - 2))), dtype=x.dtype)
-    return [made, None, None]
+    column = (x.shape[1], *[1] * (x.ndim - 2))
+    if weight is not None:
+        made = made * g.reshape(weight, column)
+    return [made if bias is None else made + g.reshape(bias, column), None, None]
 
 
 @converts("rms_norm")
 def _rms_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, *, dims: int, eps: float) -> Value:
-    squares = g.fold("ReduceMean", g.pointwise("Mul", x, x, dtype=x.dtype), range(x.ndim - dims, x.ndim), True)
-    root = g.node("Sqrt", g.pointwise("Add", squares, eps, dtype=x.dtype))
-    made = g.pointwise("Div", x, root, dtype=x.dtype)
-    return made if weight is None else g.pointwise("Mul", made, weight, dtype=x.dtype)
+    squares = g.fold("ReduceMean", x * x, range(x.ndim - dims, x.ndim), True)
+    made = x / g.node("Sqrt", squares + eps)
+    return made if weight is None else made * weight
 
 
 # -- softmax and attention ---------------------------------------------------------------------------------------------
@@ -167,12 +165,12 @@ def _attention(g: Graph, out: TensorSpec, q: Value, k: Value, v: Value, mask: Va
                causal: bool, scale: float) -> list[Value | None]:
     if state is not None:
         raise Refused("it applies dropout: call the module's eval() first, or pass dropout_p=0")
-    scores = g.node("MatMul", g.pointwise("Mul", q, scale, dtype=q.dtype), _turned(g, k), shape=(*q.shape[:3], k.shape[2]))
+    scores = g.node("MatMul", q * scale, _turned(g, k), shape=(*q.shape[:3], k.shape[2]))
     if causal:
         rows, keys = scores.shape[2:]
-        scores = where(g, g.constant(np.tri(rows, keys, dtype=np.bool_)), scores, g.constant(-np.inf, q.dtype))
+        scores = g.where(g.constant(np.tri(rows, keys, dtype=np.bool_)), scores, g.constant(-np.inf, q.dtype))
     if mask is not None:
-        scores = g.pointwise("Add", scores, mask, dtype=q.dtype)
+        scores = scores + mask
     return [g.node("MatMul", g.node("Softmax", scores, axis=-1), v, shape=out.shape), None]
 
 
@@ -193,8 +191,8 @@ def _cross_entropy(g: Graph, out: TensorSpec, logits: Value, target: Value, weig
 
 @converts("mse_loss")
 def _mse_loss(g: Graph, out: TensorSpec, x: Value, target: Value, *, reduction: str) -> Value:
-    less = g.pointwise("Sub", x, target, dtype=out.dtype)
-    squares = g.pointwise("Mul", less, less, dtype=out.dtype)
+    less = g.cast(x, out.dtype) - target
+    squares = less * less
     if reduction == "none":
         return squares
     return g.fold("ReduceMean" if reduction == "mean" else "ReduceSum", squares, range(squares.ndim), False)

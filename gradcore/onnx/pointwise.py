@@ -16,7 +16,7 @@ from gradcore.spec import TensorSpec
 UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
          "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "arcsin": "Asin", "arccos": "Acos",
          "arctan": "Atan", "arcsinh": "Asinh", "arccosh": "Acosh", "arctanh": "Atanh", "erf": "Erf", "relu": "Relu",
-         "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign": "Softsign", "clone": "Identity"}
+         "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign": "Softsign", "hardswish": "HardSwish", "clone": "Identity"}
 #: Ops with two operands, of the result's dtype, that are one ONNX operator.
 BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 COMPARE = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
@@ -57,12 +57,12 @@ def common(*operands: Any) -> np.dtype[Any]:
 
 @converts("ne")
 def _ne(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    return g.node("Not", g.pointwise("Equal", x, y, dtype=common(x, y), result=np.bool_))
+    return ~g.pointwise("Equal", x, y, dtype=common(x, y), result=np.bool_)
 
 
 @converts("logical_not")
 def _not(g: Graph, out: TensorSpec, x: Any) -> Value:
-    return g.node("Not", g.number(x, np.bool_))
+    return ~g.number(x, np.bool_)
 
 
 def _bits(kind: str) -> Any:
@@ -91,60 +91,48 @@ def _fill(g: Graph, out: TensorSpec, x: Value, value: Any) -> Value:
 
 @converts("masked_fill_")
 def _masked_fill(g: Graph, out: TensorSpec, x: Value, mask: Value, value: Any) -> Value:
-    return where(g, mask, g.number(value, out.dtype), x)
-
-
-def where(g: Graph, condition: Value, x: Value, y: Value) -> Value:
-    if x.dtype == np.bool_:
-        # onnxruntime has no Where of bools.
-        chosen = g.pointwise("And", condition, x, dtype=np.bool_)
-        return g.pointwise("Or", chosen, g.pointwise("And", g.node("Not", condition), y, dtype=np.bool_), dtype=np.bool_)
-    shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
-    return g.node("Where", condition, x, y, shape=shape, dtype=x.dtype)
+    return g.where(mask, g.number(value, out.dtype), x)
 
 
 @converts("where")
 def _where(g: Graph, out: TensorSpec, condition: Value, x: Any, y: Any) -> Value:
-    return where(g, g.cast(condition, np.bool_), g.number(x, out.dtype), g.number(y, out.dtype))
+    return g.where(g.cast(condition, np.bool_), g.number(x, out.dtype), g.number(y, out.dtype))
 
 
 @converts("clamp")
 def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
     x = g.number(x, out.dtype)
     if low is not None:
-        x = g.pointwise("Max", x, low, dtype=out.dtype)
-    return x if high is None else g.pointwise("Min", x, high, dtype=out.dtype)
+        x = x.at_least(low)
+    return x if high is None else x.at_most(high)
 
 
 @converts("floor_divide")
 def _floor_divide(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    t = out.dtype
-    if not is_floating(t):
+    x, y = g.number(x, out.dtype), g.number(y, out.dtype)
+    if not is_floating(out.dtype):
         # ONNX's Div of integers rounds towards 0, and its Mod has the sign of the divisor.
-        return g.pointwise("Div", g.pointwise("Sub", x, g.pointwise("Mod", x, y, dtype=t), dtype=t), y, dtype=t)
+        return (x - g.pointwise("Mod", x, y, dtype=out.dtype)) / y
     # The floor of a quotient that is rounded may be one too many, as for 1.0 and 0.1; what the rest leaves is whole.
-    rest, turned = _rest(g, t, x, y)
-    whole = g.node("Round", g.pointwise("Div", g.pointwise("Sub", x, rest, dtype=t), y, dtype=t))
-    whole = g.pointwise("Sub", whole, turned, dtype=t)
-    by_zero = g.pointwise("Equal", y, 0.0, dtype=t, result=np.bool_)
-    return where(g, by_zero, g.pointwise("Div", x, y, dtype=t), whole)
+    rest, turned = _rest(g, x, y)
+    whole = g.node("Round", (x - rest) / y) - turned
+    return g.where(y.equals(0.0), x / y, whole)
 
 
 @converts("remainder")
 def _remainder(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    t = out.dtype
-    if not is_floating(t):
-        return g.pointwise("Mod", x, y, dtype=t)
-    rest, turned = _rest(g, t, x, y)
-    return where(g, turned, g.pointwise("Add", rest, y, dtype=t), rest)
+    x, y = g.number(x, out.dtype), g.number(y, out.dtype)
+    if not is_floating(out.dtype):
+        return g.pointwise("Mod", x, y, dtype=out.dtype)
+    rest, turned = _rest(g, x, y)
+    return g.where(turned, rest + y, rest)
 
 
-def _rest(g: Graph, t: Any, x: Any, y: Any) -> tuple[Value, Value]:
+def _rest(g: Graph, x: Value, y: Value) -> tuple[Value, Value]:
     """What a division that rounds towards 0 leaves, which is exact, and whether its sign is not the divisor's."""
-    rest = g.pointwise("Mod", x, y, dtype=t, fmod=1)
-    signs = [g.pointwise("Less", v, 0.0, dtype=t, result=np.bool_) for v in (rest, y)]
-    some = g.node("Not", g.pointwise("Equal", rest, 0.0, dtype=t, result=np.bool_))
-    return rest, g.pointwise("And", some, g.pointwise("Xor", *signs, dtype=np.bool_), dtype=np.bool_)
+    rest = g.pointwise("Mod", x, y, dtype=x.dtype, fmod=1)
+    signs = rest < 0.0, y < 0.0
+    return rest, ~rest.equals(0.0) & (signs[0] ^ signs[1])
 
 
 @converts("fmod")
@@ -168,7 +156,7 @@ def floating(g: Graph, x: Value) -> Value:
 
 @converts("isfinite")
 def _isfinite(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("Not", g.pointwise("Or", _isnan(g, out, x), _isinf(g, out, x), dtype=np.bool_))
+    return ~(_isnan(g, out, x) | _isinf(g, out, x))
 
 
 @converts("pow")
@@ -191,68 +179,65 @@ def _rsqrt(g: Graph, out: TensorSpec, x: Value) -> Value:
 def _expm1(g: Graph, out: TensorSpec, x: Value) -> Value:
     # exp(x) - 1 = 2 tanh(x / 2) / (1 - tanh(x / 2)), which is exact near 0; where the tangent is 1, the exponential itself.
     x = g.cast(x, out.dtype)
-    t = g.node("Tanh", g.pointwise("Mul", g.pointwise("Min", x, 1.0, dtype=x.dtype), 0.5, dtype=x.dtype))
-    rest = g.pointwise("Sub", 1.0, t, dtype=x.dtype)
-    near = g.pointwise("Div", g.pointwise("Mul", t, 2.0, dtype=x.dtype), rest, dtype=x.dtype)
-    far = g.pointwise("Sub", g.node("Exp", x), 1.0, dtype=x.dtype)
-    return where(g, g.pointwise("Greater", x, 1.0, dtype=x.dtype, result=np.bool_), far, near)
+    half = g.node("Tanh", x.at_most(1.0) * 0.5)
+    rest = 1.0 - half
+    near, far = half * 2.0 / rest, g.node("Exp", x) - 1.0
+    return g.where(x > 1.0, far, near)
 
 
 @converts("log1p")
 def _log1p(g: Graph, out: TensorSpec, x: Value) -> Value:
     # Kahan: log(u) x / (u - 1) for u = 1 + x, and x where u is 1 or x infinite.
     x = g.cast(x, out.dtype)
-    u = g.pointwise("Add", x, 1.0, dtype=x.dtype)
-    less = g.pointwise("Sub", u, 1.0, dtype=x.dtype)
-    zero = g.pointwise("Equal", less, 0.0, dtype=x.dtype, result=np.bool_)
-    share = g.pointwise("Div", x, where(g, zero, g.constant(1.0, x.dtype), less), dtype=x.dtype)
-    same = g.pointwise("Or", zero, g.node("IsInf", x, dtype=np.bool_, detect_negative=0), dtype=np.bool_)
-    return where(g, same, x, g.pointwise("Mul", g.node("Log", u), share, dtype=x.dtype))
+    u = x + 1.0
+    less = u - 1.0
+    zero = less.equals(0.0)
+    share = x / g.where(zero, g.constant(1.0, x.dtype), less)
+    same = zero | g.node("IsInf", x, dtype=np.bool_, detect_negative=0)
+    return g.where(same, x, g.node("Log", u) * share)
 
 
 @converts("log2")
 def _log2(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Mul", g.node("Log", g.cast(x, out.dtype)), 1 / math.log(2), dtype=out.dtype)
+    return g.node("Log", g.cast(x, out.dtype)) * (1 / math.log(2))
 
 
 @converts("log10")
 def _log10(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Mul", g.node("Log", g.cast(x, out.dtype)), 1 / math.log(10), dtype=out.dtype)
+    return g.node("Log", g.cast(x, out.dtype)) * (1 / math.log(10))
 
 
 @converts("exp2")
 def _exp2(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Pow", 2.0, x, dtype=out.dtype)
+    return 2.0 ** g.cast(x, out.dtype)
 
 
 @converts("trunc")
 def _trunc(g: Graph, out: TensorSpec, x: Value) -> Value:
     if not is_floating(x.dtype):
         return x
-    return g.pointwise("Mul", g.node("Sign", x), g.node("Floor", g.node("Abs", x)), dtype=x.dtype)
+    return g.node("Sign", x) * g.node("Floor", abs(x))
 
 
 @converts("frac")
 def _frac(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Sub", x, _trunc(g, out, x), dtype=x.dtype)
+    return x - _trunc(g, out, x)
 
 
 @converts("lerp")
 def _lerp(g: Graph, out: TensorSpec, x: Any, y: Any, weight: Any) -> Value:
-    part = g.pointwise("Mul", g.pointwise("Sub", y, x, dtype=out.dtype), weight, dtype=out.dtype)
-    return g.pointwise("Add", x, part, dtype=out.dtype)
+    x, y = g.number(x, out.dtype), g.number(y, out.dtype)
+    return x + (y - x) * weight
 
 
 @converts("addcmul")
 def _addcmul(g: Graph, out: TensorSpec, x: Any, y: Any, z: Any, *, value: Any) -> Value:
-    part = g.pointwise("Mul", g.pointwise("Mul", y, z, dtype=out.dtype), value, dtype=out.dtype)
-    return g.pointwise("Add", x, part, dtype=out.dtype)
+    return g.number(x, out.dtype) + g.number(y, out.dtype) * z * value
 
 
 @converts("addcdiv")
 def _addcdiv(g: Graph, out: TensorSpec, x: Any, y: Any, z: Any, *, value: Any) -> Value:
-    part = g.pointwise("Mul", g.pointwise("Div", y, z, dtype=out.dtype), value, dtype=out.dtype)
-    return g.pointwise("Add", x, part, dtype=out.dtype)
+    return g.number(x, out.dtype) + g.number(y, out.dtype) / z * value
 
 
 # -- activations -------------------------------------------------------------------------------------------------------
@@ -260,44 +245,37 @@ def _addcdiv(g: Graph, out: TensorSpec, x: Any, y: Any, z: Any, *, value: Any) -
 
 @converts("gelu")
 def _gelu(g: Graph, out: TensorSpec, x: Value, *, tanh: bool) -> Value:
-    t = x.dtype
     if tanh:
-        cube = g.pointwise("Mul", g.pointwise("Mul", x, x, dtype=t), x, dtype=t)
-        inner = g.pointwise("Add", x, g.pointwise("Mul", cube, 0.044715, dtype=t), dtype=t)
-        curve = g.node("Tanh", g.pointwise("Mul", inner, math.sqrt(2 / math.pi), dtype=t))
+        curve = g.node("Tanh", (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
     else:
-        curve = g.node("Erf", g.pointwise("Mul", x, math.sqrt(0.5), dtype=t))
-    return g.pointwise("Mul", g.pointwise("Mul", x, 0.5, dtype=t), g.pointwise("Add", curve, 1.0, dtype=t), dtype=t)
+        curve = g.node("Erf", x * math.sqrt(0.5))
+    return x * 0.5 * (curve + 1.0)
 
 
 @converts("silu")
 def _silu(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Mul", x, g.node("Sigmoid", x), dtype=x.dtype)
+    return x * g.node("Sigmoid", x)
 
 
 @converts("mish")
 def _mish(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Mul", x, g.node("Tanh", g.node("Softplus", x)), dtype=x.dtype)
+    return x * g.node("Tanh", g.node("Softplus", x))
 
 
 @converts("logsigmoid")
 def _logsigmoid(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("Neg", g.node("Softplus", g.node("Neg", x)))
+    return -g.node("Softplus", -x)
 
 
 @converts("logit")
 def _logit(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("Log", g.pointwise("Div", x, g.pointwise("Sub", 1.0, x, dtype=out.dtype), dtype=out.dtype))
+    x = g.cast(x, out.dtype)
+    return g.node("Log", x / (1.0 - x))
 
 
 @converts("hardsigmoid")
 def _hardsigmoid(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.node("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-
-
-@converts("hardswish")
-def _hardswish(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("HardSwish", x)
 
 
 @converts("hardtanh")
@@ -307,44 +285,36 @@ def _hardtanh(g: Graph, out: TensorSpec, x: Value, *, low: float, high: float) -
 
 @converts("leaky_relu")
 def _leaky_relu(g: Graph, out: TensorSpec, x: Value, slope: Any) -> Value:
-    positive = g.pointwise("Greater", x, 0.0, dtype=x.dtype, result=np.bool_)
-    return where(g, positive, x, g.pointwise("Mul", x, slope, dtype=x.dtype))
+    return g.where(x > 0.0, x, x * slope)
 
 
 @converts("hardshrink")
 def _hardshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
-    inside = g.pointwise("LessOrEqual", g.node("Abs", x), lambd, dtype=x.dtype, result=np.bool_)
-    return where(g, inside, g.constant(0.0, x.dtype), x)
+    return g.where(abs(x) <= lambd, g.constant(0.0, x.dtype), x)
 
 
 @converts("softshrink")
 def _softshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
     # onnxruntime's Shrink of NaN is 0.
-    low = g.node("Neg", g.number(lambd, x.dtype))
-    inside = g.pointwise("Min", g.pointwise("Max", x, low, dtype=x.dtype), lambd, dtype=x.dtype)
-    return g.pointwise("Sub", x, inside, dtype=x.dtype)
+    return x - x.at_least(-g.number(lambd, x.dtype)).at_most(lambd)
 
 
 @converts("threshold")
 def _threshold(g: Graph, out: TensorSpec, x: Value, threshold: Any, value: Any) -> Value:
     # NaN is not replaced.
-    below = g.pointwise("LessOrEqual", x, threshold, dtype=x.dtype, result=np.bool_)
-    return where(g, below, g.number(value, x.dtype), x)
+    return g.where(x <= threshold, g.number(value, x.dtype), x)
 
 
 @converts("elu")
 def _elu(g: Graph, out: TensorSpec, x: Value, *, alpha: float, scale: float, inner: float) -> Value:
-    t = x.dtype
-    less = _expm1(g, out, g.pointwise("Mul", g.pointwise("Min", x, 0.0, dtype=t), inner, dtype=t))
-    positive = g.pointwise("Greater", x, 0.0, dtype=t, result=np.bool_)
-    return where(g, positive, g.pointwise("Mul", x, scale, dtype=t), g.pointwise("Mul", less, scale * alpha, dtype=t))
+    less = _expm1(g, out, x.at_most(0.0) * inner)
+    return g.where(x > 0.0, x * scale, less * (scale * alpha))
 
 
 @converts("softplus")
 def _softplus(g: Graph, out: TensorSpec, x: Value, *, beta: float, threshold: float) -> Value:
-    t = x.dtype
-    scaled = g.pointwise("Mul", x, beta, dtype=t)
+    scaled = x * beta
     # log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)), which does not overflow.
-    tail = _log1p(g, out, g.node("Exp", g.node("Neg", g.node("Abs", scaled))))
-    soft = g.pointwise("Mul", g.pointwise("Add", g.node("Relu", scaled), tail, dtype=t), 1 / beta, dtype=t)
-    return where(g, g.pointwise("Greater", scaled, threshold, dtype=t, result=np.bool_), x, soft)
+    tail = _log1p(g, out, g.node("Exp", -abs(scaled)))
+    soft = (g.node("Relu", scaled) + tail) * (1 / beta)
+    return g.where(scaled > threshold, x, soft)
