@@ -202,3 +202,8 @@ class Leaf:
 
     def __repr__(self) -> str:
         return "<AccumulateGrad>"
+
+
+def leaf_of(tensor: Value) -> Leaf | None:
+    """The leaf that a tensor is; None for one that requires no gradient, or that was computed."""
+    return None if tensor.edge is None or type(tensor.edge[0]) is not Leaf else tensor.edge[0]

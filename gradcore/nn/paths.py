@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine import owners
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import leaf_of
 from gradcore.engine.residuals import MOST
 from gradcore.engine.state import Where, where
 from gradcore.events import Network, Scope
@@ -235,8 +235,8 @@ def _name_bytes(module: Module, path: str, network: Network | None, named: set[i
 
 
 def _name_leaf(p: Any, path: str, network: Network | None) -> None:
-    if p.edge is not None and type(p.edge[0]) is Leaf:
-        p.edge[0].path, p.edge[0].network = path, network
+    if (leaf := leaf_of(p)) is not None:
+        leaf.path, leaf.network = path, network
 
 
 def stand_in(tensor: Any, p: Any, name: str) -> None:

@@ -21,7 +21,7 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.below import reachable
 from gradcore.engine.custom import CustomCall
 from gradcore.engine.modes import set_grad_enabled
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import leaf_of
 from gradcore.engine.operands import TENSORS, grouped
 from gradcore.engine.plans import Call
 from gradcore.engine.sites import here
@@ -95,7 +95,7 @@ class _OpLog(TraceLog):
         """The name of a tensor. One from before the recording, or a leaf, is held, to be read again."""
         name = tensor.storage.serial, tensor.spec
         made = name[0] in self._made
-        if made and tensor.edge is not None and type(tensor.edge[0]) is Leaf:
+        if made and leaf_of(tensor) is not None:
             self.record.leaves.add(name[0])
             # The record holds it from here on, so it must not hold the record: they would keep each other alive.
             _records.pop(tensor.storage, None)

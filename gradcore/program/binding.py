@@ -128,8 +128,7 @@ class Binding:
                 steps.append([])
                 continue
             args: list[Any] = []
-            workspace = () if instruction.workspace is None else (instruction.workspace,)
-            for x in (*instruction.operands, *instruction.outputs, *workspace):
+            for x in (*instruction.operands, *instruction.made()):
                 if isinstance(x, Number):
                     self.numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)

@@ -15,7 +15,7 @@ from gradcore.engine.value import Value
 from gradcore.program.carried import Place
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.escapes import View
-from gradcore.program.guards import Guard, Terms, same_object
+from gradcore.program.guards import Asking, Guard, Terms, same_object
 from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.reach import weakly
@@ -35,7 +35,7 @@ def _copied_apart(replay: Replay | Differentiable) -> frozenset[int] | None:
 class Entry:
     """A program in the cache: its replay, the guards that must hold for it, and the template of its result."""
 
-    def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any],
+    def __init__(self, replay: Replay | Differentiable, guards: list[Asking], results: Any, kept: list[Any],
                  views: list[View], offsets: list[int] | None, carried: list[Place]) -> None:
         self.replay = replay
         self.guards = guards

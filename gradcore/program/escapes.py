@@ -21,8 +21,8 @@ from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
 from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block
-from gradcore.program.guards import Guard
-from gradcore.program.templates import parts
+from gradcore.program.guards import Asking, Guard
+from gradcore.program.templates import Output, parts, rebuilt
 
 #: What is said of a result that is live when the run has ended, and of one that is returned and held elsewhere too.
 HELD, STORED = "is still referenced after the run", "the function stores a result"
@@ -115,13 +115,10 @@ def _left(live: Mapping[int, Block], leaves: Mapping[Leaf, int], before: Contain
 
 
 class View(NamedTuple):
-    """A result that is a view: its position; its base, as an output, an argument (positions, or -1) or a captured tensor; and
-    whether gradients were recorded when the view was taken."""
+    """A result that is a view: its position, its base, and whether gradients were recorded when the view was taken."""
 
     position: int
-    output: int
-    argument: int
-    captured: Any
+    base: Output
     recorded: bool
 
 
@@ -145,11 +142,11 @@ def views_among(outputs: list[Any], arguments: list[Any], made: frozenset[int],
         if id(t.storage) in given:
             # Of several arguments over its bytes, the one whose history it shares.
             related = (i for i, a in enumerate(arguments) if a is t.base or a.base is t.base)
-            found.append(View(k, -1, next(related, given[id(t.storage)]), None, recorded))
+            found.append(View(k, Output(argument=next(related, given[id(t.storage)])), recorded))
         elif t.storage.serial not in made:
-            found.append(View(k, -1, -1, t.base, recorded))
+            found.append(View(k, Output(value=t.base), recorded))
         elif id(t.base) in places:
-            found.append(View(k, places[id(t.base)], -1, None, recorded))
+            found.append(View(k, Output(index=places[id(t.base)]), recorded))
         else:
             apart.setdefault(id(t.storage), []).append(t)
     overlapping = [v for v in apart.values() if len(v) > 1 and any(t.edge is not None for t in v) and _overlap(v)]
@@ -196,14 +193,13 @@ def _overlap(views: list[Any]) -> bool:
 
 def relate(views: list[View], outputs: list[Any], arguments: list[Any]) -> None:
     """Make the results of a replay views of the same bases as in the traced run."""
-    for position, output, argument, captured, recorded in views:
-        base = outputs[output] if output >= 0 else arguments[argument] if argument >= 0 else captured
-        result = outputs[position]
+    for position, place, recorded in views:
+        base, result = rebuilt(place, outputs, arguments), outputs[position]
         result.base = base if base.base is None else base.base
         note_view(result, recorded)
 
 
-def made_anew(shape: Any, arguments: list[Any], guards: list[Any]) -> list[str]:
+def made_anew(shape: Any, arguments: list[Any], guards: list[Asking]) -> list[str]:
     """Reasons against a replay, which would return the same object each time: those in a template that the run may have made,
     and that their caller may change, since a copy would not do for all of them."""
     known = {id(x) for x in arguments} | {id(guard.look()) for guard in guards if isinstance(guard, Guard)}

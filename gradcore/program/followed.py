@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
+from gradcore.engine.node import leaf_of
 from gradcore.errors import TraceError
 from gradcore.program.building import Trace
 from gradcore.program.trace_log import TraceLog
@@ -74,5 +75,5 @@ class Followed:
 
 
 def _named(tensor: Any, spec: TensorSpec | None = None) -> str:
-    leaf = None if tensor.edge is None else tensor.edge[0]
-    return f"{getattr(leaf, 'path', '') or 'a tensor'}, {spec or tensor.spec}"
+    leaf = leaf_of(tensor)
+    return f"{(leaf and leaf.path) or 'a tensor'}, {spec or tensor.spec}"

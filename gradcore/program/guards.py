@@ -76,7 +76,24 @@ class Attributes:
         return f"{name(self.of)}().__dict__"
 
 
-class Guard:
+class Asking:
+    """Base of guards: what one asks of the present state of the process for a replay to do what the traced run did."""
+
+    __slots__ = ()
+
+    def terms(self, name: Namer) -> Iterator[Term]:
+        raise NotImplementedError
+
+    def values(self) -> list[Any]:
+        """The tensors that are guarded."""
+        return []
+
+    def replaced(self) -> list[Any]:
+        """The storages that guarded tensors had, of those that have others now."""
+        return []
+
+
+class Guard(Asking):
     """One value that was read: its ``name`` for messages, ``look`` to read it again, what was ``seen``, how to compare."""
 
     __slots__ = ("name", "look", "seen", "same")
@@ -112,11 +129,9 @@ class Guard:
             yield f"{name(self.same)}({now}, {name(self.seen)})", why
 
     def values(self) -> list[Any]:
-        """The tensor that is guarded, if it is one."""
         return [self.seen[0]] if self.same is same_bytes else []
 
     def replaced(self) -> list[Any]:
-        """The storage that the guarded tensor had, if it has another one now."""
         return [self.seen[1]] if self.same is same_bytes and self.seen[0].storage is not self.seen[1] else []
 
     def why_not(self) -> str:
@@ -247,7 +262,7 @@ def same_entries(now: Any, seen: Any) -> bool:
 class Terms:
     """What guards ask, and for every leaf in ``presence`` that it has a gradient, or none, as it says there."""
 
-    def __init__(self, guards: Iterable[Any], presence: Mapping[Leaf, bool]) -> None:
+    def __init__(self, guards: Iterable[Asking], presence: Mapping[Leaf, bool]) -> None:
         self._names: dict[str, Any] = {}
         #: A term that several guards state is asked once.
         self._terms: dict[str, str | Callable[[], str]] = {}

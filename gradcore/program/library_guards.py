@@ -9,17 +9,17 @@ from operator import is_, itemgetter
 from typing import Any, TypeGuard
 from weakref import ref
 
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import Leaf, leaf_of
 from gradcore.engine.value import Value
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.program.guards import Guard, Item, Namer, Term, identical, same_memory
+from gradcore.program.guards import Asking, Guard, Item, Namer, Term, identical, same_memory
 from gradcore.program.values import is_plain
 
 
-class GradientGuard:
+class GradientGuard(Asking):
     """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
     It matters whether it is held, since a held gradient is not added to in place.
@@ -34,11 +34,6 @@ class GradientGuard:
 
     def terms(self, name: Namer) -> Iterator[Term]:
         yield f"{name(self)}.holds()", self.why_not
-
-    def values(self) -> list[Any]:
-        return []
-
-    replaced = values
 
     def _spec(self) -> Any:
         return None if self.leaf.grad is None else self.leaf.grad.spec
@@ -62,7 +57,7 @@ def is_gradient_held(leaf: Leaf) -> bool:
     return sys.getrefcount(leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
 
 
-class OptimizerGuard:
+class OptimizerGuard(Asking):
     """An optimizer has the same groups with the same options and keeps the same tensors.
 
     What is only an operand of its updates, such as the learning rate, may change; with ``rates`` it may not, as the function
@@ -122,10 +117,10 @@ class OptimizerGuard:
             yield f"all(map({name(is_)}, {group}['params'], {name(params)}))", options
 
     def values(self) -> list[Any]:
-        return [*(x for _, _, x, _, _ in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
+        return [*(x for _, _, x, *_ in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
 
     def replaced(self) -> list[Any]:
-        """The storages of tensors that are no longer in the state, or have other ones now."""
+        # A tensor that is no longer in the state has lost its memory, too.
         optimizer = self.owner()
         kept = {id(x) for state in (() if optimizer is None else optimizer.state.values()) for x in state.values()}
         return [storage for _, _, x, storage, _ in self.tensors if id(x) not in kept or x.storage is not storage]
@@ -148,7 +143,7 @@ def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
                  lambda: len(set(map(count, places))) == 1, True, identical)
 
 
-class ModuleGuard:
+class ModuleGuard(Asking):
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
     __slots__ = ("owner", "own", "training", "forward", "lazy", "tensors", "others", "table", "hooks", "kind", "names",
@@ -172,8 +167,7 @@ class ModuleGuard:
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
         self.names = [(part, tuple(own[part])) for part in KINDS]
         #: Leaves, with the hooks on their gradients.
-        self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, _, edge in self.tensors
-                       if edge is not None and type(edge[0]) is Leaf]
+        self.leaves = [(leaf, leaf.hooks, hooks_on(leaf)) for leaf in filter(None, map(leaf_of, self.values()))]
 
     def leave_out(self, names: Container[str]) -> None:
         """Do not look at these buffers."""
@@ -184,7 +178,6 @@ class ModuleGuard:
         return [tensor for _, tensor, *_ in self.tensors]
 
     def replaced(self) -> list[Any]:
-        """The storages of parameters and buffers that have other ones now."""
         return [storage for _, tensor, storage, *_ in self.tensors if tensor.storage is not storage]
 
     def terms(self, name: Namer) -> Iterator[Term]:
@@ -231,9 +224,7 @@ def hooks_in(module: Module) -> list[Any]:
     """The functions that are hooks of a module, or of its own parameters."""
     found = [function for _, function, _ in module.hooks_in_order()]
     for p in module._parameters.values():
-        leaf = None if p is None or p.edge is None else p.edge[0]
-        if type(leaf) is Leaf and leaf.hooks is not None:
-            of = leaf.hooks
+        if p is not None and (leaf := leaf_of(p)) is not None and (of := leaf.hooks) is not None:
             found += [*of.before.values(), *of.after.values(), *(f for _, f in (*of.tensor.values(), *of.accumulated.values()))]
     return found
 

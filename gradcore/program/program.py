@@ -78,10 +78,13 @@ class Instruction:
         """The operands that it writes to."""
         return [self.operands[k] for k in self.writes]
 
+    def made(self) -> tuple[Operand, ...]:
+        """What is allocated for it: its outputs, and its workspace."""
+        return self.outputs if self.workspace is None else (*self.outputs, self.workspace)
+
     def reads_and_writes(self) -> Iterator[int]:
         """The index of each buffer that it reads or writes, with repetitions."""
-        for x in (*self.tensors(), *self.outputs, *(() if self.workspace is None else (self.workspace,))):
-            yield x.buffer
+        return (x.buffer for x in (*self.tensors(), *self.made()))
 
 
 @dataclass(frozen=True)

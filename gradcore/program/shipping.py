@@ -17,7 +17,7 @@ from gradcore.events import DROP, KEEP, LAUNCH
 from gradcore.nn.module import Module
 from gradcore.program.building import Trace
 from gradcore.program.files import Shipment, write_program
-from gradcore.program.guards import Guard
+from gradcore.program.guards import Asking, Guard
 from gradcore.program.library_guards import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, options_of, with_lifetimes
 from gradcore.program.templates import Output, outputs_in
@@ -81,7 +81,7 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
 # -- from a compiled function ------------------------------------------------------------------------------------------
 
 
-def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Any], results: Any) -> None:
+def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Asking], results: Any) -> None:
     """Write a trace of a compiled function; its tensors get their names from its ``guards``.
 
     ``results`` is the template of its result. Raises :class:`TraceError` for a trace that computes gradients of its
@@ -120,7 +120,7 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
     return replace(trace, program=replace(program, outputs=tuple(map(operand, outputs_in(results)))))
 
 
-def tensor_names(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
+def tensor_names(trace: Trace, guards: Sequence[Asking]) -> tuple[dict[int, str], dict[Leaf, str]]:
     """A name for each captured buffer and each leaf: from modules, optimizers or variables, or else from its role."""
     modules, tensors = _seen(guards)
     known: dict[int, str] = {}
@@ -153,7 +153,7 @@ def tensor_names(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], d
     return names, leaf_names
 
 
-def _seen(guards: Sequence[Any]) -> tuple[list[Module], list[tuple[str, Any]]]:
+def _seen(guards: Sequence[Asking]) -> tuple[list[Module], list[tuple[str, Any]]]:
     """The modules, and the other tensors with their names, that guards are for."""
     modules = [module for guard in guards if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None]
     tensors = [(_PLACE.sub(r"\1\2", guard.name), tensor) for guard in guards if isinstance(guard, Guard)

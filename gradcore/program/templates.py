@@ -16,7 +16,7 @@ from weakref import getweakrefcount
 import numpy as np
 
 from gradcore.distributions import Distribution, Transform
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import Leaf, leaf_of
 from gradcore.engine.value import Value
 from gradcore.trees import mapped
 
@@ -105,7 +105,7 @@ class Templates:
                 return Output(argument=k)
         if id(x) in self._gradients and x.edge is None:
             return Output(leaf=self._gradients[id(x)])
-        if x.edge is not None and type(x.edge[0]) is Leaf:
+        if leaf_of(x) is not None:
             return Output(value=x)
         for k, a in enumerate(self.outputs):
             if a is x:

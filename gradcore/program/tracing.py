@@ -10,7 +10,7 @@ from weakref import ref
 
 from gradcore.autograd.inspection import is_held
 from gradcore.devices.device import devices
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import Leaf, leaf_of
 from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
@@ -18,7 +18,7 @@ from gradcore.nn.parameter import is_lazy
 from gradcore.program.building import TWICE, Builder, Second, Trace
 from gradcore.program.carried import Place, carried_of
 from gradcore.program.differentiable import hooked, second_of
-from gradcore.program.guards import Guard, identical, same_bytes
+from gradcore.program.guards import Asking, Guard, identical, same_bytes
 from gradcore.program.library_guards import GradientGuard, ModuleGuard, OptimizerGuard, counts_guard, hooks_on, is_gradient_held
 from gradcore.program.recorder import Recorder, busy
 from gradcore.program.templates import Templates, gradients_of
@@ -81,7 +81,7 @@ class Tracing(Noting):
         #: Why the gradient of the results cannot be recorded.
         self._refused: list[str] = []
         #: The guards of the trace, set when it is finished.
-        self.guards: list[Any] = []
+        self.guards: list[Asking] = []
         #: Places that could be carried, without which the trace cannot be replayed. Set when it is finished.
         self.carriable: list[Place] = []
         #: The keys of those carried places that its code could reach. Set when it is finished.
@@ -116,7 +116,7 @@ class Tracing(Noting):
             roots = [k for k in roots if is_held(outputs[k], swept)]
         if not roots or len(ran) != 1:
             return
-        if any(t.edge is not None and type(t.edge[0]) is Leaf and t.edge[0] not in ran[0].before for t in arguments):
+        if not {*filter(None, map(leaf_of, arguments))} <= ran[0].before.keys():
             self._refused.append("it makes an argument require a gradient: call x = x.detach().requires_grad_() inside")
             return
         if hooked([outputs[k] for k in roots], ran[0].log.first) or any(
@@ -183,7 +183,7 @@ class Tracing(Noting):
             trace.obstacles.append("the function also refers to an argument in another way")
         return trace
 
-    def _all_guards(self, trace: Trace, ran: Recorder) -> list[Any]:
+    def _all_guards(self, trace: Trace, ran: Recorder) -> list[Asking]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         found = self._watcher.guards()
         self.reached |= self._watcher.reached
@@ -213,7 +213,7 @@ class Tracing(Noting):
         found += [GradientGuard(leaf, ran.specs[leaf], leaf in self._held) for leaf in slots]
         # An update skips parameters without a gradient, and code that asks for a gradient may depend on whether there is one.
         params = [p for o in seen.values() for group in o.param_groups for p in group["params"]]
-        leaves = dict.fromkeys(p.edge[0] for p in params if p.edge is not None and type(p.edge[0]) is Leaf)
+        leaves = dict.fromkeys(filter(None, map(leaf_of, params)))
         found += [GradientGuard(leaf, None) for leaf in {**leaves, **self._watcher.without}
                   if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence]
         # A parameter that requires no gradient can be given one too.

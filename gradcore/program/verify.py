@@ -89,7 +89,7 @@ class _Check:
             raise ProgramError(f"{where}: its results are {specs}, not {tuple(x.spec for x in i.outputs)}")
         if (None if i.workspace is None else i.workspace.spec) is not call.workspace:
             raise ProgramError(f"{where}: its workspace is {call.workspace}, not {i.workspace and i.workspace.spec}")
-        for x in (*i.outputs, *(() if i.workspace is None else (i.workspace,))):
+        for x in i.made():
             self._makes(where, x)
         return call
 
