@@ -50,7 +50,7 @@ def measured(name: str, rounds: int) -> dict[str, float]:
         compiled(*batch)
     entry, = compiled._cached()
     graph = entry.replay._captured[0].graph
-    graph._cuda = _Launches(graph._cuda, entry.replay._boxes[0])
+    graph._cuda = _Launches(graph._cuda, entry.replay._fixed.boxes[0])
     gradcore.cuda.synchronize()
     whole, guards = lambda: compiled(*batch), lambda: entry.fits([*batch])
     return {"call": microseconds(whole, rounds), "guards": microseconds(guards, rounds)}

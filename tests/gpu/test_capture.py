@@ -82,12 +82,12 @@ def test_a_thousand_launches_at_the_same_addresses():
     for k in range(3):
         eager.step(k), captured.step(k)
     replay = captured.replay()
-    places = replay._bound.arena.block.address, replay._own.block.address
+    places = replay._bound.arena.block.address, replay._fixed.own.block.address
     reserved = gradcore.memory_reserved("cuda")
     for k in range(3, 1003):
         eager.step(k), captured.step(k)
     assert eager.state() == captured.state()
-    assert places == (replay._bound.arena.block.address, replay._own.block.address)
+    assert places == (replay._bound.arena.block.address, replay._fixed.own.block.address)
     assert gradcore.memory_reserved("cuda") == reserved and len(captured.run.traces) == 2
 
 

@@ -97,7 +97,7 @@ def test_a_planted_missing_copy_of_an_input_is_found(bed, monkeypatch):
     for k in range(3):
         f(full(k))
     assert bits(f(full(5))) == bits(full(5).tanh() * 2)
-    box, _ = f._cached()[0].replay._boxes
+    box, _ = f._cached()[0].replay._fixed.boxes
     x, post = full(5), box.post
     monkeypatch.setattr(box, "post", lambda sources, targets: post([x.storage.block.address], targets))
     assert bits(f(full(7))) == bits(full(5).tanh() * 2)

@@ -26,7 +26,7 @@ def test_every_address_in_a_graph_is_the_programs_own_or_captured(bed):
     for k in range(3):
         captured.step(k)
     replay = next(iter(captured.run._entries.values()))[0].replay
-    blocks = [replay._bound.arena.block, replay._own.block, *(s.block for s in replay.trace.storages.values())]
+    blocks = [replay._bound.arena.block, replay._fixed.own.block, *(s.block for s in replay.trace.storages.values())]
     ranges = [(b.address, b.address + b.size) for b in blocks]
     segments = [(at, at + len(memory)) for at, memory in bed.card.held.items()]
     words = [int(word) for arguments in bed.captured for a in arguments if a.nbytes % 8 == 0
@@ -323,7 +323,7 @@ def test_a_report_of_a_captured_step_is_that_of_the_kernels_one_by_one(bed):
             with gradcore.step(device="cuda") as s:
                 training.step(k)
         reports.append(s.report)
-        inputs = next(iter(training.run._entries.values()))[0].replay._own.block.requested if capture else 0
+        inputs = next(iter(training.run._entries.values()))[0].replay._fixed.own.block.requested if capture else 0
         del training
     before, after = reports
     assert after.peak.requested == before.peak.requested + inputs

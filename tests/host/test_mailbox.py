@@ -21,7 +21,7 @@ def twice():
     f = gradcore.compile(lambda x: x.tanh() * 2)
     for k in range(3):
         f(full(k))
-    box, _ = f._cached()[0].replay._boxes
+    box, _ = f._cached()[0].replay._fixed.boxes
     return f, box
 
 
