@@ -24,6 +24,7 @@ from gradcore.optim import Optimizer
 from gradcore.program.frames import id_in
 from gradcore.program.guards import (
     GENERATORS,
+    Asking,
     Attributes,
     Cell,
     Guard,
@@ -48,7 +49,7 @@ from gradcore.program.names import Names, globals_of, imports_of
 from gradcore.program.values import LONG, MOST_INSIDE, attributes_of, buffer_of, copied, equal, has_buffer, is_plain, same_array
 
 #: Guards, each with a key that identifies the place that it reads.
-Found = Iterator[tuple[Any, tuple[Any, ...]]]
+Found = Iterator[tuple[Asking, tuple[Any, ...]]]
 
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset((*KINDS, "training", "forward", "_transient", "_places", "_tree", "_parents", "_hooks", "_state_hooks",

@@ -156,70 +156,93 @@ class Tracing(Noting):
                              + ", ".join(r.device.name for r in ran))
         if not ran:
             return None
-        trace = Builder(ran[0].recorded(), inputs, outputs, self._second).trace()
-        trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(ran[0].log.numbers)]
-        # What ran there was not recorded, so its results would be those of the traced run.
-        trace.obstacles += [f"it is the first to use {d.name}, whose ops were not recorded" for d in devices()
-                            if d.compute is d and all(d is not r.device for r in self._recorders)]
+        recorder, = ran
+        trace = Builder(recorder.recorded(), inputs, outputs, self._second).trace()
+        trace.obstacles = [*self._refused, *trace.obstacles, *self._watcher.changes(recorder.log.numbers),
+                           *self._unseen(trace)]
         self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
-        by_name = "state" in self._watcher.names.read
-        trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
-                            for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
-                            for name in o._numbers if name in self._watcher.constants()][:1]
         # Code that found a gradient may do something else if there is none.
-        trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
-        self.guards = self._all_guards(trace, ran[0])
+        trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if recorder.before.get(leaf) == serial}
+        self.guards = self._all_guards(trace, recorder)
+        trace.obstacles += self._unguarded(trace, recorder, inputs, outputs)
+        return trace
+
+    def _unseen(self, trace: Trace) -> Iterator[str]:
+        """Reasons against a replay: what neither the log nor a guard can see."""
+        for d in devices():
+            if d.compute is d and all(d is not r.device for r in self._recorders):
+                # What ran there was not recorded, so its results would be those of the traced run.
+                yield f"it is the first to use {d.name}, whose ops were not recorded"
+        by_name = "state" in self._watcher.names.read
+        yield from [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
+                    for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
+                    for name in o._numbers if name in self._watcher.constants()][:1]
+
+    def _unguarded(self, trace: Trace, ran: Recorder, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
+        """Reasons against a replay: what the tensors are to each other that it was given, that it refers to and returns."""
         referred = [t for guard in self.guards for t in guard.values()]
         known, read = {id(t) for t in referred}, {t.storage.serial for t in (*inputs, *referred)}
-        if read & {ran[0].before.get(leaf) for leaf in (*trace.slots.values(), *trace.presence)}:
-            trace.obstacles.append("a gradient that it reads lies in the memory of an argument, or of another tensor")
+        if read & {ran.before.get(leaf) for leaf in (*trace.slots.values(), *trace.presence)}:
+            yield "a gradient that it reads lies in the memory of an argument, or of another tensor"
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
-            trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard checks: detach it")
-        if any(_has_graph_since(ran[0].log.first, t) for t in referred):
-            trace.obstacles.append("it writes what has a graph to a tensor that it refers to: write it detached, or return it")
+            yield "it returns a tensor with a graph that was built before and that no guard checks: detach it"
+        if any(_has_graph_since(ran.log.first, t) for t in referred):
+            yield "it writes what has a graph to a tensor that it refers to: write it detached, or return it"
         if {id(t.storage) for t in inputs} & {id(t.storage) for t in referred}:
-            trace.obstacles.append("the function also refers to an argument in another way")
-        return trace
+            yield "the function also refers to an argument in another way"
 
     def _all_guards(self, trace: Trace, ran: Recorder) -> list[Asking]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
-        found = self._watcher.guards()
-        self.reached |= self._watcher.reached
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
-        seen = updated | {id(o): o for o in self._watcher.optimizers()}
-        # If only the library's own update reads the learning rate, it is an operand of the program and may change.
-        rates = self._watcher.names.options
-        clears = {i: i not in updated and self._watcher.only_clears(o) for i, o in seen.items()}
-        found += [OptimizerGuard(o, rates or self._watcher.tells(o) or self._watcher.is_extended(o)
-                                 or (i not in updated and not clears[i]), clears[i]) for i, o in seen.items()]
-        for guard in found:
-            if isinstance(guard, ModuleGuard) and (module := guard.owner()) is not None:
-                # The mode in which the run began.
-                guard.training = self._watcher.modes.get(module, guard.training)
-                buffers = carried_of(module, self._carried)
-                guard.leave_out(buffers)
-                self.reached |= {("attribute", id(module), name) for name in buffers}
+        optimizers = updated | {id(o): o for o in self._watcher.optimizers()}
+        found = [*self._watcher.guards(), *(self._guard_of(o, id(o) in updated) for o in optimizers.values())]
+        self.reached |= self._watcher.reached
+        modules = [guard for guard in found if isinstance(guard, ModuleGuard)]
+        for guard in modules:
+            self._adapt(guard)
         found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
                         (p, p.storage, p.spec, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
-        known = {leaf for guard in found if isinstance(guard, ModuleGuard) for leaf, _, _ in guard.leaves}
+        known = {leaf for guard in modules for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.path or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
                   for leaf in ran.before if leaf in ran.log.leaves and leaf not in known]
-        slots = dict.fromkeys(trace.slots.values())
-        found += [GradientGuard(leaf, ran.specs[leaf], leaf in self._held) for leaf in slots]
+        params = [p for o in optimizers.values() for group in o.param_groups for p in group["params"]]
+        return [*found, *self._of_gradients(trace, ran, params)]
+
+    def _guard_of(self, optimizer: Any, updates: bool) -> OptimizerGuard:
+        """The guard for an optimizer that ran, and perhaps ``updates`` parameters."""
+        watcher = self._watcher
+        clears = not updates and watcher.only_clears(optimizer)
+        # If only the library's own update reads the learning rate, it is an operand of the program and may change.
+        rates = (watcher.names.options or watcher.tells(optimizer) or watcher.is_extended(optimizer)
+                 or not (updates or clears))
+        return OptimizerGuard(optimizer, rates, clears)
+
+    def _adapt(self, guard: ModuleGuard) -> None:
+        """Let a guard ask for the mode in which the run began, and not for what is carried."""
+        if (module := guard.owner()) is not None:
+            guard.training = self._watcher.modes.get(module, guard.training)
+            buffers = carried_of(module, self._carried)
+            guard.leave_out(buffers)
+            self.reached |= {("attribute", id(module), name) for name in buffers}
+
+    def _of_gradients(self, trace: Trace, ran: Recorder, params: list[Any]) -> Iterator[Asking]:
+        """Guards for the gradients that the program reads, and for those that must stay away, some of them of ``params``."""
+        for leaf in dict.fromkeys(trace.slots.values()):
+            yield GradientGuard(leaf, ran.specs[leaf], leaf in self._held)
         # An update skips parameters without a gradient, and code that asks for a gradient may depend on whether there is one.
-        params = [p for o in seen.values() for group in o.param_groups for p in group["params"]]
-        leaves = dict.fromkeys(filter(None, map(leaf_of, params)))
-        found += [GradientGuard(leaf, None) for leaf in {**leaves, **self._watcher.without}
-                  if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence]
+        for leaf in dict.fromkeys((*filter(None, map(leaf_of, params)), *self._watcher.without)):
+            if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence:
+                yield GradientGuard(leaf, None)
         # A parameter that requires no gradient can be given one too.
         frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
-        return found + [Guard(f"the gradient of a parameter, {'uninitialized' if is_lazy(p) else p.spec}, that needs none",
-                              partial(getattr, p, "grad"), None, identical) for p in frozen.values()]
+        for p in frozen.values():
+            yield Guard(f"the gradient of a parameter, {'uninitialized' if is_lazy(p) else p.spec}, that needs none",
+                        partial(getattr, p, "grad"), None, identical)
 
 
 def _has_graph_since(first: int, tensor: Any) -> bool:

@@ -30,7 +30,7 @@ from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.carried import Stored, place_of
 from gradcore.program.frames import is_generated, line_of, passed, takes_first, users_line
-from gradcore.program.guards import GENERATORS, CodeGuard, Guard, Never, Once
+from gradcore.program.guards import GENERATORS, Asking, CodeGuard, Guard, Never, Once
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.libraries import is_library, is_users
 from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
@@ -256,9 +256,9 @@ class Watcher:
                     if self.steps.changes(of.code, a, self.harmless, self.dropped)]
         return Stored(changing, self.new, self._carried)
 
-    def guards(self) -> list[Any]:
+    def guards(self) -> list[Asking]:
         """Guards for everything that was seen."""
-        found: dict[tuple[Any, ...], Any] = {**self._outside.guards}
+        found: dict[tuple[Any, ...], Asking] = {**self._outside.guards}
 
         def add(more: Found) -> None:
             for guard, key in more:
