@@ -126,7 +126,7 @@ def _traced(model: Any, example: Any) -> tuple[Trace, dict[int, str], list[str] 
     if isinstance(model, LoadedProgram):
         return model._trace, model._names, None
     if isinstance(model, Compiled):
-        entries = [entry for entries in model._entries.values() for entry in entries]
+        entries = model._cached()
         if not entries:
             raise TraceError("the compiled function has no program yet: call it first")
         trace = forward_part(entries[0].replay.trace)

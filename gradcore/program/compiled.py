@@ -29,11 +29,11 @@ from gradcore.program.escapes import made_anew, relate, views_among
 from gradcore.program.keys import Keys, contents, difference, shared_memory, unknown_among
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.reads import Unread
 from gradcore.program.recorder import busy
 from gradcore.program.shipping import save_entry
 from gradcore.program.templates import kept_as_they_are, rebuilt
 from gradcore.program.tracing import Tracing
+from gradcore.program.unread import Unread
 from gradcore.units import count_of
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.

@@ -15,10 +15,9 @@ from gradcore.engine.value import Value
 from gradcore.program.carried import Place
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.escapes import View
-from gradcore.program.guards import Asking, Guard, Terms, same_object
+from gradcore.program.guards import Asking, Guard, Terms, same_object, weakly
 from gradcore.program.keys import another
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
-from gradcore.program.reach import weakly
 from gradcore.program.replay import Replay
 
 

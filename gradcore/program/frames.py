@@ -10,15 +10,15 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.cells import name_of_file
+from gradcore.program.bytecode import CALLS, LOADS_CONSTANT
 from gradcore.program.libraries import is_users
-from gradcore.program.reads import LOADS_CONSTANT
 from gradcore.program.values import MOST_INSIDE
 
 #: Methods of a module that go through it from its first part on in each call.
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
                       "named_children"))
 #: Instructions of a call behind those that load what is called.
-_CALLING = LOADS_CONSTANT | {"PRECALL", "CALL", "EXTENDED_ARG"}
+_CALLING = LOADS_CONSTANT | CALLS | {"EXTENDED_ARG"}
 #: Containers in containers that are looked into.
 _DEPTH = 4
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from types import CellType, FunctionType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -22,6 +23,14 @@ from gradcore.program.values import buffer_of, difference, equal, is_plain
 Namer = Callable[[Any], str]
 #: What a guard asks, and a sentence that says what has changed if the answer is no, or a function that gives the sentence.
 Term = tuple[str, str | Callable[[], str]]
+
+
+def weakly(x: Any) -> Callable[[], Any]:
+    """A function that returns an object, weakly if that is possible: a guard must not keep its memory alive."""
+    try:
+        return ref(x)
+    except TypeError:
+        return lambda: x
 
 
 def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any, why: str | Callable[[], str]) -> Iterator[Term]:

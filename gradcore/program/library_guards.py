@@ -16,7 +16,7 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
 from gradcore.program.guards import Asking, Guard, Item, Namer, Term, identical, same_memory
-from gradcore.program.values import is_plain
+from gradcore.program.values import copied, is_plain
 
 
 class GradientGuard(Asking):
@@ -237,6 +237,12 @@ def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
 def is_optimizer(x: Any) -> TypeGuard[Optimizer]:
     """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
     return isinstance(x, Optimizer) and "_before" in x.__dict__
+
+
+def plain_options(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """By group: the options that are plain data."""
+    return [{name: copied(v) for name, v in group.items() if name != "params" and is_plain(v)}
+            for group in optimizer.param_groups]
 
 
 def numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

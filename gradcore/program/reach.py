@@ -42,9 +42,10 @@ from gradcore.program.guards import (
     same_object,
     same_of_its_class,
     state_of,
+    weakly,
 )
 from gradcore.program.libraries import is_bound, is_of_library, is_opaque, is_whole
-from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer, plain_options
 from gradcore.program.names import Names, globals_of, imports_of
 from gradcore.program.values import LONG, MOST_INSIDE, attributes_of, buffer_of, copied, equal, has_buffer, is_plain, same_array
 
@@ -161,7 +162,8 @@ class Reach:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
             if is_optimizer(value) and "param_groups" in self._names.read:
                 yield OptimizerGuard(value, self._names.options), (*key, "options")
-                yield Once(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
+                yield (Once(f"the options of {name}", partial(plain_options, value), plain_options(value), equal),
+                       (*key, "changed"))
 
     def _of_entries(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
         """Guards for the keys and values of a dict."""
@@ -333,19 +335,6 @@ def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
                         and _is_settings(attributes_of(x), depth - 1)) for x in own.values())
 
 
-def weakly(x: Any) -> Callable[[], Any]:
-    """A function that returns an object, weakly if that is possible: a guard must not keep its memory alive."""
-    try:
-        return ref(x)
-    except TypeError:
-        return lambda: x
-
-
 def _unseen(name: str) -> Never:
     return Never(f"it makes a tensor of Python numbers, and {name} has too many items to be compared: make the tensor outside",
                  numbers=True)
-
-
-def _options(optimizer: Optimizer) -> list[Any]:
-    return [{name: copied(v) for name, v in group.items() if name != "params" and is_plain(v)}
-            for group in optimizer.param_groups]

@@ -30,14 +30,14 @@ from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.carried import Stored, place_of
 from gradcore.program.frames import is_generated, line_of, passed, takes_first, users_line
-from gradcore.program.guards import GENERATORS, Asking, CodeGuard, Guard, Never, Once
+from gradcore.program.guards import GENERATORS, Asking, CodeGuard, Guard, Never, Once, weakly
 from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.libraries import is_library, is_users
 from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.names import Names, names_of
 from gradcore.program.newness import New
 from gradcore.program.outside import Outside
-from gradcore.program.reach import Found, Reach, weakly
+from gradcore.program.reach import Found, Reach
 from gradcore.program.values import is_plain
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]

@@ -334,12 +334,12 @@ def test_a_batch_with_names_as_a_loader_yields_it() -> None:
 
 
 def test_instructions_that_are_not_known_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradcore.program import reads
+    from gradcore.program import unread
 
-    monkeypatch.setattr(reads, "LOADS", frozenset())
-    reads._read_of.cache_clear()
+    monkeypatch.setattr(unread, "LOADS", frozenset())
+    unread._read_of.cache_clear()
     compiled = gradcore.compile(unpacked)
     for k in range(3):
         compiled((gradcore.ones(2), gradcore.ones(2), k))
-    reads._read_of.cache_clear()
+    unread._read_of.cache_clear()
     assert len(compiled.traces) == 3
