@@ -164,7 +164,8 @@ class Tracing(Noting):
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
         # Code that found a gradient may do something else if there is none.
-        trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if recorder.before.get(leaf) == serial}
+        trace.presence |= {leaf: True for leaf, serial in self._watcher.gradients.found.items()
+                           if recorder.before.get(leaf) == serial}
         self.guards = self._all_guards(trace, recorder)
         trace.obstacles += self._unguarded(trace, recorder, inputs, outputs)
         return trace
@@ -232,14 +233,15 @@ class Tracing(Noting):
 
     def _of_gradients(self, trace: Trace, ran: Recorder, params: list[Any]) -> Iterator[Asking]:
         """Guards for the gradients that the program reads, and for those that must stay away, some of them of ``params``."""
+        seen = self._watcher.gradients
         for leaf in dict.fromkeys(trace.slots.values()):
             yield GradientGuard(leaf, ran.specs[leaf], leaf in self._held)
         # An update skips parameters without a gradient, and code that asks for a gradient may depend on whether there is one.
-        for leaf in dict.fromkeys((*filter(None, map(leaf_of, params)), *self._watcher.without)):
+        for leaf in dict.fromkeys((*filter(None, map(leaf_of, params)), *seen.without)):
             if leaf.grad is None and not ran.before.get(leaf, 0) and leaf not in trace.presence:
                 yield GradientGuard(leaf, None)
         # A parameter that requires no gradient can be given one too.
-        frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
+        frozen = {id(p): p for p in (*params, *seen.frozen_without.values()) if p.edge is None and p.grad is None}
         for p in frozen.values():
             yield Guard(f"the gradient of a parameter, {'uninitialized' if is_lazy(p) else p.spec}, that needs none",
                         partial(getattr, p, "grad"), None, identical)

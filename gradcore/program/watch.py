@@ -13,26 +13,24 @@ from collections import Counter
 from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+from weakref import ref
 
 import numpy as np
 
-from gradcore._gradients import Gradients
 from gradcore.autograd.function import FunctionCtx
-from gradcore.engine.node import Leaf
 from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.module import Module
-from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.called import Called
 from gradcore.program.carried import Stored, place_of
 from gradcore.program.frames import is_generated, line_of, passed, takes_first, users_line
+from gradcore.program.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.guards import GENERATORS, Asking, CodeGuard, Guard, Never, Once, weakly
-from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_GRADIENT, SETS_REQUIRES_GRAD, Requiring, is_harmless
-from gradcore.program.libraries import is_library, is_users
+from gradcore.program.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
+from gradcore.program.libraries import is_library
 from gradcore.program.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.names import Names, names_of
 from gradcore.program.newness import New
@@ -40,7 +38,6 @@ from gradcore.program.outside import Outside
 from gradcore.program.reach import Found, Reach
 from gradcore.program.values import is_plain
 
-_GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 #: What tells a caller the options of an optimizer, which only the library's own code names then.
@@ -85,13 +82,7 @@ class Watcher:
         self.keeping: set[CodeType] = set()
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
-        #: Instructions that set the gradient of a tensor to None, which a replay does too.
-        self.dropped: set[tuple[CodeType, int]] = set()
-        #: Leaves whose ``grad`` was read and was None; those of which user code read a gradient, with its serial; and by id the
-        #: parameters that require none. Weakly: those that the function makes are to be freed.
-        self.without: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
-        self.found: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        self.frozen_without: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
+        self.gradients = GradientReads(self.drawn)
         self._requiring = Requiring()
         #: The modules whose mode ``train()`` or ``eval()`` set, each with the mode of before.
         self.modes: dict[Module, bool] = {}
@@ -140,12 +131,8 @@ class Watcher:
             self._saw_harmless(frame)
         if code is SETS_REQUIRES_GRAD:
             self._requiring.saw(frame, self.new)
-        if code is SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
-            self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
-            # If there is a gradient the next time, a replay has to drop it.
-            self._saw_gradient_read(first, None)
-        if code is _GETS_GRADIENT and first is not None:
-            self._saw_gradient_read(first, frame.f_back)
+        if code in READS_GRADIENT:
+            self.gradients.saw(frame)
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
@@ -171,19 +158,6 @@ class Watcher:
         """Record that the caller's instruction changed nothing that a replay would not."""
         if frame.f_back is not None:
             self.harmless[frame.f_back.f_code, frame.f_back.f_lasti] += 1
-
-    def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
-        """Record a read of ``grad``: of a tensor that has none, or by the user's code of one that has."""
-        leaf = None if tensor.edge is None else tensor.edge[0]
-        if leaf is None and isinstance(tensor, Parameter):
-            self.frozen_without[id(tensor)] = tensor
-        elif type(leaf) is Leaf and leaf.grad is None:
-            self.without[leaf] = None
-        elif type(leaf) is not Leaf and asker is not None and is_users(asker.f_code):
-            # The key of a call does not say whether such a tensor has one.
-            self.drawn.append(f"{line_of(asker)} asks for the gradient of a tensor that is no leaf that requires one")
-        elif type(leaf) is Leaf and asker is not None and not is_inside(asker.f_code):
-            self.found.setdefault(leaf, leaf.grad.storage.serial)
 
     def _saw_arguments(self, frame: FrameType) -> None:
         """Record objects and random generators among the arguments of a function of the user's."""
@@ -253,7 +227,7 @@ class Watcher:
         """What the functions stored outside; once the run has ended."""
         changing = [(of, a, self.steps.owners(of.code, a)) for of in self.called.found
                     for a in assigned(of.code, of.containers(), of.code in self.keeping)
-                    if self.steps.changes(of.code, a, self.harmless, self.dropped)]
+                    if self.steps.changes(of.code, a, self.harmless, self.gradients.dropped)]
         return Stored(changing, self.new, self._carried)
 
     def guards(self) -> list[Asking]:
