@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,13 @@ def test_a_file_can_be_read_at_once(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= LINES
     assert ast.get_docstring(ast.parse(text)), "a file opens with a docstring that says what it is"
+
+
+def test_the_map_of_the_graph_mode_names_its_files() -> None:
+    folder = PACKAGE / "program"
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    named = set(re.findall(r"``(\w+)``", text)) - {"check_every", "record"}
+    assert named == {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
 
 def test_arrays_stay_above_the_memory() -> None:
