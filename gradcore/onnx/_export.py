@@ -232,9 +232,8 @@ class _Builder:
             self.graph.layer = self.graph.doc = ""
             value = self._value(x)
             (made,) = self.graph.several("Identity", [value], [(value.shape, value.dtype)])
-            node = self.graph.nodes.pop()
             name = self.graph.free(name)
-            self.graph.nodes.append(replace(node, outputs=(name,)))
+            self.graph.nodes[-1] = replace(self.graph.nodes[-1], outputs=(name,))
             found.append(self.graph.value(name, made.shape, made.dtype))
         return found
 

@@ -94,27 +94,35 @@ class Outside:
 
     def saw(self, frame: FrameType, event: str, called: Any) -> None:
         """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
-        code = frame.f_code
-        if event == "c_call" and called in _DEBUGS and not is_inside(code):
+        if event == "c_call" and not is_inside(frame.f_code):
+            self._saw_builtin(frame, called)
+        elif event == "call":
+            self._saw_function(frame)
+
+    def _saw_builtin(self, frame: FrameType, called: Any) -> None:
+        if called in _DEBUGS:
             self._refuse(frame, "starts a debugger, which is to stop in each call")
-        elif event == "c_call" and not is_inside(code):
-            what = _asked(called, not is_library(code.co_filename))
-            if what is not None and (not is_library(code.co_filename) or code.co_filename in _ASKING):
-                self._refuse(frame, f"calls {what}, which may give something else each time")
-            if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and called.__name__ == "get":
-                self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
-        elif event == "call" and code is _TAKES_ENTROPY:
+            return
+        file = frame.f_code.co_filename
+        what = _asked(called, not is_library(file))
+        if what is not None and (not is_library(file) or file in _ASKING):
+            self._refuse(frame, f"calls {what}, which may give something else each time")
+        if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and called.__name__ == "get":
+            self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
+
+    def _saw_function(self, frame: FrameType) -> None:
+        code, caller = frame.f_code, frame.f_back
+        if code is _TAKES_ENTROPY:
             self._refuse(frame, "takes a seed from the system, which differs each time")
-        elif event == "call" and code in _ASKS and frame.f_back is not None and frame.f_back is _asker(frame.f_back):
-            self._drawn.append(f"{line_of(frame.f_back)} asks for {_ASKS[code]}, which may differ in a later call")
-        elif event == "call" and code is _ASKS_FOR_THREAD and frame.f_back is not None and not is_library(
-                frame.f_back.f_code.co_filename):
+        elif code in _ASKS and caller is not None and caller is _asker(caller):
+            self._drawn.append(f"{line_of(caller)} asks for {_ASKS[code]}, which may differ in a later call")
+        elif code is _ASKS_FOR_THREAD and caller is not None and not is_library(caller.f_code.co_filename):
             self._refuse(frame, "asks for the thread, which may be another one")
-        elif event == "call" and code is _COMPUTES:
+        elif code is _COMPUTES:
             self._guard("the number of blocks of parametrize.cached()", "cached", Item(parametrize._open, 0))
             if parametrize._open[0]:
                 self._drawn.append(f"{users_line(frame)} reads a parametrized parameter, which parametrize.cached() keeps")
-        elif event == "call" and code is _READS_VARIABLE and _asker(frame) is not None:
+        elif code is _READS_VARIABLE and _asker(frame) is not None:
             key = frame.f_locals["key"]
             if isinstance(key, str):
                 self._guard(f"the environment variable {key}", key, lambda: os.environ.get(key))

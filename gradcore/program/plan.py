@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ _ENDLESS = 1 << 62
 _PLACEMENTS, _TRIES = 15_000, 13
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """A block to place: ``size`` bytes, rounded, alive from instruction ``first`` to ``last``, both included."""
 
     size: int
@@ -226,31 +225,32 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
     beside = beside or {}
     made = [replace(b, first=0) if b.index in renewed else b for b in program.made()]
     homes: dict[int, int] = {}
-    spans: dict[int, list[int]] = {}
-    #: Where each lane begins in its whole: the log shows them one after the other.
-    starts: dict[int, int] = {}
-    ends: dict[int, int] = {}
+    #: By home: what it takes for all that lie there.
+    slots: dict[int, Slot] = {}
     for b in made:
         home = b.index
         while home in shared or home in beside:
             home = beside[home].whole if home in beside else shared[home]
         homes[b.index] = home
-        span = spans.setdefault(home, [0, b.first, b.last])
-        span[0], span[1], span[2] = max(span[0], round_up(b.nbytes)), min(span[1], b.first), max(span[2], b.last)
+        size, first, last = slots.get(home, (0, b.first, b.last))
+        slots[home] = Slot(max(size, round_up(b.nbytes)), min(first, b.first), max(last, b.last))
+    #: Where each lane begins in its whole: the log shows them one after the other.
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for index, lane in beside.items():
         starts[index] = ends.get(lane.whole, 0)
         ends[lane.whole] = starts[index] + program.buffers[index].nbytes
-    slots = [Slot(*span) for span in spans.values()]
+    bound = lower_bound([*slots.values()])
     if held:
-        live = alive(slots, len(program.instructions))
+        live = alive([*slots.values()], len(program.instructions))
         for index, home in homes.items():
-            span, until = spans[home], held.get(index, 0)
-            longer = live[span[2] + 1:until + 1]
-            if longer.size and longer.max() + span[0] <= limit:
-                longer += span[0]
-                span[2] = until
-    offsets, nbytes, order = lay_out([Slot(*span) for span in spans.values()])
-    at = dict(zip(spans, offsets, strict=True))
+            slot, until = slots[home], held.get(index, 0)
+            longer = live[slot.last + 1:until + 1]
+            if longer.size and longer.max() + slot.size <= limit:
+                longer += slot.size
+                slots[home] = slot._replace(last=until)
+    offsets, nbytes, order = lay_out([*slots.values()])
+    at = dict(zip(slots, offsets, strict=True))
     apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
-    return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes,
-                lower_bound(slots), order, dict(shared), apart, beside)
+    return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes, bound, order, dict(shared),
+                apart, beside)
