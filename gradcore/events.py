@@ -7,7 +7,7 @@ Nothing here can hold an array: a record that did would pin its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gradcore.cells import name_of_file
@@ -261,15 +261,17 @@ Raw = tuple[Any, ...]
 
 def typed(raw: Raw, shown: Mapping[int, Tag] | None = None) -> Record:
     """The named form of a raw record. ``shown`` has, by ``id``, what tags to show instead of the record's."""
-    kind, a = raw[0], raw[1:]
+    kind, fields = raw[0], raw[1:]
     if kind == DROP:
-        return Drop(a[0], a[1], DROP_REASONS[a[2]])
-    if shown is not None and kind in TAG_AT:
-        at = TAG_AT[kind] - 1
-        return _NAMED[kind](*a[:at], shown[id(a[at])], *a[at + 1:])
-    return _NAMED[kind](*a)
+        fields = (*raw[1:3], DROP_REASONS[raw[3]])
+    elif shown is not None and kind in TAG_AT:
+        at = TAG_AT[kind]
+        fields = (*raw[1:at], shown[id(raw[at])], *raw[at + 1:])
+    # The constructors would take the fields apart and put them together again.
+    record: Record = tuple.__new__(_NAMED[kind], fields)
+    return record
 
 
 #: The named forms, in the order of the kinds.
-_NAMED: tuple[Callable[..., Record], ...] = (
+_NAMED: tuple[type[Any], ...] = (
     Reserve, Unreserve, Alloc, Free, Keep, Drop, Launch, Retag, Mark, View, Upload, Read)

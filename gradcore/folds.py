@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import NamedTuple
 
 from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
 
@@ -11,8 +12,7 @@ from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reser
 _KEEPABLE = frozenset(("output", "temporary"))
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(NamedTuple):
     """Bytes live after a record."""
 
     requested: int = 0
@@ -20,8 +20,7 @@ class Live:
     reserved: int = 0
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(NamedTuple):
     """The largest of each figure, in bytes; ``position`` is the record after which ``allocated`` was first reached."""
 
     position: int
@@ -30,8 +29,7 @@ class Peak:
     reserved: int
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """One live buffer; sizes in bytes. ``kept_by`` lists the nodes that keep it for backward, as (node, name in its rules)."""
 
     serial: int
@@ -51,8 +49,7 @@ def role_of(tag: Tag, kept: bool) -> str:
     return "residual" if kept and tag.role in _KEEPABLE else tag.role
 
 
-@dataclass(frozen=True)
-class Residual:
+class Residual(NamedTuple):
     """A buffer that a node kept, with the positions in the log where it was kept, dropped and freed (None: not yet)."""
 
     serial: int
@@ -70,88 +67,93 @@ class Residual:
 def timeline(records: Iterable[Record]) -> Iterator[Live]:
     """The live figures after each record."""
     sizes: dict[int, tuple[int, int]] = {}
-    requested = allocated = reserved = 0
+    live = Live()
     for record in records:
+        requested, allocated, reserved = live
         if isinstance(record, Alloc):
             sizes[record.serial] = record.requested, record.allocated
-            requested += record.requested
-            allocated += record.allocated
+            live = Live(requested + record.requested, allocated + record.allocated, reserved)
         elif isinstance(record, Free):
             r, a = sizes.pop(record.serial)
-            requested -= r
-            allocated -= a
+            live = Live(requested - r, allocated - a, reserved)
         elif isinstance(record, Reserve):
-            reserved += record.nbytes
+            live = Live(requested, allocated, reserved + record.nbytes)
         elif isinstance(record, Unreserve):
-            reserved -= record.nbytes
-        yield Live(requested, allocated, reserved)
+            live = Live(requested, allocated, reserved - record.nbytes)
+        yield live
 
 
 def peak(records: Sequence[Record], start: int = 0) -> Peak:
     """The largest figures at and after position ``start``."""
-    best = Peak(start, 0, 0, 0)
-    for position, live in enumerate(timeline(records)):
-        if position < start:
-            continue
-        if live.allocated > best.allocated:
-            best = Peak(position, best.requested, live.allocated, best.reserved)
-        if live.requested > best.requested or live.reserved > best.reserved:
-            best = Peak(best.position, max(best.requested, live.requested), best.allocated,
-                        max(best.reserved, live.reserved))
-    return best
+    return _highest(list(timeline(records)), start)
 
 
-def at_peak(records: Sequence[Record]) -> tuple[Peak, list[Holder]]:
-    """A step's peak, from its mark ``begin step`` on, and the buffers that are live there, the largest first.
+def _highest(live: Sequence[Live], start: int) -> Peak:
+    there = live[start:]
+    most = Live(*(max(map(itemgetter(figure), there), default=0) for figure in range(3)))
+    return Peak(next((i for i, x in enumerate(there, start) if x.allocated == most.allocated), start), *most)
+
+
+def peak_of_step(records: Sequence[Record], live: Sequence[Live]) -> Peak:
+    """A step's peak, from its mark ``begin step`` on; ``live`` is the :func:`timeline` of the records.
 
     If as much was live at its beginning already, the peak is where an allocation reached it again, if any did.
     """
     start = position_of(records, "begin", "step") or 0
-    highest = peak(records, start)
+    highest = _highest(live, start)
     if records and highest.position == start and not isinstance(records[start], Alloc):
-        reached = (i for i, (live, r) in enumerate(zip(timeline(records), records, strict=True))
-                   if i > start and live.allocated == highest.allocated and isinstance(r, Alloc) and r.allocated)
-        highest = replace(highest, position=next(reached, start))
-    return highest, sorted(live_at(records, highest.position), key=lambda h: (-h.allocated, h.serial))
+        reached = (i for i, (x, r) in enumerate(zip(live, records, strict=True))
+                   if i > start and x.allocated == highest.allocated and isinstance(r, Alloc) and r.allocated)
+        highest = highest._replace(position=next(reached, start))
+    return highest
+
+
+def at_peak(records: Sequence[Record]) -> tuple[Peak, list[Holder]]:
+    """The peak of a step as :func:`peak_of_step` finds it, and the buffers that are live there, the largest first."""
+    highest = peak_of_step(records, list(timeline(records)))
+    return highest, largest_first(live_at(records, highest.position))
+
+
+def largest_first(holders: Iterable[Holder]) -> list[Holder]:
+    """By size, and those of one size in order of allocation."""
+    return sorted(holders, key=lambda h: (-h.allocated, h.serial))
 
 
 def live_at(records: Sequence[Record], position: int) -> list[Holder]:
     """The buffers that are live after the record at ``position``, in order of allocation."""
-    books = Books()
-    for record in records[:position + 1]:
-        books.enter(record)
-    return [books.holder(serial) for serial in books.blocks]
+    return next(books_at(records, [position])).holders()
 
 
 def residuals_at(records: Sequence[Record], positions: Iterable[int]) -> list[dict[int, int]]:
     """For each of the positions, in ascending order: the bytes of each buffer, by serial, whose role is then "residual"."""
-    books, done, found = Books(), 0, []
+    return [books.residuals() for books in books_at(records, positions)]
+
+
+def books_at(records: Sequence[Record], positions: Iterable[int]) -> Iterator[Books]:
+    """The books after the record at each of the positions, in ascending order: one object, which is taken on."""
+    books, done = Books(), 0
     for position in positions:
         for record in records[done:position + 1]:
             books.enter(record)
         done = max(done, position + 1)
-        holders = (books.holder(serial) for serial in books.kept)
-        found.append({h.serial: h.allocated for h in holders if h.role == "residual"})
-    return found
+        yield books
 
 
 class Books:
-    """What is live, by serial, and what keeps it, after the records that were entered."""
+    """What is live, by serial, with its present tag, and what keeps it, after the records that were entered."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, Alloc] = {}
-        self.tags: dict[int, Tag] = {}
         self.kept: dict[int, list[tuple[int, str]]] = {}
 
     def enter(self, record: Record) -> None:
         if isinstance(record, Alloc):
             self.blocks[record.serial] = record
-            self.tags[record.serial] = record.tag
         elif isinstance(record, Free):
             del self.blocks[record.serial]
             self.kept.pop(record.serial, None)
         elif isinstance(record, Retag):
-            self.tags[record.serial] = record.tag
+            self.blocks[record.serial] = self.blocks[record.serial]._replace(tag=record.tag)
         elif isinstance(record, Keep):
             self.kept.setdefault(record.serial, []).append((record.node, record.name))
         elif isinstance(record, Drop) and record.serial in self.kept:
@@ -160,9 +162,16 @@ class Books:
             if not keepers:
                 del self.kept[record.serial]
 
-    def holder(self, serial: int) -> Holder:
-        block = self.blocks[serial]
-        return Holder(serial, block.requested, block.allocated, self.tags[serial], block.node, tuple(self.kept.get(serial, ())))
+    def holders(self) -> list[Holder]:
+        """What is live, in order of allocation."""
+        kept = self.kept
+        return [Holder(serial, block.requested, block.allocated, block.tag, block.node, tuple(kept.get(serial, ())))
+                for serial, block in self.blocks.items()]
+
+    def residuals(self) -> dict[int, int]:
+        """The bytes of the buffers whose role is "residual"."""
+        kept = {serial: self.blocks[serial] for serial in self.kept}
+        return {serial: block.allocated for serial, block in kept.items() if role_of(block.tag, True) == "residual"}
 
 
 def _forget(keepers: list[tuple[int, str]], node: int) -> None:
@@ -209,10 +218,10 @@ def residuals(records: Sequence[Record]) -> list[Residual]:
             waiting = open_.get((record.serial, record.node)) or open_.get((record.serial, 0))
             if waiting:
                 i = waiting.pop(0)
-                found[i] = replace(found[i], dropped_at=position, reason=record.reason)
+                found[i] = found[i]._replace(dropped_at=position, reason=record.reason)
         elif isinstance(record, Free):
             for i in of_block.pop(record.serial, ()):
-                found[i] = replace(found[i], freed_at=position)
+                found[i] = found[i]._replace(freed_at=position)
     return found
 
 

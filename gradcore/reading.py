@@ -18,7 +18,8 @@ def read_log(log: Iterable[Raw]) -> list[Record]:
     # By id, since a tag takes long to hash. The log keeps them alive.
     tags = {id(tag): tag for tag in [raw[TAG_AT[raw[0]]] for raw in log if raw[0] in TAG_AT]}
     names = network_names(tag.network for tag in tags.values())
-    shown = {key: tag._replace(layer=layer_in(tag, names), network=None) for key, tag in tags.items()}
+    shown = {key: tag if tag.network is None else tag._replace(layer=layer_in(tag, names), network=None)
+             for key, tag in tags.items()}
     return [typed(raw, shown) for raw in log]
 
 

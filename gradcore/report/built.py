@@ -37,23 +37,31 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     ``graph`` that of :func:`~gradcore.report.growth.of_the_graph`.
     """
     start = folds.position_of(records, "begin", "step") or 0
-    highest, holders = folds.at_peak(records)
+    live = list(folds.timeline(records))
+    highest, last = folds.peak_of_step(records, live), len(records) - 1
     marks = [(i, r) for i, r in enumerate(records) if isinstance(r, Mark)]
     began = marks[0][1].time if marks else 0
     ended = marks[-1][1].time if marks else 0
-    live = list(folds.timeline(records))
-    backward = [i for i, m in marks if m.label == "backward"]
-    # Of several that began, the first with most; the position before the end, if none did.
-    began_backward = [i for i, m in marks if m.label == "backward" and m.what == "begin"]
-    kept_before = max(folds.residuals_at(records, began_backward or [len(records) - 1]), key=lambda found: sum(found.values()))
-    kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
-    at_end = folds.live_at(records, len(records) - 1)
-    sums = by_owner(holders)
+    backward = [(i, m.what) for i, m in marks if m.label == "backward"]
+    # Of several that began, the first with most; the end, if none did.
+    before = [i for i, what in backward if what == "begin"] or [last]
+    after = backward[-1][0] if backward else last
+    moments = sorted({highest.position, after, last, *before})
+    holders, kept = {}, {}
+    for at, books in zip(moments, folds.books_at(records, moments), strict=True):
+        if at in (highest.position, after, last):
+            holders[at] = books.holders()
+        if at in before:
+            kept[at] = books.residuals()
+    kept_before = max((kept[at] for at in before), key=lambda found: sum(found.values()))
+    kept_after = {h.serial for h in holders[after]}
+    at_peak, at_end = folds.largest_first(holders[highest.position]), holders[last]
+    sums = by_owner(at_peak)
     return StepReport(
         device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
         peak=_point(records, highest),
         by_role=sums["role"], by_layer=sums["layer"], by_op=sums["op"], by_line=sums["line"],
-        top=_largest(holders),
+        top=_largest(at_peak),
         phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
                      for label, i, time in _phase_ends(marks)),
         kept=tuple(_kept(r) for r in folds.residuals(records)),
@@ -62,7 +70,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, left=_left(at_end, records[start:]), exported=_exported(at_end),
         growth=of_the_graph(records, start, graph, who) if growth is None else explained(growth, records, start, gained, who),
-        outside_bytes=folds.outside(holders))
+        outside_bytes=folds.outside(at_peak))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],

@@ -12,7 +12,7 @@ import html
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -88,7 +88,9 @@ def _run(named: Named) -> dict[str, Any]:
 
 
 def _recording(step: int, recording: Recording) -> dict[str, Any]:
-    report = recording.report.to_dict()
+    # The page computes these from the records.
+    shown = replace(recording.report, top=(), kept=()) if recording.records else recording.report
+    report = shown.to_dict()
     grown = report["growth"]["grown"] if report["growth"] else ()
     for row in (report["peak"], *report["top"], *report["kept"], *report["left"], *grown):
         row["line"] = short_path(row["line"])
@@ -97,7 +99,6 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
         report["growth"]["said"] = has_grown(recording.report.growth)
     if not recording.records:
         return {"step": step, "report": report, "log": None}
-    # The page computes these from the records.
     del report["top"], report["kept"]
     log = pack(recording.records)
     for i in {file for file, *_ in log["sites"]}:

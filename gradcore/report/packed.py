@@ -10,7 +10,8 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,18 +44,12 @@ T = TypeVar("T")
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-class _Table(Generic[T]):
-    """Values in order of appearance; equal ones have one index."""
+class _Table(dict[T, int]):
+    """The indices of values, in order of appearance: to ask for that of a new one adds it."""
 
-    def __init__(self) -> None:
-        self.rows: list[T] = []
-        self._index: dict[T, int] = {}
-
-    def index(self, value: T) -> int:
-        found = self._index.setdefault(value, len(self.rows))
-        if found == len(self.rows):
-            self.rows.append(value)
-        return found
+    def __missing__(self, value: T) -> int:
+        self[value] = index = len(self)
+        return index
 
 
 class _Tables:
@@ -68,18 +63,18 @@ class _Tables:
         self.invocations: _Table[Invocation] = _Table()
 
     def site(self, site: Site) -> list[Any]:
-        row: list[Any] = [self.strings.index(name_of_file(site.file)), site.line, self.strings.index(site.function)]
-        return [*row, [self.sites.index(c) for c in site.callers]] if site.callers else row
+        row: list[Any] = [self.strings[name_of_file(site.file)], site.line, self.strings[site.function]]
+        return [*row, [self.sites[c] for c in site.callers]] if site.callers else row
 
     def tag(self, tag: Tag) -> list[int | None]:
-        names: list[int | None] = [self.strings.index(s) for s in (tag.op, tag.layer, tag.phase, tag.role)]
-        shown = [] if tag.export is None else [self.strings.index(tag.export.form), self.sites.index(tag.export.site)]
-        return [*names, self.sites.index(tag.site), None if tag.caller is None else self.sites.index(tag.caller),
-                None if tag.spec is None else self.specs.index(tag.spec), *shown]
+        names: list[int | None] = [self.strings[s] for s in (tag.op, tag.layer, tag.phase, tag.role)]
+        shown = [] if tag.export is None else [self.strings[tag.export.form], self.sites[tag.export.site]]
+        return [*names, self.sites[tag.site], None if tag.caller is None else self.sites[tag.caller],
+                None if tag.spec is None else self.specs[tag.spec], *shown]
 
     def invocation(self, call: Invocation) -> list[Any]:
-        return [self.strings.index(call.op), [self.value(x) for x in call.inputs], [self.specs.index(s) for s in call.outputs],
-                [[name, self.specs.index(s)] for name, s in call.aux], call.workspace,
+        return [self.strings[call.op], [self.value(x) for x in call.inputs], [self.specs[s] for s in call.outputs],
+                [[name, self.specs[s]] for name, s in call.aux], call.workspace,
                 [[name, self.value(x)] for name, x in call.attrs]]
 
     def value(self, x: Any) -> Any:
@@ -89,7 +84,7 @@ class _Tables:
         if isinstance(x, float):
             return x if math.isfinite(x) else {"float": repr(x)}
         if isinstance(x, TensorSpec):
-            return {"spec": self.specs.index(x)}
+            return {"spec": self.specs[x]}
         if isinstance(x, (tuple, list)):
             return [self.value(v) for v in x]
         if isinstance(x, np.dtype):
@@ -103,28 +98,29 @@ def pack(records: Iterable[Record]) -> dict[str, Any]:
     """A log as plain data, which :func:`unpack` reads. An attribute of an unknown type becomes its ``repr``."""
     tables = _Tables()
     kinds: list[str] = []
-    columns: dict[str, dict[str, list[Any]]] = {}
+    # By letter, in the order of the fields: the name, the column, and the table that its values are in.
+    columns: dict[str, list[tuple[str, list[Any], _Table[Any] | None]]] = {}
     for record in records:
         letter = _LETTERS[type(record)]
         kinds.append(letter)
-        into = columns.get(letter)
-        if into is None:
-            into = columns[letter] = {field: [] for field in record._fields}
-        for field, value in zip(record._fields, record, strict=True):
-            table = _INDEXED.get(field)
-            into[field].append(value if table is None else getattr(tables, table).index(value))
+        if letter not in columns:
+            columns[letter] = [(field, [], getattr(tables, _INDEXED.get(field, ""), None)) for field in record._fields]
+        for (_, column, table), value in zip(columns[letter], record, strict=True):
+            column.append(value if table is None else table[value])
     # Writing a row may add to other tables, so the order matters: strings come last.
-    tags = [tables.tag(t) for t in tables.tags.rows]
-    invocations = [tables.invocation(i) for i in tables.invocations.rows]
+    tags = [tables.tag(t) for t in tables.tags]
+    invocations = [tables.invocation(i) for i in tables.invocations]
+    sites: list[list[Any]] = []
     # A site's callers join the table while it is written.
-    sites = [tables.site(s) for s in tables.sites.rows]
+    while new := list(islice(tables.sites, len(sites), None)):
+        sites += map(tables.site, new)
     return {
         "version": LOG_VERSION, "tags": tags, "invocations": invocations, "sites": sites,
         "specs": [[list(s.shape), s.dtype.name] if s is s.like() else
-                  [list(s.shape), s.dtype.name, list(s.strides), s.offset] for s in tables.specs.rows],
-        "strings": tables.strings.rows, "kinds": "".join(kinds),
-        "columns": {letter: {f: [list(v) for v in c] if f in _LISTS else c for f, c in into.items()}
-                    for letter, into in columns.items()}}
+                  [list(s.shape), s.dtype.name, list(s.strides), s.offset] for s in tables.specs],
+        "strings": list(tables.strings), "kinds": "".join(kinds),
+        "columns": {letter: {f: [list(v) for v in column] if f in _LISTS else column for f, column, _ in fields}
+                    for letter, fields in columns.items()}}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ def short_sums(report: StepReport) -> dict[str, dict[str, int]]:
     """The sums at the peak by role, layer, op and line. Paths of lines are shortened; two may be one line then."""
     lines: dict[str, int] = {}
     for line, nbytes in report.by_line.items():
-        lines[short_path(line)] = lines.get(short_path(line), 0) + nbytes
+        short = short_path(line)
+        lines[short] = lines.get(short, 0) + nbytes
     return {"role": report.by_role, "layer": report.by_layer, "op": report.by_op, "line": lines}
 
 

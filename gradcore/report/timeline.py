@@ -25,10 +25,10 @@ def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
     books = folds.Books()
 
     def add(serial: int, sign: int) -> None:
-        if serial in books.blocks:
-            tag = books.tags[serial]
-            name = key(tag, folds.role_of(tag, serial in books.kept))
-            sums[name] = sums.get(name, 0) + sign * books.blocks[serial].allocated
+        block = books.blocks.get(serial)
+        if block is not None:
+            name = key(block.tag, folds.role_of(block.tag, serial in books.kept))
+            sums[name] = sums.get(name, 0) + sign * block.allocated
 
     for r in records:
         if isinstance(r, (Alloc, Free, Retag, Keep, Drop)):
