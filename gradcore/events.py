@@ -78,6 +78,11 @@ class Site:
         return f"{name_of_file(self.file)}:{self.line}"
 
     @property
+    def full(self) -> str:
+        """``train.py:12 in main``, the path as the interpreter has it, or the name of a notebook's cell."""
+        return f"{self} in {self.function}"
+
+    @property
     def short(self) -> str:
         """``train.py:12``: the line without the folders of its file, which may come from another system."""
         name = name_of_file(self.file).replace("\\", "/").rpartition("/")[2]
@@ -117,7 +122,7 @@ class Export(NamedTuple):
     site: Site
 
     def __str__(self) -> str:
-        return f"{self.form}, {self.site} in {self.site.function}"
+        return f"{self.form}, {self.site.full}"
 
 
 class Tag(NamedTuple):

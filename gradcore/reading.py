@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gradcore.cells import name_of_file
 from gradcore.events import ALLOC, KEEP, RESERVE, RETAG, TAG_AT, Network, Raw, Record, Scope, Site, Tag, typed
-
-T = TypeVar("T", bound=Hashable)
 
 
 def read_log(log: Iterable[Raw]) -> list[Record]:
@@ -87,57 +85,3 @@ def owner_in(tag: Tag, names: Mapping[Network, str]) -> dict[str, Any]:
     return {"by": f"{tag.op} in layer {layer or '(root)'}, {tag.phase}, {tag.site}", "op": tag.op, "layer": layer,
             "phase": tag.phase, "file": name_of_file(tag.site.file), "line": tag.site.line,
             "caller_file": name_of_file(caller.file), "caller_line": caller.line}
-
-
-def together(rows: Iterable[tuple[str, T]]) -> list[tuple[str, T, list[str]]]:
-    """Layers whose paths differ in one number, and whose values are equal, as one row, with the paths of all of them.
-
-    ``h.0.mlp`` to ``h.5.mlp`` are ``h.0-5.mlp``: a network of many equal blocks takes as many rows as one block.
-    """
-    merged = [(name.split("."), value, [name]) for name, value in rows]
-    for at in range(max((len(path) for path, _, _ in merged), default=0)):
-        alike: dict[object, list[tuple[list[str], T, list[str]]]] = {}
-        for row in merged:
-            path, value, _ = row
-            # A path of numbers alone, as in a plain Sequential, says nothing without them.
-            numbered = at < len(path) and path[at].isdecimal() and not all(part.isdecimal() for part in path)
-            alike.setdefault((*path[:at], None, *path[at + 1:], value) if numbered else id(row), []).append(row)
-        merged = [group[0] if len(group) == 1 else (
-            [*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]], group[0][1],
-            [name for _, _, names in group for name in names]) for group in alike.values()]
-    return [(".".join(path), value, names) for path, value, names in merged]
-
-
-def alike(rows: Sequence[tuple[str, T]], most: int) -> list[tuple[str, T, list[int]]]:
-    """Rows of a layer and a value, with their places.
-
-    Where there are more than ``most``, those that are equal, or equal in equal blocks as in :func:`together`, are one row.
-    """
-    if len(rows) <= most:
-        return [(layer, value, [place]) for place, (layer, value) in enumerate(rows)]
-    places: dict[tuple[str, T], list[int]] = {}
-    for place, row in enumerate(rows):
-        places.setdefault(row, []).append(place)
-    merged = together((layer, (value, len(found))) for (layer, value), found in places.items())
-    return [(name, value, [place for layer in layers for place in places[layer, value]]) for name, (value, _), layers in merged]
-
-
-def by_layer(sums: Mapping[tuple[str, T], int], most: int) -> list[tuple[str, T, int, str]]:
-    """Bytes by layer and something else, the most first, with the first of the layers that share a row.
-
-    They do if there are more than ``most`` rows, as in :func:`alike`.
-    """
-    rows = [(layer, (what, nbytes)) for (layer, what), nbytes in sums.items()]
-    return sorted(((layer, what, nbytes * len(places), rows[places[0]][0])
-                   for layer, (what, nbytes), places in alike(rows, most)), key=lambda row: (-row[2], str(row[1]), row[0]))
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """``0-2,5`` for 0, 1, 2 and 5."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1][1:] = [n]
-        else:
-            runs.append([n])
-    return ",".join("-".join(map(str, run)) for run in runs)

@@ -15,7 +15,7 @@ from rich.text import Text
 from gradcore import folds
 from gradcore.cli.common import add_json, print_whole
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
-from gradcore.reading import alike
+from gradcore.grouping import alike
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save

@@ -5,19 +5,20 @@ Poison, for tests, is outermost: there it sees every allocation, and costs nothi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from gradcore.errors import OutOfMemory
 from gradcore.folds import role_of
+from gradcore.grouping import largest
 from gradcore.memory.adaptors import Limit, Poison
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
 from gradcore.memory.streams import StreamOrder
-from gradcore.reading import by_layer, layer_in, network_names
+from gradcore.reading import layer_in, network_names
 
 
 @dataclass(frozen=True)
@@ -64,32 +65,20 @@ def unnamed() -> Iterator[None]:
 
 
 def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
-    """Lines that name the largest holders of a device's memory, ten at most; if ``named``, with what in the program holds the
-    largest buffer of each, the first of several. Layers of more than ten holders share a line if they hold as much alike."""
-    held: Counter[tuple[str, tuple[str, str]]] = Counter()
-    largest_of: dict[tuple[str, tuple[str, str]], tuple[int, int]] = {}
+    """Lines that name the largest holders of a device's memory, ten at most, as in :func:`~gradcore.grouping.largest`; if
+    ``named``, with what in the program holds them."""
     live = ledger.live.values()
-    networks = network_names(block.tag.network for block in live)
-    for block in live:
-        tag = block.tag
-        shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
-        line = layer_in(tag, networks) or "(root)", (f"{role_of(tag, bool(block.keeps))} of {tag.op}", f"{tag.site}{shown}")
-        held[line] += block.size
-        largest_of[line] = min((-block.size, block.serial), largest_of.get(line, (1, 0)))
-    if not held:
+    if not live:
         return ["Nothing is live."]
-    rows = by_layer(held, _HOLDERS)
-    largest, rest = rows[:_HOLDERS], rows[_HOLDERS:]
-    first = [largest_of[layer, what][1] for _, what, _, layer in largest]
-    names = {} if _namer is None or not named else _namer(ledger, first)
-    lines = [f"The {len(largest)} largest holders:" if len(largest) > 1 else "The largest holder:"]
-    for (layer, (what, where), nbytes, _), serial in zip(largest, first, strict=True):
-        lines.append(f"  {nbytes:>15,} bytes  {what} in layer {layer}, {where}")
-        if serial in names:
-            lines.append(f"{'':25}held by {names[serial]}")
-    if rest:
-        lines.append(f"  {sum(row[2] for row in rest):>15,} bytes  in {len(rest)} more")
-    return lines
+    networks = network_names(block.tag.network for block in live)
+    buffers = []
+    for block in live:
+        tag, role = block.tag, role_of(block.tag, bool(block.keeps))
+        shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
+        buffers.append((layer_in(tag, networks), f"{role} of {tag.op} in layer", f"{tag.site}{shown}", block.size, block.serial))
+    who = partial(_namer, ledger) if named and _namer is not None else None
+    count, lines = largest(buffers, _HOLDERS, who)
+    return [f"The {count} largest holders:" if count > 1 else "The largest holder:", *lines]
 
 
 def explain(ledger: Ledger, error: OutOfMemory) -> str:

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark, Record, View
-from gradcore.reading import alike
-from gradcore.report.grouping import by_owner, line_of
-from gradcore.report.growth import MADE, Growth, Who, explained, held_by, of_the_graph
+from gradcore.grouping import Who, alike, by_owner
+from gradcore.report.growth import MADE, Growth, explained, held_by, of_the_graph
 from gradcore.report.step import (
     DriverFigures,
     Exported,
@@ -93,7 +92,7 @@ def _exported(holders: Iterable[folds.Holder]) -> tuple[Exported, ...]:
     for h in holders:
         if h.tag.export is not None:
             export = h.tag.export
-            key = h.tag.op, h.tag.layer, line_of(h.tag), export.form, line_of(export), h.role == HELD_OUTSIDE
+            key = h.tag.op, h.tag.layer, h.tag.site.full, export.form, export.site.full, h.role == HELD_OUTSIDE
             count, allocated = sums.get(key, (0, 0))
             sums[key] = count + 1, allocated + h.allocated
     return tuple(Exported(*key, *sums[key]) for key in sorted(sums, key=lambda k: (-sums[k][1], k)))
@@ -105,7 +104,7 @@ def _left(at_end: Sequence[folds.Holder], records: Sequence[Record]) -> tuple[Le
     sums: dict[tuple[str, str, str, str], int] = {}
     for h in at_end:
         if h.serial in made and h.role in MADE:
-            key = (h.tag.op, h.tag.layer, line_of(h.tag), held_by(h))
+            key = (h.tag.op, h.tag.layer, h.tag.site.full, held_by(h))
             sums[key] = sums.get(key, 0) + h.allocated
     return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
 
@@ -131,7 +130,7 @@ def _nodes(records: Sequence[Record]) -> int:
 def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:
     record = records[highest.position] if records else None
     # Nothing reached it if the most was live before the step.
-    by = ((record.tag.op, record.tag.layer, record.tag.phase, line_of(record.tag)) if isinstance(record, Alloc)
+    by = ((record.tag.op, record.tag.layer, record.tag.phase, record.tag.site.full) if isinstance(record, Alloc)
           else ("", "", "", ""))
     return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, *by)
 
@@ -148,12 +147,12 @@ def _top(holder: folds.Holder) -> TopTensor:
     tag = holder.tag
     return TopTensor(
         holder.allocated, holder.requested, holder.role, tag.op, tag.layer, tag.phase,
-        tag.spec.shape if tag.spec else None, tag.spec.dtype.name if tag.spec else None, line_of(tag),
+        tag.spec.shape if tag.spec else None, tag.spec.dtype.name if tag.spec else None, tag.site.full,
         str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by),
-        tuple(f"{s} in {s.function}" for s in tag.site.callers))
+        tuple(s.full for s in tag.site.callers))
 
 
 def _kept(residual: folds.Residual) -> KeptTensor:
     tag = residual.tag
-    return KeptTensor(residual.node, residual.name, tag.op, tag.layer, tag.role, line_of(tag), residual.allocated,
+    return KeptTensor(residual.node, residual.name, tag.op, tag.layer, tag.role, tag.site.full, residual.allocated,
                       residual.kept_at, residual.dropped_at, residual.freed_at, residual.reason, residual.serial)

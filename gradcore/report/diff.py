@@ -9,8 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradcore import folds
-from gradcore.reading import alike
-from gradcore.report.grouping import BY, by_owner
+from gradcore.grouping import BY, alike, by_owner
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
 from gradcore.report.text import short_path, short_sums

@@ -16,8 +16,8 @@ from typing import Any
 from gradcore import folds
 from gradcore.cells import name_of_file
 from gradcore.events import Alloc, Free, Launch, Mark, Record, Retag
+from gradcore.grouping import BY
 from gradcore.report.files import write_whole
-from gradcore.report.grouping import BY, line_of
 from gradcore.report.memory_viz import to_snapshot
 from gradcore.report.recording import Recording
 from gradcore.report.timeline import breakdown
@@ -65,7 +65,7 @@ def to_trace(recording: Recording) -> dict[str, Any]:
             tag = record.tag
             events.append({"ph": "X", "pid": 1, "tid": 2, "cat": tag.phase or "op", "name": tag.op, "ts": times[i] / 1e3,
                            "dur": (times[following] - times[i]) / 1e3,
-                           "args": {"layer": tag.layer or "(root)", "phase": tag.phase, "line": line_of(tag),
+                           "args": {"layer": tag.layer or "(root)", "phase": tag.phase, "line": tag.site.full,
                                     "node": record.node}})
     open_: list[tuple[str, int]] = []
     for i, record in enumerate(records):

@@ -12,12 +12,10 @@ from typing import Generic, TypeVar
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site
-from gradcore.report.grouping import line_of
+from gradcore.grouping import Who
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
-#: Tells by serial what in the program holds buffers.
-Who = Callable[[Iterable[int]], Mapping[int, str]]
 #: The most lines whose holders are named.
 NAMED = 4
 #: The most kinds of alternating steps that are recognized.
@@ -178,7 +176,7 @@ def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth
     growth = ask() if carried else None
     if growth is None:
         return None
-    found = [(h.serial, Grown(h.tag.op, h.tag.layer, line_of(h.tag), 1, h.allocated, held_by(h), ""))
+    found = [(h.serial, Grown(h.tag.op, h.tag.layer, h.tag.site.full, 1, h.allocated, held_by(h), ""))
              for h in folds.live_at(records, len(records) - 1) if h.serial in led]
     return replace(growth, carried=carried, grown=_named(found, who))
 
@@ -230,8 +228,8 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
         if gain:
             keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
             found.append((gain, min(h.serial for h in holders), Grown(
-                op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders), held,
-                f"{keeper.op}, {line_of(keeper)}" if keeper else "")))
+                op, layer, holders[0].tag.site.full, len(holders), sum(h.allocated for h in holders), held,
+                f"{keeper.op}, {keeper.site.full}" if keeper else "")))
     found.sort(key=lambda row: (-row[0], -row[2].allocated))
     return _named([(oldest, g) for _, oldest, g in found], who)
 
@@ -260,6 +258,6 @@ def _carried(records: Sequence[Record], start: int) -> tuple[tuple[Carried, ...]
             tag = before.get(serial)
             # An op without outputs writes in place.
             if tag is not None and tag.role in MADE and ((tag.op, tag.site) in again or not run.outputs):
-                found[Carried(tag.op, line_of(tag), run.tag.op, line_of(run.tag))] = None
+                found[Carried(tag.op, tag.site.full, run.tag.op, run.tag.site.full)] = None
                 led.update(written)
     return tuple(found), led

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcore.events import Record
-from gradcore.reading import alike
+from gradcore.grouping import alike
 from gradcore.report.text import short_path
 from gradcore.report.timeline import COLOURS, columns, stacking
 from gradcore.units import format_bytes

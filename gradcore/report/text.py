@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from gradcore.reading import alike
+from gradcore.grouping import alike
 from gradcore.report.growth import Grown, Growth
 from gradcore.report.step import Exported, KeptTensor, Left, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag
-from gradcore.report.grouping import BY, Key
+from gradcore.grouping import BY, Key
 
 #: Roles from the bottom of a stack to its top: those that live longest are lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",

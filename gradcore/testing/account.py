@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter_ns
@@ -17,10 +17,10 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.cost import node_seconds
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
-from gradcore.reading import by_layer, read_log
+from gradcore.grouping import Who, by_owner, largest
+from gradcore.reading import read_log
 from gradcore.report.built import build_report
 from gradcore.report.diff import Owners
-from gradcore.report.grouping import by_owner, line_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
 from gradcore.report.text import below
@@ -212,31 +212,14 @@ class DeviceMemory:
                                       driver=self.device.driver_figures()), records)
 
 
-def held(holders: Sequence[folds.Holder], above: int, root: str | os.PathLike[str],
-         who: Callable[[Iterable[int]], Mapping[int, str]] | None = None) -> list[str]:
-    """A line for each of the eight largest owners, with bytes and line of source, and one for the rest, in all ``above``.
-
-    ``who`` tells by serial what in the program holds buffers; that of each owner's first one is said.
-    """
-    sums: dict[tuple[str, tuple[str, str]], int] = {}
-    first: dict[tuple[str, tuple[str, str]], int] = {}
+def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str], who: Who | None = None) -> list[str]:
+    """Lines for the eight largest owners, as in :func:`~gradcore.grouping.largest`, and for all others, in all ``above``."""
+    buffers = []
     for h in holders:
         kept = ", kept by the graph" if h.kept_by else ""
-        shown = f", shared by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
-        key = h.tag.layer or "(root)", (f"{h.role} of {h.tag.op}", f"{below(root, line_of(h.tag))}{kept}{shown}")
-        sums[key] = sums.get(key, 0) + h.allocated
-        first.setdefault(key, h.serial)
-    rows = by_layer(sums, 8)
-    serials = [first[layer, what] for _, what, _, layer in rows[:8]]
-    names = {} if who is None else who(serials)
-    lines = []
-    for (layer, (what, where), nbytes, _), serial in zip(rows, serials, strict=False):
-        lines.append(f"  {nbytes:>15,} bytes  {what} in {layer}, {where}")
-        if serial in names:
-            lines.append(f"{'':25}held by {names[serial]}")
-    if len(rows) > 8:
-        lines.append(f"  {sum(row[2] for row in rows[8:]):>15,} bytes  in {len(rows) - 8} more")
-    freed = above - sum(sums.values())
-    if freed:
-        lines.append(f"  {freed:>15,} bytes  that were live before and have been freed")
-    return lines
+        shown = f", shared by {h.tag.export.form}, {below(root, h.tag.export.site.full)}" if h.tag.export else ""
+        buffers.append((h.tag.layer, f"{h.role} of {h.tag.op} in", f"{below(root, h.tag.site.full)}{kept}{shown}", h.allocated,
+                        h.serial))
+    _, lines = largest(buffers, 8, who)
+    freed = above - sum(nbytes for *_, nbytes, _ in buffers)
+    return [*lines, f"  {freed:>15,} bytes  that were live before and have been freed"] if freed else lines

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gradcore.grouping import BY
 from gradcore.report.diff import Owners, compare, summary, table
 from gradcore.report.files import write_whole
-from gradcore.report.grouping import BY
 from gradcore.report.plain import read as from_json
 
 VERSION = 1

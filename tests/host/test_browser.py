@@ -13,8 +13,8 @@ import pytest
 import gradcore
 from gradcore import _step, folds
 from gradcore.events import Alloc, Reserve, Unreserve
+from gradcore.grouping import BY
 from gradcore.report import Recording, Run, StepFigures, load_run
-from gradcore.report.grouping import BY
 from gradcore.report.html import Named, page, save
 from gradcore.report.text import short_path
 from gradcore.report.timeline import breakdown

@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import _step, folds, nn
-from gradcore.reading import together
+from gradcore.grouping import together
 from gradcore.report import Run, StepFigures
 from gradcore.report.html import Named, page, save
 from tests.host.browser import Opened

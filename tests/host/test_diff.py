@@ -16,10 +16,10 @@ import pytest
 import gradcore
 from gradcore.cli.main import main
 from gradcore.events import Mark
+from gradcore.grouping import BY
 from gradcore.report import Recording, build_report, compare
 from gradcore.report.diff import Owners, allowance, owners_of
 from gradcore.report.diff_page import diff_page
-from gradcore.report.grouping import BY
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import PoolFigures
 from tests.conftest import raises

@@ -15,9 +15,9 @@ import gradcore
 from gradcore import folds
 from gradcore.cli.main import main
 from gradcore.events import Mark
+from gradcore.grouping import BY
 from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLOURS, LETTERS, block_plot
-from gradcore.report.grouping import BY
 from gradcore.report.run import RunWriter
 from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises

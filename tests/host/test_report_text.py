@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gradcore
-from gradcore.reading import together
+from gradcore.grouping import together
 from gradcore.report.growth import Carried, Grown, Growth
 from gradcore.report.step import (
     DriverFigures,

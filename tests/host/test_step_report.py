@@ -8,8 +8,8 @@ import json
 import gradcore
 from gradcore import folds
 from gradcore.events import OUTSIDE, Alloc, Drop, Free, Keep, Launch, Mark, Record, Reserve
+from gradcore.grouping import BY
 from gradcore.report.built import build_report, counted_report
-from gradcore.report.grouping import BY
 from gradcore.report.growth import Growth
 from gradcore.report.recording import Recording
 from gradcore.report.step import (

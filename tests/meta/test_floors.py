@@ -15,8 +15,8 @@ LINES = 350
 
 #: The floors of modules and packages, by the first part of their names below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "cells", "dtypes", "errors", "spec", "events", "reading", "folds", "forking", "interning",
-               "missing", "nearest", "overwriting", "sharing", "tiling", "trees", "units", "_command"}),
+    frozenset({"arguments", "cells", "dtypes", "errors", "spec", "events", "reading", "folds", "forking", "grouping",
+               "interning", "missing", "nearest", "overwriting", "sharing", "tiling", "trees", "units", "_command"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),
     frozenset({"ops"}),
@@ -142,5 +142,6 @@ def test_the_map_of_the_graph_mode_names_its_files() -> None:
 
 def test_arrays_stay_above_the_memory() -> None:
     """Memory only manages bytes: it imports neither NumPy nor CuPy, nor do modules that only read records."""
-    names = [PACKAGE / "events.py", PACKAGE / "reading.py", PACKAGE / "folds.py", *(PACKAGE / "memory").rglob("*.py")]
+    readers = [PACKAGE / f"{name}.py" for name in ("events", "reading", "folds", "grouping")]
+    names = [*readers, *(PACKAGE / "memory").rglob("*.py")]
     assert [str(p) for p in names for _, target in imported(p) if target[0] in ("numpy", "cupy")] == []

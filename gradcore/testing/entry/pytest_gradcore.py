@@ -173,7 +173,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
     from gradcore._holders import holders_of
     from gradcore.devices.device import get_device
-    from gradcore.report.grouping import line_of
     from gradcore.report.text import below
     from gradcore.testing.account import held
 
@@ -181,7 +180,7 @@ def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
     limit, given = limits.get(PEAK, (stretch.peak, None))
     if stretch.peak > limit:
         tag = stretch.reached_by
-        reached = [f"  reached by {tag.op} in layer {tag.layer or '(root)'}, {below(root, line_of(tag))}"] if tag else []
+        reached = [f"  reached by {tag.op} in layer {tag.layer or '(root)'}, {below(root, tag.site.full)}"] if tag else []
         yield "\n".join([
             f"device memory on {device}: the peak is {stretch.peak:,} bytes above what was live before the test, "
             f"{stretch.peak - limit:,} more than {given!r}", *reached, "held there by what the test made:",

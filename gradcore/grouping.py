@@ -1,0 +1,111 @@
+"""Groups bytes by what made them: by role, layer, op or line of source, and in rows that equal blocks of a network share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from gradcore import folds
+from gradcore.events import Tag
+
+T = TypeVar("T", bound=Hashable)
+#: A function from a tag and a role to the name of an owner.
+Key = Callable[[Tag, str], str]
+#: Tells by serial what in the program holds buffers.
+Who = Callable[[Iterable[int]], Mapping[int, str]]
+
+#: The groupings of bytes.
+BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op,
+                      "line": lambda tag, role: tag.site.full}
+
+
+def by_owner(holders: Iterable[folds.Holder], shown: Callable[[str], str] = str) -> dict[str, dict[str, int]]:
+    """Allocated bytes of ``holders`` in each grouping of :data:`BY`, the most first; ``shown`` shortens the path of a line."""
+    found, sums = list(holders), {}
+    for group, key in BY.items():
+        name = (lambda h: shown(h.tag.site.full)) if group == "line" else (lambda h, key=key: key(h.tag, h.role))
+        sums[group] = folds.total(found, name)
+    return sums
+
+
+def largest(buffers: Iterable[tuple[str, str, str, int, int]], most: int, who: Who | None) -> tuple[int, list[str]]:
+    """How many owners hold most bytes, ``most`` at most, and lines for them, with what ``who`` says of the largest buffer of
+    each, and one for the rest.
+
+    A buffer is given as layer, what it is (as ``output of relu in``), where it was made, bytes and serial. Layers of more than
+    ``most`` share a line if they hold as much alike.
+    """
+    held: dict[tuple[str, tuple[str, str]], int] = {}
+    first: dict[tuple[str, tuple[str, str]], tuple[int, int]] = {}
+    for layer, what, where, nbytes, serial in buffers:
+        key = layer or "(root)", (what, where)
+        held[key] = held.get(key, 0) + nbytes
+        first[key] = min((-nbytes, serial), first.get(key, (1, 0)))
+    rows = by_layer(held, most)
+    serials = [first[layer, what][1] for _, what, _, layer in rows[:most]]
+    names = {} if who is None else who(serials)
+    lines = []
+    for (layer, (what, where), nbytes, _), serial in zip(rows, serials, strict=False):
+        lines.append(f"  {nbytes:>15,} bytes  {what} {layer}, {where}")
+        if serial in names:
+            lines.append(f"{'':25}held by {names[serial]}")
+    if len(rows) > most:
+        lines.append(f"  {sum(row[2] for row in rows[most:]):>15,} bytes  in {len(rows) - most} more")
+    return len(serials), lines
+
+
+# -- rows of equal blocks ----------------------------------------------------------------------------------------------
+
+
+def together(rows: Iterable[tuple[str, T]]) -> list[tuple[str, T, list[str]]]:
+    """Layers whose paths differ in one number, and whose values are equal, as one row, with the paths of all of them.
+
+    ``h.0.mlp`` to ``h.5.mlp`` are ``h.0-5.mlp``: a network of many equal blocks takes as many rows as one block.
+    """
+    merged = [(name.split("."), value, [name]) for name, value in rows]
+    for at in range(max((len(path) for path, _, _ in merged), default=0)):
+        alike: dict[object, list[tuple[list[str], T, list[str]]]] = {}
+        for row in merged:
+            path, value, _ = row
+            # A path of numbers alone, as in a plain Sequential, says nothing without them.
+            numbered = at < len(path) and path[at].isdecimal() and not all(part.isdecimal() for part in path)
+            alike.setdefault((*path[:at], None, *path[at + 1:], value) if numbered else id(row), []).append(row)
+        merged = [group[0] if len(group) == 1 else (
+            [*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]], group[0][1],
+            [name for _, _, names in group for name in names]) for group in alike.values()]
+    return [(".".join(path), value, names) for path, value, names in merged]
+
+
+def alike(rows: Sequence[tuple[str, T]], most: int) -> list[tuple[str, T, list[int]]]:
+    """Rows of a layer and a value, with their places.
+
+    Where there are more than ``most``, those that are equal, or equal in equal blocks as in :func:`together`, are one row.
+    """
+    if len(rows) <= most:
+        return [(layer, value, [place]) for place, (layer, value) in enumerate(rows)]
+    places: dict[tuple[str, T], list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row, []).append(place)
+    merged = together((layer, (value, len(found))) for (layer, value), found in places.items())
+    return [(name, value, [place for layer in layers for place in places[layer, value]]) for name, (value, _), layers in merged]
+
+
+def by_layer(sums: Mapping[tuple[str, T], int], most: int) -> list[tuple[str, T, int, str]]:
+    """Bytes by layer and something else, the most first, with the first of the layers that share a row.
+
+    They do if there are more than ``most`` rows, as in :func:`alike`.
+    """
+    rows = [(layer, (what, nbytes)) for (layer, what), nbytes in sums.items()]
+    return sorted(((layer, what, nbytes * len(places), rows[places[0]][0])
+                   for layer, (what, nbytes), places in alike(rows, most)), key=lambda row: (-row[2], str(row[1]), row[0]))
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """``0-2,5`` for 0, 1, 2 and 5."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1][1:] = [n]
+        else:
+            runs.append([n])
+    return ",".join("-".join(map(str, run)) for run in runs)
