@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ T = TypeVar("T")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 #: Learning rates that suit the models here.
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+#: The most columns of a table in a file or a pipe, which may be read in a window of any width.
+_WIDE = 132
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -87,33 +90,31 @@ def pick_device(name: str) -> tuple[Device, str | None]:
     return (get_device(name), None) if name == "meta" else choose_device(name)
 
 
-def print_folded(console: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of figures, the first column of which is repeated where the others go on below, for lack of width."""
+def print_folded(console: Console, names: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[str] = ()) -> None:
+    """Print a table, the first column of which is repeated where the others go on below, for lack of width.
+
+    It fits the terminal, or :data:`_WIDE` columns elsewhere, if any two columns do: truncated figures and paths are of no use.
+    Columns are aligned to the right, except for those named in ``left``.
+    """
+    given = console.width
+    width = given if console.is_terminal or "COLUMNS" in os.environ else max(given, _WIDE)
     first, count = 1, len(names) - 1
     while first < len(names):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for name in (names[0], *names[first:first + count]):
             # Longer names than most figures are in two lines.
             head = name.replace(" ", "\n") if len(name) > 12 else name
-            table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
+            table.add_column(head, justify="left" if name in left else "right", vertical="bottom", no_wrap=True)
         for row in rows:
             table.add_row(row[0], *row[first:first + count])
-        if count > 1 and _width(console, table) > console.width:
+        needed = Measurement.get(console, console.options.update(width=1000), table).maximum
+        if count > 1 and needed > width:
             count -= 1
         else:
-            print_whole(console, table)
+            console.width = max(given, needed)
+            console.print(table)
+            console.width = given
             first, count = first + count, len(names) - first - count
-
-
-def _width(console: Console, table: Table) -> int:
-    return Measurement.get(console, console.options.update(width=1000), table).maximum
-
-
-def print_whole(console: Console, table: Table) -> None:
-    """Print a table at its full width: wrapped lines are readable, truncated figures and paths are not."""
-    given, console.width = console.width, max(console.width, _width(console, table))
-    console.print(table)
-    console.width = given
 
 
 def make_optimizer(name: str, parameters: Iterable[Any], rate: float | None = None) -> Any:

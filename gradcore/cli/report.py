@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gradcore import folds
-from gradcore.cli.common import add_json, print_whole
+from gradcore.cli.common import add_json, print_folded
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.grouping import alike
 from gradcore.report.blocks import block_plot
@@ -66,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     # Eight colours are too few to tell ten roles apart.
     colour = console.color_system in ("256", "truecolor")
     console.print(block_plot(recording, width=width, colour=colour), soft_wrap=True)
-    print_whole(console, _table(recording))
+    _print_live(console, recording)
 
 
 def _about(path: Path, found: Run) -> str:
@@ -91,20 +89,20 @@ def _about(path: Path, found: Run) -> str:
     return "\n".join(lines)
 
 
-def _table(recording: Recording) -> Table:
+def _print_live(console: Console, recording: Recording) -> None:
+    """The table of what is live at the peak."""
     peak, holders = folds.at_peak(recording.records)
-    table = Table(title=f"Live at the peak, after record {peak.position}", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("bytes", "role", "op", "layer", "shape", "dtype", "line"):
-        table.add_column(name, justify="right" if name in ("bytes", "shape") else "left", no_wrap=True)
     cells = []
     for h in holders:
         spec: Any = h.tag.spec
         shape, dtype = (spec.shape, spec.dtype.name) if spec else (None, "")
         cells.append((h.tag.layer or "(root)", (h.role, h.tag.op, shape, dtype, short_path(str(h.tag.site)), h.allocated)))
-    rows = sorted(((value[-1] * len(places), len(places), layer, value) for layer, value, places in alike(cells, _ROWS)),
-                  key=lambda row: (-row[0], str(row[3]), row[2]))
-    for nbytes, count, layer, (role, op, shape, dtype, line, _) in rows[:_ROWS]:
-        table.add_row(*map(Text, (f"{nbytes:,}", role, op, layer, shown_shape(shape, count), dtype, line)))
-    if len(rows) > _ROWS:
-        table.add_row(f"{sum(nbytes for nbytes, *_ in rows[_ROWS:]):,}", Text(f"{len(rows) - _ROWS} more"))
-    return table
+    found = sorted(((value[-1] * len(places), len(places), layer, value) for layer, value, places in alike(cells, _ROWS)),
+                   key=lambda row: (-row[0], str(row[3]), row[2]))
+    rows = [(f"{nbytes:,}", role, op, layer, shown_shape(shape, count), dtype, line)
+            for nbytes, count, layer, (role, op, shape, dtype, line, _) in found[:_ROWS]]
+    if len(found) > _ROWS:
+        rows.append((f"{sum(nbytes for nbytes, *_ in found[_ROWS:]):,}", f"{len(found) - _ROWS} more", *5 * ("",)))
+    console.print(f"Live at the peak, after record {peak.position}", soft_wrap=True)
+    print_folded(console, ("bytes", "role", "op", "layer", "shape", "dtype", "line"), rows,
+                 ("role", "op", "layer", "dtype", "line"))

@@ -74,8 +74,8 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     buffers = []
     for block in live:
         tag, role = block.tag, role_of(block.tag, bool(block.keeps))
-        shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
-        buffers.append((layer_in(tag, networks), f"{role} of {tag.op} in layer", f"{tag.site}{shown}", block.size, block.serial))
+        where = f"{tag.site}, shared by {tag.export.form}, {tag.export.site}" if tag.export else str(tag.site)
+        buffers.append((layer_in(tag, networks), f"{role} of {tag.op} in layer", where, block.size, block.serial))
     who = partial(_namer, ledger) if named and _namer is not None else None
     count, lines = largest(buffers, _HOLDERS, who)
     return [f"The {count} largest holders:" if count > 1 else "The largest holder:", *lines]

@@ -223,6 +223,21 @@ def test_equal_blocks_share_a_row_of_what_is_live(large: Recording, capsys: Any,
     assert shown == large.report.peak.allocated
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_what_is_live_fits_the_terminal(large: Recording, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        width: int) -> None:
+    large.export(tmp_path / "large.json", "json")
+    shown = {}
+    for given in (300, width):
+        monkeypatch.setenv("COLUMNS", str(given))
+        shown[given] = command(capsys, "report", tmp_path / "large.json")[1].partition("Live at the peak")[2].replace("─", "")
+    assert max(map(len, shown[width].splitlines())) <= width
+    # Every cell is there, and beside its bytes.
+    assert set(shown[width].split()) == set(shown[300].split())
+    for cell in ("parameter", "32x32"):
+        assert any(line.startswith(" 32,768 ") and cell in line for line in shown[width].splitlines())
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
 def test_equal_blocks_share_a_band_of_a_plot(large: Recording) -> None:
     import matplotlib
