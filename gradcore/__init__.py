@@ -121,6 +121,7 @@ for _path, _module in {
         "distributions.constraints": distributions.constraints, "func": func, "special": special, "accelerator": accelerator,
         "compiler": compiler, "distributed": distributed, "jit": jit, "hub": hub}.items():
     _missing.watch(_module, _path)
+    _missing.show(_module, _path)
 
 _paths.install()
 # Modules in PyTorch, so ``from gradcore.linalg import ...`` must work.
@@ -134,6 +135,10 @@ for _name in _missing.torch_names()[""]:
 for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.init": vars(nn.init),
                       "linalg": vars(linalg), "special": vars(special)}.items():
     _arguments.accept(_names, _path)
+
+for _module, _kind in ((nn, nn.Module), (optim.lr_scheduler, optim.lr_scheduler.LRScheduler),
+                       (distributions, distributions.Distribution)):
+    _arguments.own_constructors(vars(_module), _kind)
 
 memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]
 

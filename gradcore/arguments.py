@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 #: Second names of parameters, as PyTorch takes them.
@@ -290,3 +291,20 @@ def accept(namespace: dict[str, Any], path: str) -> None:
         function = namespace.get(name)
         if inspect.isfunction(function):
             namespace[name] = lenient(function, path, name)
+
+
+def own_constructors(namespace: dict[str, Any], base: type) -> None:
+    """Give the subclasses of ``base`` in a module constructors of their own names where they inherit one: an error about its
+    arguments names the class that was called, and not what several share.
+
+    That of ``base`` stays inherited: another base of a program's class may come before it.
+    """
+    kinds: list[Any] = [x for x in namespace.values() if isinstance(x, type) and issubclass(x, base)]
+    for kind in kinds:
+        shared: Any = kind.__init__
+        if "__init__" not in vars(kind) and inspect.isfunction(shared) and shared is not vars(base)["__init__"]:
+            own: Any = FunctionType(shared.__code__, shared.__globals__, "__init__", shared.__defaults__, shared.__closure__)
+            vars(own).update(vars(shared))
+            own.__kwdefaults__, own.__annotations__, own.__doc__ = shared.__kwdefaults__, shared.__annotations__, shared.__doc__
+            own.__module__, own.__qualname__ = kind.__module__, f"{kind.__qualname__}.__init__"
+            kind.__init__ = own

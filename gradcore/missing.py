@@ -73,6 +73,18 @@ def watch(module: ModuleType, path: str) -> None:
     module.__getattr__ = lookup(module.__name__, path)  # type: ignore[method-assign]
 
 
+def show(module: ModuleType, path: str) -> None:
+    """Make ``dir()`` of a module, PyTorch's ``path``, show what it defines or exports, and not what it only imports."""
+
+    def __dir__() -> list[str]:
+        known = torch_names().get(path, frozenset()).union(getattr(module, "__all__", ()))
+        return [name for name, value in vars(module).items()
+                if name in known or name.startswith("__") or getattr(value, "__module__", None) == module.__name__
+                or getattr(value, "__name__", None) == f"{module.__name__}.{name}"]
+
+    module.__dir__ = __dir__  # type: ignore[method-assign]
+
+
 def lookup(module: str, path: str) -> Callable[..., Any]:
     """A module's ``__getattr__``: it raises :class:`NotCovered` for PyTorch's names and AttributeError for others.
 

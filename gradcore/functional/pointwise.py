@@ -54,7 +54,7 @@ def _polygamma(input: Tensor, n: int) -> Tensor:
     return polygamma(n, input)
 
 
-def _polygamma_(input: Tensor, n: int) -> Tensor:
+def polygamma_(input: Tensor, n: int) -> Tensor:
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
     made: Any = in_place.IN_PLACE["polygamma" if n else "digamma"]
@@ -193,24 +193,24 @@ def _written(name: str, op: Op) -> Callable[..., Any]:
     return with_name(function, f"{name}_", f"``{name}``, written over the tensor; returns it.")
 
 
-def _pow_(input: Tensor, exponent: Any) -> Tensor:
+def pow_(input: Tensor, exponent: Any) -> Tensor:
     """``pow`` in place; returns the tensor."""
     return in_place.IN_PLACE["pow"](input, exponent)  # type: ignore[operator]
 
 
-def _round_(input: Tensor, *, decimals: int = 0) -> Tensor:
+def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
     """``round`` in place; returns the tensor."""
     if decimals:
         return movement.copy_(input, m.round(input, decimals=decimals))
     return in_place.IN_PLACE["round"](input)  # type: ignore[operator]
 
 
-def _lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+def lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """``lerp`` in place; returns the tensor."""
     return in_place.IN_PLACE["lerp"](input, end, weight)  # type: ignore[operator]
 
 
-def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
+def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """``addcmul`` in place; returns the tensor."""
     if older:
         tensor1, tensor2, value = in_todays_order("addcmul_", 2, tensor1, tensor2, *older)
@@ -218,19 +218,29 @@ def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, valu
         input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
-def _addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
+def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """``addcdiv`` in place; returns the tensor."""
     if older:
         tensor1, tensor2, value = in_todays_order("addcdiv_", 2, tensor1, tensor2, *older)
     return in_place.IN_PLACE["addcdiv"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
 
 
-def _clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+def clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """``clamp`` in place; returns the tensor."""
     return in_place.IN_PLACE["clamp"](input, min, max)  # type: ignore[operator]
 
 
-def _masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+def clamp_min_(input: Tensor, min: Any) -> Tensor:
+    """``clamp_min`` in place; returns the tensor."""
+    return clamp_(input, min)
+
+
+def clamp_max_(input: Tensor, max: Any) -> Tensor:
+    """``clamp_max`` in place; returns the tensor."""
+    return clamp_(input, None, max)
+
+
+def masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """``masked_fill`` in place; returns the tensor."""
     _check_fill(input, value)
     return pointwise.masked_fill_(input, mask, value)
@@ -241,12 +251,12 @@ def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
     return elementwise.where(condition, input, other)
 
 
-def _nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """:func:`nan_to_num` in place; returns the tensor."""
     return in_place.IN_PLACE["nan_to_num"](input, **_ends(input, nan, posinf, neginf))  # type: ignore[operator]
 
 
-def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+def div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """``div`` in place; returns the tensor."""
     if rounding_mode is None:
         return elementwise.div_(input, other)
@@ -255,7 +265,22 @@ def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Ten
     return movement.copy_(input, made)
 
 
-def _sub_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+def multiply_(input: Tensor, other: Any) -> Tensor:
+    """``mul`` in place; returns the tensor."""
+    return elementwise.mul_(input, other)
+
+
+def deg2rad_(input: Tensor) -> Tensor:
+    """``deg2rad`` in place; returns the tensor."""
+    return elementwise.mul_(input, math.pi / 180)
+
+
+def rad2deg_(input: Tensor) -> Tensor:
+    """``rad2deg`` in place; returns the tensor."""
+    return elementwise.mul_(input, 180 / math.pi)
+
+
+def subtract_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """``sub`` in place; returns the tensor."""
     return elementwise.sub_(input, m.scaled(input, other, alpha))
 
@@ -267,15 +292,11 @@ _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asi
 #: Methods of a tensor that are not functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
-TENSOR_METHODS |= {fn.__name__[1:]: fn for fn in (_pow_, _round_, _lerp_, _addcmul_, _addcdiv_, _nan_to_num_)}
-TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
-                   "polygamma": _polygamma, "polygamma_": _polygamma_, "div_": _div_, "divide_": _div_, "true_divide_": _div_,
-                   "subtract_": _sub_,
-                   "multiply_": lambda input, other: elementwise.mul_(input, other),
-                   "deg2rad_": lambda input: elementwise.mul_(input, math.pi / 180),
-                   "rad2deg_": lambda input: elementwise.mul_(input, 180 / math.pi),
-                   "clamp_min_": lambda input, min: _clamp_(input, min),
-                   "clamp_max_": lambda input, max: _clamp_(input, None, max)}
+TENSOR_METHODS |= {fn.__name__: fn for fn in (
+    addcdiv_, addcmul_, clamp_, clamp_max_, clamp_min_, deg2rad_, div_, lerp_, masked_fill_, multiply_, nan_to_num_, pow_,
+    rad2deg_, round_, subtract_)}
+TENSOR_METHODS |= {"clip_": clamp_, "where": _where, "polygamma": _polygamma, "polygamma_": polygamma_, "divide_": div_,
+                   "true_divide_": div_}
 
 METHODS = (
     "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc lgamma digamma "

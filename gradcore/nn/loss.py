@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from gradcore.arguments import by_reduction, older_named, older_order
+from gradcore.arguments import by_reduction, older_named, older_order, own_constructors
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
@@ -311,6 +311,7 @@ def _with_older_arguments(init: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
+own_constructors(globals(), Module)
 for _loss in (_Loss, *_Loss.__subclasses__(), *_WeightedLoss.__subclasses__()):
     # These are younger than the arguments in PyTorch.
     if "__init__" in vars(_loss) and _loss not in (HuberLoss, CTCLoss):
