@@ -66,12 +66,19 @@ def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Te
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of the last two dimensions, with zeros above the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.tril(input, diagonal=plain(diagonal))
+    return movement.tril(input, diagonal=_diagonal("tril", diagonal))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of the last two dimensions, with zeros below the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.triu(input, diagonal=plain(diagonal))
+    return movement.triu(input, diagonal=_diagonal("triu", diagonal))
+
+
+def _diagonal(name: str, given: Any) -> int:
+    # A kernel that computed with a tensor would call another.
+    if (isinstance(given, Value) and given.spec.numel != 1) or type(diagonal := plain(given)) is not int:
+        raise TypeError(f"{name}(): argument 'diagonal' (position 2) must be int, not {type(given).__name__}")
+    return diagonal
 
 
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
