@@ -13,6 +13,8 @@ T = TypeVar("T", bound=Hashable)
 Key = Callable[[Tag, str], str]
 #: Tells by serial what in the program holds buffers.
 Who = Callable[[Iterable[int]], Mapping[int, str]]
+#: A buffer in words: its layer, what it is (as ``output of relu in``), where it was made, its bytes and its serial.
+Buffer = tuple[str, str, str, int, int]
 
 #: The groupings of bytes.
 BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op,
@@ -28,12 +30,11 @@ def by_owner(holders: Iterable[folds.Holder], shown: Callable[[str], str] = str)
     return sums
 
 
-def largest(buffers: Iterable[tuple[str, str, str, int, int]], most: int, who: Who | None) -> tuple[int, list[str]]:
+def largest(buffers: Iterable[Buffer], most: int, who: Who | None) -> tuple[int, list[str]]:
     """How many owners hold most bytes, ``most`` at most, and lines for them, with what ``who`` says of the largest buffer of
     each, and one for the rest.
 
-    A buffer is given as layer, what it is (as ``output of relu in``), where it was made, bytes and serial. Layers of more than
-    ``most`` share a line if they hold as much alike.
+    Layers of more than ``most`` share a line if they hold as much alike.
     """
     held: dict[tuple[str, tuple[str, str]], int] = {}
     first: dict[tuple[str, tuple[str, str]], tuple[int, int]] = {}

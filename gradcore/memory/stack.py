@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from gradcore.errors import OutOfMemory
+from gradcore.events import Network
 from gradcore.folds import role_of
-from gradcore.grouping import largest
+from gradcore.grouping import Buffer, largest
 from gradcore.memory.adaptors import Limit, Poison
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
@@ -71,14 +72,15 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     if not live:
         return ["Nothing is live."]
     networks = network_names(block.tag.network for block in live)
-    buffers = []
-    for block in live:
-        tag, role = block.tag, role_of(block.tag, bool(block.keeps))
-        where = f"{tag.site}, shared by {tag.export.form}, {tag.export.site}" if tag.export else str(tag.site)
-        buffers.append((layer_in(tag, networks), f"{role} of {tag.op} in layer", where, block.size, block.serial))
     who = partial(_namer, ledger) if named and _namer is not None else None
-    count, lines = largest(buffers, _HOLDERS, who)
+    count, lines = largest((_said(block, networks) for block in live), _HOLDERS, who)
     return [f"The {count} largest holders:" if count > 1 else "The largest holder:", *lines]
+
+
+def _said(block: Block, networks: Mapping[Network, str]) -> Buffer:
+    tag, role = block.tag, role_of(block.tag, bool(block.keeps))
+    where = f"{tag.site}, shared by {tag.export.form}, {tag.export.site}" if tag.export else str(tag.site)
+    return layer_in(tag, networks), f"{role} of {tag.op} in layer", where, block.size, block.serial
 
 
 def explain(ledger: Ledger, error: OutOfMemory) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter_ns
@@ -17,7 +17,7 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.cost import node_seconds
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
-from gradcore.grouping import Who, by_owner, largest
+from gradcore.grouping import Buffer, Who, by_owner, largest
 from gradcore.reading import read_log
 from gradcore.report.built import build_report
 from gradcore.report.diff import Owners
@@ -212,14 +212,15 @@ class DeviceMemory:
                                       driver=self.device.driver_figures()), records)
 
 
-def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str], who: Who | None = None) -> list[str]:
+def held(holders: Sequence[folds.Holder], above: int, root: str | os.PathLike[str], who: Who | None = None) -> list[str]:
     """Lines for the eight largest owners, as in :func:`~gradcore.grouping.largest`, and for all others, in all ``above``."""
-    buffers = []
-    for h in holders:
-        kept = ", kept by the graph" if h.kept_by else ""
-        shown = f", shared by {h.tag.export.form}, {below(root, h.tag.export.site.full)}" if h.tag.export else ""
-        buffers.append((h.tag.layer, f"{h.role} of {h.tag.op} in", f"{below(root, h.tag.site.full)}{kept}{shown}", h.allocated,
-                        h.serial))
-    _, lines = largest(buffers, 8, who)
-    freed = above - sum(nbytes for *_, nbytes, _ in buffers)
+    _, lines = largest((_said(h, root) for h in holders), 8, who)
+    freed = above - sum(h.allocated for h in holders)
     return [*lines, f"  {freed:>15,} bytes  that were live before and have been freed"] if freed else lines
+
+
+def _said(holder: folds.Holder, root: str | os.PathLike[str]) -> Buffer:
+    tag, kept = holder.tag, ", kept by the graph" if holder.kept_by else ""
+    shown = f", shared by {tag.export.form}, {below(root, tag.export.site.full)}" if tag.export else ""
+    where = f"{below(root, tag.site.full)}{kept}{shown}"
+    return tag.layer, f"{holder.role} of {tag.op} in", where, holder.allocated, holder.serial
