@@ -42,17 +42,19 @@ def largest(buffers: Iterable[Buffer], most: int, who: Who | None) -> tuple[int,
         key = layer or "(root)", (what, where)
         held[key] = held.get(key, 0) + nbytes
         first[key] = min((-nbytes, serial), first.get(key, (1, 0)))
-    rows = by_layer(held, most)
-    serials = [first[layer, what][1] for _, what, _, layer in rows[:most]]
-    names = {} if who is None else who(serials)
+    serials = [serial for _, serial in first.values()]
+    rows = sorted(((nbytes * len(places), said, layer, serials[places[0]]) for layer, (said, nbytes), places in
+                   alike([(layer, (said, nbytes)) for (layer, said), nbytes in held.items()], most)),
+                  key=lambda row: (-row[0], str(row[1]), row[2]))
+    names = {} if who is None else who([serial for *_, serial in rows[:most]])
     lines = []
-    for (layer, (what, where), nbytes, _), serial in zip(rows, serials, strict=False):
+    for nbytes, (what, where), layer, serial in rows[:most]:
         lines.append(f"  {nbytes:>15,} bytes  {what} {layer}, {where}")
         if serial in names:
             lines.append(f"{'':25}held by {names[serial]}")
     if len(rows) > most:
-        lines.append(f"  {sum(row[2] for row in rows[most:]):>15,} bytes  in {len(rows) - most} more")
-    return len(serials), lines
+        lines.append(f"  {sum(nbytes for nbytes, *_ in rows[most:]):>15,} bytes  in {len(rows) - most} more")
+    return min(len(rows), most), lines
 
 
 # -- rows of equal blocks ----------------------------------------------------------------------------------------------
@@ -89,16 +91,6 @@ def alike(rows: Sequence[tuple[str, T]], most: int) -> list[tuple[str, T, list[i
         places.setdefault(row, []).append(place)
     merged = together((layer, (value, len(found))) for (layer, value), found in places.items())
     return [(name, value, [place for layer in layers for place in places[layer, value]]) for name, (value, _), layers in merged]
-
-
-def by_layer(sums: Mapping[tuple[str, T], int], most: int) -> list[tuple[str, T, int, str]]:
-    """Bytes by layer and something else, the most first, with the first of the layers that share a row.
-
-    They do if there are more than ``most`` rows, as in :func:`alike`.
-    """
-    rows = [(layer, (what, nbytes)) for (layer, what), nbytes in sums.items()]
-    return sorted(((layer, what, nbytes * len(places), rows[places[0]][0])
-                   for layer, (what, nbytes), places in alike(rows, most)), key=lambda row: (-row[2], str(row[1]), row[0]))
 
 
 def _ranges(numbers: Iterable[int]) -> str:
