@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -36,7 +37,7 @@ def working_directory() -> str | None:
 def short_path(line: str) -> str:
     """A line of source, with its path relative to the working directory if it is below that."""
     here = working_directory()
-    return line if here is None else below(here, line)
+    return line if here is None else _below_here(here, line)
 
 
 def below(root: str | os.PathLike[str], line: str) -> str:
@@ -51,6 +52,10 @@ def below(root: str | os.PathLike[str], line: str) -> str:
         # On another drive.
         return line
     return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
+
+
+#: A report says the same lines again and again.
+_below_here = functools.lru_cache(1024)(below)
 
 
 def short_sums(report: StepReport) -> dict[str, dict[str, int]]:
