@@ -16,6 +16,7 @@ _CATEGORY = {"b": _BOOL, "u": _INTEGER, "i": _INTEGER, "f": _FLOATING}
 #: The dtypes of tensors by name, without bfloat16, which needs a package.
 DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
                                             "float16", "float32", "float64")}
+_KNOWN = frozenset(DTYPES.values())
 _INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 #: The dtype of Python's floats, and of results that are floats where only integers went in.
 _default = [FLOAT32]
@@ -39,7 +40,7 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     """A dtype that tensors may have. Raises TypeError for another, and for another byte order than the machine's."""
     found: np.dtype[Any] = np.dtype(dtype)
-    if found not in DTYPES.values() and not (found.kind == "V" and is_floating(found)):
+    if found not in _KNOWN and not (found.kind == "V" and is_floating(found)):
         raise TypeError(f"a tensor cannot be of dtype {found}: expected one of {', '.join(DTYPES)} or bfloat16")
     return found
 

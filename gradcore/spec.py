@@ -68,9 +68,9 @@ class TensorSpec:
         found = _interned.get(key)
         if found is None:
             found = TensorSpec()
-            found.shape = tuple(int(n) for n in shape)
+            found.shape = tuple(map(int, shape))
             found.dtype = checked_dtype(dtype)
-            found.strides = tuple(int(n) for n in strides)
+            found.strides = tuple(map(int, strides))
             found.offset = int(offset)
             found.ndim = len(shape)
             found.numel = math.prod(found.shape)
@@ -80,7 +80,9 @@ class TensorSpec:
             found.narrow = found.floating and found.dtype.itemsize == 2
             found.overlapping = not found.contiguous and is_overlapping(found.shape, found.strides)
             found = _interned.one((found.shape, found.dtype, found.strides, found.offset), found)
-            _interned[key] = found
+            if found.dtype is not dtype:
+                # A name or another description of the dtype, which may have another hash.
+                _interned[key] = found
         return found
 
     @property

@@ -37,8 +37,25 @@ _DIVISIONS = frozenset("floor_divide remainder fmod floor_divide_ remainder_ fmo
 _FLOAT = np.dtype(np.float32)
 
 
+#: Ops with the dtypes of operands and results that their kernels take as they are, which shapes do not change.
+_as_they_are: set[Any] = set()
+
+
 def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     """The kernel adapted to the dtypes of its operands, and the most bytes that it allocates for that."""
+    key = (operands.op, isinstance(kernel, np.ufunc),
+           *[(s.dtype, not s.ndim) if isinstance(s, TensorSpec) else s for s in operands.inputs],
+           len(operands.inputs), *[s.dtype for s in operands.outputs], operands.writes)
+    if key in _as_they_are:
+        return kernel, 0
+    made, nbytes = _chosen(kernel, operands)
+    if made is kernel and not nbytes and len(operands.inputs) < 8:
+        # Lists of tensors may have any length, and are not noted.
+        _as_they_are.add(key)
+    return made, nbytes
+
+
+def _chosen(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     made, nbytes = _suited(kernel, operands)
     if operands.op in _DIVISIONS and not any(s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
         made = _checked(made, _results(operands)[0].dtype)

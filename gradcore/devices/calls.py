@@ -26,7 +26,7 @@ class Changing(float):
         self.cells = []
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Operands:
     """The operands of an op, for a device whose kernels do not take every dtype."""
 

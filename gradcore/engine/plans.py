@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,40 +32,91 @@ class KeepPlan:
     __slots__ = ("slots", "rules", "again", "again_slots", "beside")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
-        op = call.op
-        self.slots: list[Slot] = []
+        found = _layout(call.op, call.counts, mask)
+        self.slots = found.slots
         #: Of each rule: flat positions of the inputs, whether the function returns several gradients, and the function.
-        self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = []
-        for rule in op.rules:
-            targets = [call.positions[op.inputs.index(n)] for n in rule.inputs]
-            needs = tuple(any(mask[i] for i in group) for group in targets)
-            if any(needs):
-                flat = tuple(i for group in targets for i in group)
-                several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
-                wanted = [n for n, need in zip(rule.inputs, needs, strict=True) if need]
-                bound = _bound(call, rule, self.slots, needs, [p for p in rule.params if rule.reads(p, wanted)])
-                self.rules.append((flat, several, bound))
-        self.rules.sort(key=lambda r: r[0])
+        self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = [
+            (flat, several, _bound(call, reading)) for flat, several, reading in found.rules]
         #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
-        self.again_slots: list[Slot] = []
-        self.again = None if op.again is None else _bound(call, op.again, self.again_slots, (), op.again.params)
+        self.again_slots = found.again_slots
+        self.again = None if found.again is None else _bound(call, found.again)
         #: The inputs that it reads, and the node would not keep otherwise.
-        self.beside = [slot[1] for slot in self.again_slots if slot[0] == INPUT and slot not in self.slots]
+        self.beside = found.beside
 
 
-def _bound(call: Call, rule: Rule, slots: list[Slot], needs: tuple[bool, ...], read: Sequence[str]) -> BoundRule:
-    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``, which halves the cost of looking up its arguments.
+class _Reading(NamedTuple):
+    """What a rule is called with: the function that binds it and its constants, and where the constants come from."""
 
-    ``values`` are the content of ``slots``, to which what it reads is added; a parameter that is not ``read`` is None.
-    """
+    fn: Callable[..., Any]
+    maker: Callable[..., BoundRule]
+    constants: tuple[tuple[str, Any], ...]
+
+
+class _Layout(NamedTuple):
+    """What plans of all specs have in common."""
+
+    slots: list[Slot]
+    rules: list[tuple[tuple[int, ...], bool, _Reading]]
+    again_slots: list[Slot]
+    again: _Reading | None
+    beside: list[int]
+
+
+# Bounded, since ops such as cat take any number of tensors.
+@functools.lru_cache(maxsize=4096)
+def _layout(op: Op, counts: tuple[int, ...], mask: tuple[bool, ...]) -> _Layout:
+    """The plan of an op whose inputs have so many tensors, as far as specs and attributes do not matter."""
+    positions = _positions(counts)
+    slots: list[Slot] = []
+    rules: list[tuple[tuple[int, ...], bool, _Reading]] = []
+    for rule in op.rules:
+        targets = [positions[op.inputs.index(n)] for n in rule.inputs]
+        needs = tuple(any(mask[i] for i in group) for group in targets)
+        if any(needs):
+            flat = tuple(i for group in targets for i in group)
+            several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
+            wanted = [n for n, need in zip(rule.inputs, needs, strict=True) if need]
+            rules.append((flat, several, _reading(op, positions, rule, slots, needs,
+                                                  [p for p in rule.params if rule.reads(p, wanted)])))
+    rules.sort(key=lambda r: r[0])
+    again_slots: list[Slot] = []
+    again = None if op.again is None else _reading(op, positions, op.again, again_slots, (), op.again.params)
+    return _Layout(slots, rules, again_slots, again, [s[1] for s in again_slots if s[0] == INPUT and s not in slots])
+
+
+@functools.lru_cache(maxsize=4096)
+def _positions(counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Flat positions of each declared input."""
+    *starts, _ = accumulate(counts, initial=0)
+    return tuple([tuple(range(at, at + count)) for at, count in zip(starts, counts, strict=True)])
+
+
+def _bound(call: Call, reading: _Reading) -> BoundRule:
+    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``, which halves the cost of looking up its arguments."""
     constants: list[Any] = []
-    arguments = [_argument(call, name, slots, needs, constants) if name in read else "None" for name in rule.params]
-    return _maker(", ".join(arguments), len(constants))(rule.fn, *constants)
+    for kind, what in reading.constants:
+        if kind == "needs":
+            constants.append(what)
+        elif kind == "attr":
+            constants.append(call.attrs.get(what, call.op.attrs[what]))
+        else:
+            specs = tuple([call.inputs[i] for i in call.positions[what]])
+            constants.append(specs if what in call.op.lists else specs[0])
+    return reading.maker(reading.fn, *constants)
 
 
-def _argument(call: Call, name: str, slots: list[Slot], needs: tuple[bool, ...], constants: list[Any]) -> str:
+def _reading(op: Op, positions: Sequence[tuple[int, ...]], rule: Rule, slots: list[Slot], needs: tuple[bool, ...],
+             read: Sequence[str]) -> _Reading:
+    """What a rule is called with. ``values`` are the content of ``slots``, to which what it reads is added; a parameter that is
+    not ``read`` is None."""
+    constants: list[tuple[str, Any]] = []
+    arguments = [_argument(op, positions, name, slots, needs, constants) if name in read else "None" for name in rule.params]
+    return _Reading(rule.fn, _maker(", ".join(arguments), len(constants)), tuple(constants))
+
+
+def _argument(op: Op, positions: Sequence[tuple[int, ...]], name: str, slots: list[Slot], needs: tuple[bool, ...],
+              constants: list[tuple[str, Any]]) -> str:
     """The Python expression for a rule's argument when the node runs; what it reads is added to slots or constants."""
-    op = call.op
     found = op.source(name)
     assert found is not None
     kind, what = found
@@ -74,13 +125,7 @@ def _argument(call: Call, name: str, slots: list[Slot], needs: tuple[bool, ...],
     if kind == "gs":
         return "tuple(gs)"
     if kind in ("needs", "attr", "spec"):
-        if kind == "needs":
-            constants.append(needs)
-        elif kind == "attr":
-            constants.append(call.attrs.get(what, op.attrs[what]))
-        else:
-            specs = tuple(call.inputs[i] for i in call.positions[what])
-            constants.append(specs if what in op.lists else specs[0])
+        constants.append((kind, needs if kind == "needs" else what))
         return f"c{len(constants) - 1}"
 
     def at(slot: Slot) -> str:
@@ -91,7 +136,7 @@ def _argument(call: Call, name: str, slots: list[Slot], needs: tuple[bool, ...],
     if kind != "input":
         return at((_KINDS[kind], what, name))
     held = OVERWRITTEN if name in op.writes else INPUT
-    places = [at((held, i, name)) for i in call.positions[what]]
+    places = [at((held, i, name)) for i in positions[what]]
     return f"[{', '.join(places)}]" if what in op.lists else places[0]
 
 
@@ -105,23 +150,21 @@ def _maker(arguments: str, count: int) -> Callable[..., BoundRule]:
 class Call:
     """An op on given specs, attributes and device: everything that is the same for each such run."""
 
-    __slots__ = ("op", "inputs", "attrs", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec", "nbytes",
-                 "plans", "single", "several", "writes", "scattered", "width", "library")
+    __slots__ = ("op", "inputs", "attrs", "counts", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec",
+                 "nbytes", "plans", "single", "several", "writes", "scattered", "width", "library")
 
     def __init__(self, op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...], attrs: dict[str, Any],
                  device: Device) -> None:
         self.op = op
         self.inputs = inputs
         self.attrs = attrs
-        #: Flat positions of each declared input.
-        self.positions: list[tuple[int, ...]] = []
-        grouped: list[Any] = []
-        at = 0
-        for k, count in enumerate(counts):
-            self.positions.append(tuple(range(at, at + count)))
-            part = inputs[at:at + count]
-            grouped.append(part if k in op.lists else (None if part[0] is type(None) else part[0]))
-            at += count
+        #: The number of tensors of each declared input, and their flat positions.
+        self.counts = counts
+        self.positions = _positions(counts)
+        grouped: list[Any] = [None if x is type(None) else x for x in inputs]
+        if op.lists:
+            grouped = [tuple([inputs[i] for i in group]) if k in op.lists else grouped[group[0]]
+                       for k, group in enumerate(self.positions)]
         try:
             inferred = op.infer(*grouped, **attrs)
         except AttributeError as error:
@@ -143,13 +186,13 @@ class Call:
         self.library = inferred.library
         #: Flat positions that the op writes to.
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
-                       if isinstance(inputs[i], TensorSpec)]
+                       if isinstance(inputs[i], TensorSpec)] if op.writes else []
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = Invocation(op.name, inputs, self.specs, self.aux, inferred.workspace or 0, tuple(attrs.items()))
         self.plans: dict[tuple[bool, ...], KeepPlan | None] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.
-        self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
-                          and not s.contiguous]
+        self.scattered = [i for i, s in enumerate(inputs) if isinstance(s, TensorSpec)
+                          and not s.contiguous] if op.contiguous else []
         #: The number of outputs that may receive a cotangent, auxiliary ones included.
         self.width = len(self.specs) + len(self.aux)
         #: Is there one newly allocated output and nothing else? Dispatch has a short path for this usual case.
@@ -193,11 +236,12 @@ class Call:
         where = scope.plain
         role = where.role or ("output" if where.phase in ("forward", "setup") else "temporary")
 
-        def tag(role: str, spec: TensorSpec | None) -> Tag:
-            return Tag(self.op.name, where.layer, where.phase, role, site, where.caller, spec, None, where.network)
-
-        return (*(tag(role, s) for s in self.specs), *(tag("temporary", s) for _, s in self.aux),
-                tag("workspace", None))
+        name, layer, phase, caller, network = self.op.name, where.layer, where.phase, where.caller, where.network
+        made = [Tag(name, layer, phase, role, site, caller, s, None, network) for s in self.specs]
+        for _, s in self.aux:
+            made.append(Tag(name, layer, phase, "temporary", site, caller, s, None, network))
+        made.append(Tag(name, layer, phase, "workspace", site, caller, None, None, network))
+        return tuple(made)
 
 
 def _widened(x: Any) -> Any:
@@ -209,7 +253,7 @@ def _widened(x: Any) -> Any:
     return tuple(map(_widened, x)) if isinstance(x, tuple) else x
 
 
-def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:
+def _regroup(kernel: Callable[..., Any], positions: Sequence[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:
     """A kernel that takes flat arrays, and passes those of list inputs on as lists."""
     *starts, end = accumulate(map(len, positions), initial=0)
     spans = [slice(at, at + len(group)) if k in lists else at
@@ -235,12 +279,13 @@ def _check_attrs(op: Op, attrs: dict[str, Any]) -> None:
 def infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
           device: Device) -> Call:
     """The call of an op. Raises TypeError for wrong operands or attributes, and what the op's shape rule raises."""
-    _check_attrs(op, attrs)
+    if attrs:
+        _check_attrs(op, attrs)
     if counts is None:
         if len(inputs) > len(op.inputs):
             raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
         counts = (1,) * len(op.inputs)
-    for name, spec in zip(op.inputs, inputs, strict=False):
+    for name, spec in zip(op.inputs, inputs, strict=False) if type(None) in inputs else ():
         if spec is type(None) and name not in op.optional and not op.lists:
             raise TypeError(f"{op.name}(): operand {name!r} must be a tensor or a number, but it is missing or None")
     return Call(op, inputs, counts, attrs, device)

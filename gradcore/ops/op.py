@@ -38,7 +38,7 @@ from gradcore.spec import TensorSpec
 Infer = Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Inferred:
     """The result of a shape rule: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device.
 
