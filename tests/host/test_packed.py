@@ -95,6 +95,17 @@ def test_the_input_is_multiplied_once_whatever_the_lengths_are() -> None:
     assert ops == [[2, 2, 2], [2, 2, 8]]
 
 
+def test_packing_and_padding_take_as_many_ops_whatever_the_lengths_are() -> None:
+    counts = []
+    for lengths in ([4, 4, 4], [6, 2, 5, 1, 3]):
+        x = gradcore.ones(6, len(lengths), 3, requires_grad=True)
+        with gradcore.step() as step:
+            packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+            pad_packed_sequence(packed, total_length=7)[0].sum().backward()
+        counts.append(sum(isinstance(r, (gradcore.events.Launch, gradcore.events.View)) for r in step.recording.records))
+    assert counts[0] == counts[1]
+
+
 def test_gradients_move_few_bytes_however_many_lengths_there_are() -> None:
     x = gradcore.ones(32, 32, 64, requires_grad=True)
     with gradcore.step() as step:

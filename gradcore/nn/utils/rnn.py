@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradcore import functional
 from gradcore.errors import SpecError
 from gradcore.nn import functional as F
+from gradcore.ops import placing
 
 __all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence", "unpack_sequence",
            "unpad_sequence"]
@@ -90,29 +93,26 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
     if max(sizes) > steps.spec.shape[0]:
         raise RuntimeError(f"Expected lengths of at most {steps.spec.shape[0]}, but got {max(sizes)}")
     order = sorted(range(len(sizes)), key=lambda k: -sizes[k])
-    back = [0] * len(order)
-    for k, old in enumerate(order):
-        back[old] = k
     indices = None, None
     if not enforce_sorted:
-        indices = tuple(functional.tensor(i, device=input.storage.device) for i in (order, back))
-        steps = functional.index_select(steps, 1, indices[0])
+        indices = tuple(functional.tensor(i, device=input.storage.device) for i in (order, np.argsort(order)))
     elif any(a < b for a, b in pairwise(sizes)):
         raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
                            "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement")
-    counts = [sum(n > t for n in sizes) for t in range(max(sizes))]
-    runs = [(len(list(same)), n) for n, same in groupby(counts)]
-    parts = []
-    # One op, whose gradient joins those of the parts: that of a slice has the size of the whole.
-    for (length, n), part in zip(runs, _split(steps, [length for length, _ in runs]), strict=True):
-        parts.append(functional.reshape(functional.narrow(part, 1, 0, n), (length * n, *steps.spec.shape[2:])))
-    return PackedSequence(functional.cat(parts), functional.tensor(counts, device="cpu"), *indices)
+    counts = np.greater.outer(sizes, np.arange(max(sizes))).sum(0).tolist()
+    # One op for all steps, since their sizes are hardly ever those of another batch: an op on new sizes takes longest.
+    steps, columns = _places(counts)
+    length, batch = input.spec.shape[1::-1] if batch_first else input.spec.shape[:2]
+    columns = np.asarray(order)[columns]
+    rows = functional.tensor(columns * length + steps if batch_first else steps * batch + columns, device=input.storage.device)
+    flat = functional.reshape(input, (length * batch, *input.spec.shape[2:]))
+    return PackedSequence(functional.index_select(flat, 0, rows), functional.tensor(counts, device="cpu"), *indices)
 
 
-def _split(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-    """Views of the first rows of ``x``, as many as each of the sizes says."""
-    rest = x.spec.shape[0] - sum(sizes)
-    return functional.split(x, [*sizes, rest] if rest else sizes)[:len(sizes)]
+def _places(counts: Sequence[int]) -> tuple[Any, Any]:
+    """The step of each row of packed sequences, and the number of its sequence, by the numbers of sequences at each step."""
+    steps = np.repeat(np.arange(len(counts)), counts)
+    return steps, np.arange(len(steps)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
 
 
 def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0,
@@ -121,24 +121,20 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
 
     L is ``total_length``, by default the largest length. Raises ValueError if it is too small.
     """
-    runs = sequence.runs()
-    length, batch = sum(t for t, _ in runs), runs[0][1]
+    counts = sequence.batch_sizes.tolist()
+    length, batch = len(counts), counts[0]
     if total_length is not None and total_length < length:
         raise ValueError(f"Expected total_length to be at least the length of the longest sequence in input, but got "
                          f"total_length={total_length} and max sequence length being {length}")
-    tail = sequence.data.spec.shape[1:]
-    parts = []
-    for (t, n), rows in zip(runs, _split(sequence.data, [t * n for t, n in runs]), strict=True):
-        part = functional.reshape(rows, (t, n, *tail))
-        parts.append(F.pad(part, [0, 0] * len(tail) + [0, batch - n], "constant", padding_value) if n < batch else part)
-    padded = functional.cat(parts)
-    if total_length is not None and total_length > length:
-        padded = F.pad(padded, [0, 0] * (len(tail) + 1) + [0, total_length - length], "constant", padding_value)
-    counts = sequence.batch_sizes.tolist()
-    lengths = [sum(n > k for n in counts) for k in range(batch)]
+    length = length if total_length is None else total_length
+    steps, columns = _places(counts)
     if sequence.unsorted_indices is not None:
-        padded = functional.index_select(padded, 1, sequence.unsorted_indices)
-        lengths = [lengths[k] for k in sequence.unsorted_indices.tolist()]
+        columns = np.argsort(sequence.unsorted_indices.tolist())[columns]
+    lengths = np.bincount(columns, minlength=batch)
+    data, tail = sequence.data, sequence.data.spec.shape[1:]
+    rows = functional.tensor(steps * batch + columns, device=data.storage.device)
+    padded = functional.full((length * batch, *tail), padding_value, dtype=data.spec.dtype, device=data.storage.device)
+    padded = functional.reshape(placing.put_(padded, rows, data, dim=0, wrap=False), (length, batch, *tail))
     return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths, device="cpu")
 
 
