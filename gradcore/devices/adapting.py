@@ -25,8 +25,8 @@ MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fi
 #: Ops that compare a number with a tensor after rounding to the tensor's dtype.
 _COMPARED = frozenset("eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_".split())
 #: Elementwise ops of several operands whose kernels are not ufuncs but made of one or two.
-_CHOICES = frozenset("""maximum minimum fmax fmin clamp add_ sub_ mul_ div_ pow_ floor_divide_ remainder_ fmod_ arctan2_ hypot_
-    clamp_ eq_ ne_ lt_ le_ gt_ ge_""".split())
+_CHOICES = frozenset("""maximum minimum fmax fmin clamp floor_divide remainder fmod logaddexp add_ sub_ mul_ div_ pow_
+    floor_divide_ remainder_ fmod_ arctan2_ hypot_ clamp_ eq_ ne_ lt_ le_ gt_ ge_""".split())
 #: Ops that wrap an integer around in the dtype of the tensor; the others refuse an integer out of range.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())

@@ -11,6 +11,8 @@ import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_batch_norm,
+    host_bends,
+    host_choices,
     host_convolution,
     host_ctc,
     host_decompositions,

@@ -12,7 +12,7 @@ from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
 
 HOST_KERNELS |= {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative,
-    "floor_divide": np.floor_divide, "remainder": np.remainder, "fmod": np.fmod, "reciprocal": np.reciprocal,
+    "reciprocal": np.reciprocal,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
     "logical_not": np.logical_not, "bitwise_not": np.invert, "bitwise_and": np.bitwise_and,
@@ -20,7 +20,7 @@ HOST_KERNELS |= {
     "bitwise_right_shift": np.right_shift, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
     "abs": np.absolute, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "log2": np.log2,
-    "log10": np.log10, "logaddexp": np.logaddexp, "sqrt": np.sqrt, "square": np.square, "hypot": np.hypot,
+    "log10": np.log10, "sqrt": np.sqrt, "square": np.square, "hypot": np.hypot,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "arcsin": np.arcsin, "arccos": np.arccos, "arctan": np.arctan, "arctan2": np.arctan2, "arcsinh": np.arcsinh,
     "arccosh": np.arccosh, "arctanh": np.arctanh}
@@ -41,12 +41,6 @@ def _by_keyword(ufunc: np.ufunc) -> Callable[..., Any]:
 
 
 HOST_KERNELS |= {ufunc.__name__: _by_keyword(ufunc) for ufunc in (np.maximum, np.minimum, np.fmax, np.fmin)}
-
-
-@kernel
-def where(condition: Any, x: Any, y: Any, out: Array) -> None:
-    out[...] = y
-    np.copyto(out, x, where=condition, casting="unsafe")
 
 
 @kernel

@@ -156,11 +156,6 @@ def logit(x: Array) -> Any:
 
 
 @pointwise
-def nan_to_num(x: Array, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
-    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
-
-
-@pointwise
 def lerp(x: Array, y: Array, weight: Any) -> Any:
     if not isinstance(weight, np.ndarray):
         return x + weight * (y - x) if abs(weight) < 0.5 else y - (y - x) * (1 - weight)
@@ -175,13 +170,6 @@ def addcmul(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
 @pointwise
 def addcdiv(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
     return x + (y / z if value == 1 else value * (y / z))
-
-
-def masked_fill_(x: Array, mask: Array, value: Any) -> None:
-    np.copyto(x, value, where=mask, casting="unsafe")
-
-
-HOST_KERNELS["masked_fill_"] = masked_fill_
 
 
 def _erf(x: Array) -> Any:

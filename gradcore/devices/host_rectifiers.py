@@ -9,7 +9,8 @@ import numpy as np
 
 from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import Array, kernel, pieces
-from gradcore.devices.host_pointwise import ROOM, choose, is_repeated, keep, pointwise, pointwise_with, walk
+from gradcore.devices.host_pointwise import ROOM, choose, is_repeated, pointwise_with, walk
+from gradcore.devices.host_scratch import keep_where, scratched, spread, take_where
 
 
 @kernel
@@ -61,46 +62,44 @@ def sigmoid_grad(dy: Array, x: Array, out: Array) -> None:
     np.multiply(out, dy, out)
 
 
-def _sigmoid(x: Array) -> Array:
-    t: Array = np.empty_like(x)
-    sigmoid(x, t)
-    return t
+def log1p(u: Array, out: Array, lost: Array) -> None:
+    """log(1 + u), for u from 0 to 1; ``lost`` is a temporary.
 
-
-def _log1p_exp(x: Array) -> Any:
-    """log(1 + exp(x)) without overflow.
-
-    NumPy has vector instructions for log everywhere, for log1p on some processors only; the second term is what rounding 1 + u
-    has lost.
+    NumPy has vector instructions for log everywhere, for log1p on some processors only; what rounding 1 + u has lost is added.
     """
-    u = np.abs(x)
+    np.add(u, 1, out)
+    np.subtract(out, 1, lost)
+    np.subtract(lost, u, lost)
+    np.divide(lost, out, lost)
+    np.log(out, out)
+    np.subtract(out, lost, out)
+
+
+def log1p_exp(x: Array, out: Array, u: Array, w: Array, lost: Array) -> None:
+    """log(1 + exp(x)) without overflow; the others are temporaries, and ``out`` may be ``x``."""
+    np.abs(x, u)
     np.negative(u, u)
     np.exp(u, u)
-    w = 1 + u
-    lost = w - 1
-    np.subtract(lost, u, lost)
-    np.divide(lost, w, lost)
-    np.log(w, w)
-    np.subtract(w, lost, w)
-    extreme(np.maximum, x, 0, u)
-    return np.add(u, w, w)
+    log1p(u, w, lost)
+    extreme(np.maximum, x, 0, out)
+    np.add(out, w, out)
 
 
-@pointwise_with(1)
-def silu(x: Array) -> Any:
-    s = _sigmoid(x)
-    return np.multiply(s, x, s)
+@scratched("x")
+def silu(x: Array, out: Array, s: Array) -> None:
+    sigmoid(x, s)
+    np.multiply(s, x, out)
 
 
-@pointwise_with(2)
-def silu_grad(dy: Array, x: Array) -> Any:
+@scratched("xx")
+def silu_grad(dy: Array, x: Array, out: Array, s: Array, t: Array) -> None:
     # dy s (1 + x (1 - s))
-    s = _sigmoid(x)
-    t = 1 - s
+    sigmoid(x, s)
+    np.subtract(1, s, t)
     np.multiply(t, x, t)
     np.add(t, 1, t)
     np.multiply(s, dy, s)
-    return np.multiply(s, t, s)
+    np.multiply(s, t, out)
 
 
 def _mish_terms(x: Array) -> tuple[Array, Array, Array]:
@@ -150,49 +149,61 @@ def softsign_grad(dy: Array, x: Array) -> Any:
     return np.divide(dy, t, t)
 
 
-@pointwise_with(4)
-def logsigmoid(x: Array) -> Any:
-    t = _log1p_exp(-x)
-    return np.negative(t, t)
+@scratched("xxxx")
+def logsigmoid(x: Array, out: Array, s: Array, *room: Array) -> None:
+    np.negative(x, s)
+    log1p_exp(s, s, *room)
+    np.negative(s, out)
 
 
-@pointwise_with(2)
-def logsigmoid_grad(dy: Array, x: Array) -> Any:
-    s = _sigmoid(-x)
-    return np.multiply(s, dy, s)
+@scratched("x")
+def logsigmoid_grad(dy: Array, x: Array, out: Array, t: Array) -> None:
+    np.exp(x, t)
+    np.add(t, 1, t)
+    np.divide(dy, t, out)
 
 
-def _ramp(x: Array) -> Array:
+def _ramp(x: Array, out: Array) -> None:
     """x + 3, kept between 0 and 6."""
-    t = x + 3
-    return np.clip(t, 0, 6, out=t)
+    np.add(x, 3, out)
+    np.clip(out, 0, 6, out)
 
 
-@pointwise_with(1)
-def hardsigmoid(x: Array) -> Any:
-    t = _ramp(x)
-    return np.divide(t, 6, t)
+@scratched("x")
+def hardsigmoid(x: Array, out: Array, t: Array) -> None:
+    _ramp(x, t)
+    np.divide(t, 6, out)
 
 
-@pointwise_with(2)
-def hardsigmoid_grad(dy: Array, x: Array) -> Any:
-    return keep((x > -3) & (x < 3), dy / 6)
+@scratched("xi??")
+def hardsigmoid_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, mask: Array, other: Array) -> None:
+    np.greater(x, -3, mask)
+    np.less(x, 3, other)
+    np.logical_and(mask, other, mask)
+    spread(mask, bits)
+    np.divide(dy, 6, t)
+    keep_where(bits, t, out)
 
 
-@pointwise_with(1)
-def hardswish(x: Array) -> Any:
-    t = _ramp(x)
+@scratched("x")
+def hardswish(x: Array, out: Array, t: Array) -> None:
+    _ramp(x, t)
     np.multiply(t, x, t)
-    return np.divide(t, 6, t)
+    np.divide(t, 6, out)
 
 
-@pointwise_with(3)
-def hardswish_grad(dy: Array, x: Array) -> Any:
-    t = x / 3
+@scratched("xii?")
+def hardswish_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, room: Array, mask: Array) -> None:
+    np.divide(x, 3, t)
     np.add(t, 0.5, t)
-    t = choose(x < 3, t, 1)
+    np.less(x, 3, mask)
+    spread(mask, bits)
     np.multiply(t, dy, t)
-    return keep(~(x <= -3), t)
+    take_where(bits, room, t, dy, t)
+    np.less_equal(x, -3, mask)
+    np.logical_not(mask, mask)
+    spread(mask, bits)
+    keep_where(bits, t, out)
 
 
 def _usual(slope: Any, out: Array, *operands: Array) -> bool:
@@ -243,93 +254,3 @@ def _leaky_grad(dy: Array, x: Array, slope: Any) -> Any:
     factor = np.greater(x, 0).astype(x.dtype)
     np.maximum(factor, slope, out=factor)
     return np.multiply(factor, dy, factor)
-
-
-@pointwise_with(2)
-def hardshrink(x: Array, lambd: Array) -> Any:
-    return keep(~(np.abs(x) <= lambd), x)
-
-
-@pointwise_with(2)
-def softshrink(x: Array, lambd: Any) -> Any:
-    t = np.clip(x, -lambd, lambd)
-    return np.subtract(x, t, t)
-
-
-@pointwise_with(2)
-def shrink_grad(dy: Array, x: Array, lambd: Array) -> Any:
-    return keep(~(np.abs(x) <= lambd), dy)
-
-
-@pointwise
-def threshold(x: Array, threshold: Array, value: Array) -> Any:
-    return np.where(x <= threshold, value, x)
-
-
-def _side(ufunc: Any, x: Array, factor: float) -> Array:
-    """``factor`` times the positive or the negative part of x, by np.maximum, np.minimum or np.fmin."""
-    t = np.empty_like(x)
-    extreme(ufunc, x, 0, t)
-    return t if factor == 1 else np.multiply(t, factor, t)
-
-
-@pointwise_with(2)
-def elu(x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    # exp(x) - 1 = 2 t / (1 - t) with t = tanh(x / 2), for which NumPy has vector instructions everywhere. It is 0 at 0, so the
-    # sides add up.
-    t = _side(np.minimum, x, inner / 2)
-    np.tanh(t, t)
-    other = 1 - t
-    np.multiply(t, 2 * scale * alpha, t)
-    np.divide(t, other, t)
-    del other
-    return np.add(t, _side(np.maximum, x, scale), t)
-
-
-@pointwise_with(3)
-def elu_grad(dy: Array, x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    # As in PyTorch, the cotangent passes where x is NaN.
-    t = _side(np.fmin, x, inner)
-    np.exp(t, t)
-    steep = scale * alpha * inner
-    if steep != 1:
-        np.multiply(t, steep, t)
-    # If the slope is the same on both sides of 0, exp(0) is right for positive x.
-    if abs(steep - scale) > 1e-15:
-        t = choose(x <= 0, t, scale)
-    return np.multiply(t, dy, t)
-
-
-def _beyond(x: Array, threshold: float) -> Any:
-    """Where softplus takes ``x`` itself; None if that is what it rounds to there anyway, as exp(-x) is less than half a bit."""
-    return None if x.itemsize < 8 and threshold >= 17 else x > threshold
-
-
-@pointwise_with(4)
-def softplus(x: Array, *, beta: float, threshold: float) -> Any:
-    t = x if beta == 1 else x * beta
-    beyond = _beyond(t, threshold)
-    t = _log1p_exp(t)
-    if beta != 1:
-        np.divide(t, beta, t)
-    return t if beyond is None else choose(beyond, x, t)
-
-
-@pointwise_with(3)
-def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
-    t = x if beta == 1 else x * beta
-    beyond = _beyond(t, threshold)
-    t = _sigmoid(t)
-    np.multiply(t, dy, t)
-    return t if beyond is None else choose(beyond, dy, t)
-
-
-@kernel
-def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
-    extreme(np.maximum, x, low, out)
-    extreme(np.minimum, out, high, out)
-
-
-@pointwise_with(2)
-def hardtanh_grad(dy: Array, x: Array, *, low: float, high: float) -> Any:
-    return keep(~((x <= low) | (x >= high)), dy)
