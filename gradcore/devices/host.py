@@ -33,6 +33,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_recurrent,
     host_reductions,
     host_sampling,
+    host_softmax,
 )
 from gradcore.devices.adapting import suited
 from gradcore.devices.attention import build_attention

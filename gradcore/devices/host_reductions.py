@@ -1,4 +1,4 @@
-"""Sums, extremes and their positions, variance, norms and softmax along dimensions, on the CPU."""
+"""Sums, extremes and their positions, variance and norms along dimensions, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, rows, slices
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
 from gradcore.devices.host_pointwise import walk
 from gradcore.devices.kernels import folded_shape, split_workspace, summed
 
@@ -158,66 +158,3 @@ def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple
         np.sqrt(out, out)
     elif p not in (0, 1) and not math.isinf(p):
         np.power(out, 1 / p, out)
-
-
-# -- softmax -----------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    if not x.size:
-        return
-    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-    np.amax(x, axis=dim, out=fold, keepdims=True)
-    np.subtract(x, fold, out)
-    np.exp(out, out)
-    np.sum(out, axis=dim, out=fold, keepdims=True)
-    np.true_divide(out, fold, out)
-
-
-@kernel
-def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    if not x.size:
-        return
-    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-    np.multiply(dy, x, out)
-    np.sum(out, axis=dim, out=fold, keepdims=True)
-    np.subtract(dy, fold, out)
-    np.multiply(out, x, out)
-
-
-@kernel
-def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    if not x.size:
-        return
-    width = x.shape[dim] if x.ndim else 1
-    count = x.size // max(width, 1)
-    last = dim == x.ndim - 1 or not x.ndim
-    room = min(x.size, rows(width) * width) if last else x.size
-    exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
-    fold = folded.reshape(folded_shape(x.shape, dim))
-    np.amax(x, axis=dim, out=fold, keepdims=True)
-    np.subtract(x, fold, out)
-    if last:
-        for some in slices(count, rows(width)):
-            part = out.reshape(count, width)[some]
-            e = exps[:part.size].reshape(part.shape)
-            np.exp(part, e)
-            np.sum(e, axis=1, out=folded[some])
-    else:
-        e = exps.reshape(x.shape)
-        np.exp(out, e)
-        np.sum(e, axis=dim, out=fold, keepdims=True)
-    np.log(folded, folded)
-    np.subtract(out, fold, out)
-
-
-@kernel
-def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    if not x.size:
-        return
-    fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-    np.sum(dy, axis=dim, out=fold, keepdims=True)
-    np.exp(x, out)
-    np.multiply(out, fold, out)
-    np.subtract(dy, out, out)
