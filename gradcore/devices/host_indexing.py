@@ -75,9 +75,32 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
         for part, rows in zip(target, source, strict=True):
             fold_rows(np.add, part, where.reshape(-1), rows)
         return
+    if _distinct(where, shape[dim]):
+        target[:, where.reshape(-1)] = source
+        return
+    if tail <= NARROW:
+        _fold_lines(target.reshape(-1, tail), where.reshape(-1), source.reshape(-1, tail), shape[dim])
+        return
     # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
     for k, position in _numbered(where):
         target[:, position] += source[:, k]
+
+
+def _fold_lines(target: Array, where: Array, rows: Array, length: int) -> None:
+    """Add rows at the same positions of each of several lines, each of so many rows."""
+    step = max(LISTED // max(where.size, 1), 1)
+    for some in slices(len(target) // length, step):
+        lines = np.arange(some.start, min(some.stop, len(target) // length)) * length
+        part = rows[some.start * where.size:some.stop * where.size]
+        if len(lines) == 1:
+            fold_rows(np.add, target[some.start * length:some.stop * length], where, part)
+        else:
+            fold_rows(np.add, target, (lines[:, None] + where).reshape(-1), part)
+
+
+def _distinct(where: Array, length: int) -> bool:
+    """Is no position there twice? False also where it takes too much memory to find out."""
+    return where.size <= length <= 2 * LISTED and int(np.bincount(where.reshape(-1), minlength=length).max(initial=0)) <= 1
 
 
 @kernel

@@ -1,0 +1,84 @@
+"""What the CPU does otherwise along long lines or for many rows: products, rolled rows, sums at positions, softmax."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.devices.host import host_table
+
+KERNELS = host_table()
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("zeros", [(), (70,), (3, 70)], ids=["", "one 0", "two"])
+def test_the_gradient_of_a_long_product_takes_no_step_for_each_factor(zeros: tuple[int, ...]) -> None:
+    values = rng.uniform(0.9, 1.1, 100)
+    values[[*zeros]] = 0
+    x = gradcore.tensor(values, requires_grad=True)
+    with gradcore.step() as step:
+        (x.prod() * 3).backward()
+    expected = [3 * np.prod(np.delete(values, k)) for k in range(100)]
+    np.testing.assert_allclose(np.asarray(x.grad), expected, rtol=1e-12)
+    # That of the CPU makes two calls of NumPy for each factor.
+    assert "recurrence" not in [r.invocation.op for r in step.recording.records if isinstance(r, gradcore.events.Launch)]
+    lines = gradcore.tensor(rng.uniform(0.9, 1.1, (2, 100, 3)), requires_grad=True)
+    assert gradcore.autograd.gradcheck(lambda x: x.prod(1), lines) and gradcore.autograd.gradgradcheck(
+        lambda x: x.prod(1), lines[:1, :70, :1].detach().requires_grad_())
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 6), (1, 1), (2, 0, 3)], ids=str)
+def test_rolled_rows_are_numpys(shape: tuple[int, ...]) -> None:
+    x = rng.standard_normal(shape)
+    for dim, shift in itertools.product(range(len(shape)), range(-9, 10)):
+        for shifts in ((shift,), (shift, 2)):
+            out = np.empty_like(x)
+            KERNELS["roll"](x, out, shifts=shifts, dims=(dim,) * len(shifts))
+            np.testing.assert_array_equal(out, np.roll(x, sum(shifts), dim))
+
+
+@pytest.mark.parametrize("distinct", [False, True], ids=["repeated", "distinct"])
+@pytest.mark.parametrize(("shape", "count"), [
+    ((200, 5, 3), 4), ((300, 40, 1), 39), ((3, 2000, 2), 1900), ((1, 500, 1), 400), ((64, 5, 200), 5),
+    ((2, 5000, 1), 4000)], ids=str)
+def test_sums_at_positions_of_many_lines(shape: tuple[int, ...], count: int, distinct: bool) -> None:
+    index = rng.permutation(shape[1])[:count] if distinct else rng.integers(0, shape[1], count)
+    dy, out, expected = rng.standard_normal((shape[0], count, shape[2])), np.empty(shape), np.zeros(shape)
+    np.add.at(expected, (slice(None), index), dy)
+    KERNELS["take_grad"](dy, index, out, np.empty(8 * count, np.uint8), shape=shape, dim=1)
+    np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-13)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 1), (63, 5), (10_000, 16), (300, 32), (300, 33), (3, 200_000)], ids=str)
+def test_softmax_of_few_and_of_many_rows(count: int, width: int) -> None:
+    x, g = rng.standard_normal((2, count, width))
+    x[0, 0] = 800
+    whole, dx, room = np.empty_like(x), np.empty_like(x), np.empty(8 * (count + min(x.size, 200_000)) + 32, np.uint8)
+    expected = softmax(x)
+    for name in ("softmax", "log_softmax"):
+        KERNELS[name](x, whole, room if name == "log_softmax" else room[:8 * count], dim=1)
+        np.testing.assert_allclose(whole if name == "softmax" else np.exp(whole), expected, rtol=1e-12, atol=1e-300)
+        KERNELS[f"{name}_grad"](g, whole, dx, room[:8 * count], dim=1)
+        total = (g * expected if name == "softmax" else g).sum(1, keepdims=True)
+        slopes = expected * (g - total) if name == "softmax" else g - expected * total
+        np.testing.assert_allclose(dx, slopes, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_of_an_expanded_cotangent_and_of_a_transposed_input(name: str) -> None:
+    function = getattr(gradcore, name)
+    x = gradcore.tensor(rng.standard_normal((40, 30)), requires_grad=True)
+    weights = gradcore.tensor(rng.standard_normal(40))
+    function(x.t(), 1).sum().backward()
+    expected = 0 if name == "softmax" else np.asarray(1 - gradcore.softmax(x.detach(), 0) * 40)
+    np.testing.assert_allclose(np.asarray(x.grad), expected, atol=1e-12)
+    assert gradcore.autograd.gradcheck(lambda x: (function(x.t(), 1) * weights).sum(1), x[:, :3].detach().requires_grad_())
