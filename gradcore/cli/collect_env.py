@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,9 +162,14 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES) or name in _VARIABLES}
 
 
+def _python() -> str:
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return f"{platform.python_version()} ({platform.python_implementation()}{'' if has_gil else ', without the GIL'})"
+
+
 _QUESTIONS: dict[str, Callable[[], Any]] = {
     "gradcore": lambda: f"{gradcore.__version__} in {Path(gradcore.__file__).parent}",
-    "Python": lambda: f"{platform.python_version()} ({platform.python_implementation()})",
+    "Python": _python,
     "system": lambda: f"{platform.platform()}, {os.cpu_count()} cores",
     "packages": _packages,
     "NumPy's BLAS": _blas,

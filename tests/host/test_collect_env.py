@@ -39,6 +39,12 @@ def test_it_names_the_machine_the_packages_and_the_variables(capsys, monkeypatch
     assert "not available" not in str(found["NumPy's BLAS"])
 
 
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_it_says_if_python_has_no_gil(has_gil, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)
+    assert collected(capsys)["Python"].endswith("(CPython)" if has_gil else "(CPython, without the GIL)")
+
+
 @pytest.mark.parametrize(("kernels", "words", "lines"), [
     ("Haswell", ["avx2", "avx512vl"], 2), ("Haswell", ["avx2"], 1), ("SkylakeX", ["avx512vl"], 1), ("", ["avx512vl"], 1)])
 @pytest.mark.parametrize("forced", ["", "Haswell"])
