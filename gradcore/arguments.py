@@ -308,3 +308,11 @@ def own_constructors(namespace: dict[str, Any], base: type) -> None:
             own.__kwdefaults__, own.__annotations__, own.__doc__ = shared.__kwdefaults__, shared.__annotations__, shared.__doc__
             own.__module__, own.__qualname__ = kind.__module__, f"{kind.__qualname__}.__init__"
             kind.__init__ = own
+
+
+def take_none(made: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Raises TypeError for arguments of a constructor without any, which names the class of what is made, as PyTorch does."""
+    if args or named:
+        why = (f"got an unexpected keyword argument {next(iter(named))!r}" if named else
+               f"takes 1 positional argument but {len(args) + 1} were given")
+        raise TypeError(f"{type(made).__name__}.__init__() {why}")

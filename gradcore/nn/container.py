@@ -36,7 +36,7 @@ class _Numbered(Module):
         return self._modules[self._name(index)]
 
     def _of(self, items: list[tuple[str, Any]]) -> Module:
-        return type(self)([m for _, m in items])  # type: ignore[call-arg]
+        return type(self)([m for _, m in items])
 
     def _filled(self, items: list[tuple[str, Any]]) -> Any:
         return self.extend(m for _, m in items)

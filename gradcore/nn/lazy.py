@@ -128,7 +128,7 @@ class _LazyConv(LazyModuleMixin):
     transposed: bool
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(0, *args, **named)  # type: ignore[call-arg]
+        super().__init__(0, *args, **named)
 
     def _size_of(self, shape: Shape) -> int:
         if len(shape) - self._dims not in (1, 2):
@@ -148,7 +148,7 @@ class _LazyNorm(LazyModuleMixin):
     def __init__(self, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, track_running_stats: bool = True,
                  device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
         # As in PyTorch, the defaults of a lazy instance norm are those of batch norm.
-        super().__init__(0, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)  # type: ignore[call-arg]
+        super().__init__(0, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def initialize_parameters(self, input: Tensor) -> None:
         self._check_input_dim(input)  # type: ignore[attr-defined]

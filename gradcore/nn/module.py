@@ -11,7 +11,7 @@ import numpy as np
 
 from gradcore._conversions import is_dtype
 from gradcore._tensor import Tensor
-from gradcore.arguments import blame
+from gradcore.arguments import blame, take_none
 from gradcore.devices.device import Device
 from gradcore.dtypes import bfloat16, is_floating
 from gradcore.engine import owners
@@ -61,7 +61,8 @@ class Module(Hooked, Named, Stateful):
         methods = (cls.forward, *(f for f in vars(cls).values() if isinstance(f, FunctionType)))
         cls._foreign = cls._foreign or not all(is_inside(getattr(f, "__code__", None)) for f in methods)
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        take_none(self, args, kwargs)
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
                              _tree=None, _parents=[], _module_number=next(paths.numbers))
 
@@ -208,11 +209,10 @@ class Module(Hooked, Named, Stateful):
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
             for name, value in module.__dict__[kind].items():
-                if value is None or id(value) in seen:
-                    continue
-                if remove_duplicate:
-                    seen.add(id(value))
-                yield f"{path}.{name}" if path else name, value
+                if value is not None and id(value) not in seen:
+                    if remove_duplicate:
+                        seen.add(id(value))
+                    yield f"{path}.{name}" if path else name, value
 
     def named_parameters(self, prefix: str = "", recurse: bool = True,
                          remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:

@@ -14,10 +14,8 @@ from gradcore.missing import torch_names
 
 MODULES = {"nn.functional": nn.functional, "nn.init": nn.init, "linalg": gradcore.linalg, "special": gradcore.special,
            "autograd.graph": gradcore.autograd.graph, "cuda": gradcore.cuda, "optim": gradcore.optim}
-#: Those that take no argument have no constructor, as a base of a program's own class may come between. Identity takes any.
-PLAIN = {"Identity", "LogSigmoid", "Sigmoid", "Softmax2d", "Softsign", "Tanh", "Tanhshrink"}
-#: They call the constructor of the layer that they become, or that they are the old name of.
-CALLING = {name for name in dir(nn) if name.startswith("LazyConv")} | {"NLLLoss2d"}
+#: They call the constructor of the layer that they become, or that they are the old name of; Identity takes any argument.
+CALLING = {name for name in dir(nn) if name.startswith("LazyConv")} | {"Identity", "NLLLoss2d"}
 
 
 @pytest.mark.parametrize("path", MODULES)
@@ -35,10 +33,21 @@ def test_dir_shows_modules_that_are_in_a_package() -> None:
 
 @pytest.mark.parametrize("kind", [value for name, value in sorted(vars(nn).items()) if name in nn.__all__
                                   and inspect.isclass(value) and issubclass(value, nn.Module) and value is not nn.Module
-                                  and name not in PLAIN | CALLING], ids=lambda kind: kind.__name__)
+                                  and name not in CALLING], ids=lambda kind: kind.__name__)
 def test_an_error_of_a_constructor_names_the_class_that_was_called(kind: Any) -> None:
     with pytest.raises(TypeError, match=rf"^{kind.__name__}\.__init__\(\) "):
         kind(no_such_argument=1)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", [lambda kind: kind(3), lambda kind: kind(size=3), lambda kind: kind(3, 4, size=3)])
+def test_an_error_of_a_constructor_names_a_programs_own_class(call: Any, torch: Any) -> None:
+    texts = []
+    for lib in (gradcore, torch):
+        with pytest.raises(TypeError) as error:
+            call(type("Net", (lib.nn.Module,), {}))
+        texts.append(str(error.value))
+    assert texts[0] == texts[1] and texts[0].startswith("Net.__init__() ")
 
 
 def test_a_base_of_a_programs_class_still_comes_before_the_constructor_of_modules() -> None:
