@@ -205,7 +205,11 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
 
 
 def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable[..., Tensor]:
+    names = tuple(operands.split())
+
     def function(input: Tensor, *tensors: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+        if len(tensors) != len(names):
+            raise TypeError(f"{name}() takes {len(names)} tensors, {' and '.join(names)}, but got {len(tensors)}")
         made = product(*tensors)
         beta, alpha = _factors(made, beta, alpha)
         if beta == 0:
@@ -213,7 +217,7 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
         scaled = input if beta == 1 else elementwise.mul_(input, beta)
         return elementwise.add_(scaled, made if alpha == 1 else made * alpha)
 
-    function.operands = tuple(operands.split())  # type: ignore[attr-defined]
+    function.operands = names  # type: ignore[attr-defined]
     return with_name(function, name, f"``{name[:-1]}``, written over the tensor; returns it.")
 
 

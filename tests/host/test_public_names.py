@@ -80,3 +80,6 @@ def test_methods_have_the_names_that_programs_call_them_by() -> None:
     for name in ("clamp_min_", "deg2rad_", "multiply_", "div_", "clamp_"):
         with pytest.raises(TypeError, match=rf"^{name}\(\) "):
             getattr(gradcore.ones(2), name)(no_such_argument=1)
+    for name in ("addbmm_", "addmm_"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) takes 2 tensors, .* but got 1$"):
+            getattr(gradcore.ones(2, 2), name)(gradcore.ones(2, 2))
