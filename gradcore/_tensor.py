@@ -279,6 +279,20 @@ class Tensor(Operators, Conversions, Gradients):
     def mul_(self, other: Any) -> Tensor:
         return elementwise.mul_(self, other)
 
+    # -- functions that take their arguments in another order, or by keyword alone -------------------------------------
+
+    def where(self, condition: Tensor, other: Any) -> Tensor:
+        """The tensor where the condition is True, else ``other``."""
+        return elementwise.where(condition, self, other)
+
+    def polygamma(self, n: int) -> Tensor:
+        """:func:`gradcore.polygamma` of order ``n``."""
+        return functional.polygamma(n, self)
+
+    def cholesky(self, upper: bool = False) -> Tensor:
+        """:func:`gradcore.cholesky`, with ``upper`` also by position."""
+        return functional.linalg.cholesky(self, upper=upper)
+
 
 def _attach_methods(names: Sequence[str]) -> None:
     """Make functions whose first argument is a tensor its methods too."""

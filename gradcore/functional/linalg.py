@@ -132,11 +132,6 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     return sh.transpose(found, -2, -1) if upper else found
 
 
-def _cholesky_of(input: Tensor, upper: bool = False) -> Tensor:
-    """The method of a tensor: :func:`cholesky`, with ``upper`` also by position."""
-    return cholesky(input, upper=upper)
-
-
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
     """The X of A X = ``input`` [..., n, k], for A = L L^T and ``input2`` = L, or A = U^T U and an ``upper`` one = U."""
     half = solve_triangular(input2.mT if upper else input2, input, upper=False)
@@ -220,5 +215,5 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 #: Methods of a tensor, such as ``x.inverse()`` and ``x.det()``.
 TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "logdet": logdet, "matrix_power": matrix_power,
-                  "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse, "cholesky": _cholesky_of,
+                  "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse,
                   **factors.TENSOR_METHODS}

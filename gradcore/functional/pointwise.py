@@ -50,10 +50,6 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     return special.polygamma(input, n=n) if n else special.digamma(input)
 
 
-def _polygamma(input: Tensor, n: int) -> Tensor:
-    return polygamma(n, input)
-
-
 def polygamma_(input: Tensor, n: int) -> Tensor:
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
@@ -246,11 +242,6 @@ def masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return pointwise.masked_fill_(input, mask, value)
 
 
-def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """``where`` as a method: the tensor where the condition is True, else ``other``."""
-    return elementwise.where(condition, input, other)
-
-
 def nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """:func:`nan_to_num` in place; returns the tensor."""
     return in_place.IN_PLACE["nan_to_num"](input, **_ends(input, nan, posinf, neginf))  # type: ignore[operator]
@@ -293,10 +284,9 @@ _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asi
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
 TENSOR_METHODS |= {fn.__name__: fn for fn in (
-    addcdiv_, addcmul_, clamp_, clamp_max_, clamp_min_, deg2rad_, div_, lerp_, masked_fill_, multiply_, nan_to_num_, pow_,
-    rad2deg_, round_, subtract_)}
-TENSOR_METHODS |= {"clip_": clamp_, "where": _where, "polygamma": _polygamma, "polygamma_": polygamma_, "divide_": div_,
-                   "true_divide_": div_}
+    addcdiv_, addcmul_, clamp_, clamp_max_, clamp_min_, deg2rad_, div_, lerp_, masked_fill_, multiply_, nan_to_num_,
+    polygamma_, pow_, rad2deg_, round_, subtract_)}
+TENSOR_METHODS |= {"clip_": clamp_, "divide_": div_, "true_divide_": div_}
 
 METHODS = (
     "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc lgamma digamma "
