@@ -65,7 +65,10 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
     """Elements shifted by ``shifts`` along ``dims``, wrapping around; without ``dims``, along the flattened tensor."""
     by = sh.plain(shifts)
-    some = (by,) if isinstance(by, int) else tuple(map(sh.plain, by))
+    some = tuple(map(sh.plain, by)) if isinstance(by, (tuple, list, np.ndarray)) else (by,)
+    for shift in some:
+        if type(shift) is not int:
+            raise TypeError(f"roll(): argument 'shifts' (position 1) must be tuple of ints, not {type(shift).__name__}")
     if dims is None or (isinstance(dims, Sequence) and not len(dims)):
         if len(some) != 1:
             raise SpecError(f"shifts and dimensions must align: got {len(some)} shifts and no dims")

@@ -116,6 +116,8 @@ CASES: dict[str, Case] = {
     "tril by a tensor": (lambda t: t.tril(f(t, 2, 2), f(t, 2, 2)), TypeError, ("tril", "'diagonal'", "int, not Tensor")),
     "triu by a float": (lambda t: f(t, 2, 2).triu(1.5), TypeError, ("triu", "'diagonal'", "int, not float")),
     "tril_ by several": (lambda t: f(t, 2, 2).tril_(i(t, 1, 2)), TypeError, ("tril", "'diagonal'", "int, not Tensor")),
+    "roll by a tensor": (lambda t: f(t, 2, 3).roll(f(t, 2, 3), (0, 1)), TypeError, ("roll", "'shifts'", "ints, not Tensor")),
+    "roll by a float": (lambda t: t.roll(f(t, 2), 1.5, 0), TypeError, ("roll", "'shifts'", "ints, not float")),
     "tril of a number": (lambda t: t.tril(3), TypeError, ("tril", "int")),
     "normal": (lambda t: t.normal(f(t, 2), t.tensor([1.0, -0.5])), RuntimeError, ("std >= 0.0", "-0.5")),
     "normal of a number": (lambda t: t.normal(0.0, -f(t, 2)), RuntimeError, ("std >= 0.0", "-1.0")),
