@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.kernels import basic_view
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import CONVERTERS, Refused, converts
 from gradcore.spec import TensorSpec
@@ -173,22 +174,13 @@ def _along(g: Graph, x: Value, index: Value, dim: int) -> Value:
 def _padded(g: Graph, out: TensorSpec, x: Value, *, shape: Dims, index: tuple[tuple[int, ...], ...]) -> Value:
     """Zeros around a slice, as padding with zeros is computed."""
     if any(len(part) != 3 or part[2] != 1 for part in index):
-        places = np.arange(out.numel).reshape(shape)[tuple(map(_basic, index))].reshape(-1)
+        places = basic_view(np.arange(out.numel).reshape(shape), index).reshape(-1)
         zeros = g.constant(np.zeros(out.numel, out.dtype))
         return g.reshape(g.node("ScatterElements", zeros, g.constant(places), g.reshape(x, places.shape), axis=0), shape)
     rest = shape[len(index):]
     before = [*(part[0] for part in index), *(0 for _ in rest)]
     after = [*(n - part[0] - part[1] for n, part in zip(shape, index, strict=False)), *(0 for _ in rest)]
     return g.node("Pad", x, g.constant(np.array([*before, *after], np.int64)), g.constant(0, x.dtype), shape=out.shape)
-
-
-def _basic(part: tuple[int, ...]) -> Any:
-    """One dimension of a basic index, as NumPy takes it."""
-    if len(part) != 3:
-        return part[0] if part else None
-    start, length, step = part
-    end = start + length * step
-    return slice(start, end if end >= 0 else None, step) if length else slice(0, 0)
 
 
 # -- constants ---------------------------------------------------------------------------------------------------------
