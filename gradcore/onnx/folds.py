@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.kernels import basic_view
 from gradcore.onnx.graph import Graph, Value
-from gradcore.onnx.table import CONVERTERS, Refused, converts
+from gradcore.onnx.table import Refused, converts, enter
 from gradcore.spec import TensorSpec
 
 Dims = tuple[int, ...]
@@ -21,8 +21,7 @@ def _fold(kind: str) -> Any:
     return lambda g, out, x, *, dims, keepdim: g.fold(kind, g.cast(x, out.dtype), dims, keepdim)
 
 
-for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "amax": "ReduceMax", "amin": "ReduceMin"}.items():
-    CONVERTERS[_name] = _fold(_kind)
+enter({"sum": _fold("ReduceSum"), "mean": _fold("ReduceMean"), "amax": _fold("ReduceMax"), "amin": _fold("ReduceMin")})
 
 
 @converts("any")
@@ -42,22 +41,17 @@ def _prod(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> Va
 
 
 def _arg(kind: str) -> Any:
-    def convert(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> Value:
-        return g.node(kind, x, shape=out.shape, dtype=np.int64, axis=dim, keepdims=int(keepdim))
-
-    return convert
-
-
-CONVERTERS["argmax"], CONVERTERS["argmin"] = _arg("ArgMax"), _arg("ArgMin")
+    return lambda g, out, x, *, dim, keepdim: g.node(
+        kind, x, shape=out.shape, dtype=np.int64, axis=dim, keepdims=int(keepdim))
 
 
 def _with_index(fold: str, arg: str) -> Any:
     return lambda g, out, x, *, dim, keepdim: [g.fold(fold, x, (dim,), keepdim),
-                                               CONVERTERS[arg](g, out, x, dim=dim, keepdim=keepdim)]
+                                               _arg(arg)(g, out, x, dim=dim, keepdim=keepdim)]
 
 
-CONVERTERS["max_with_index"] = _with_index("ReduceMax", "argmax")
-CONVERTERS["min_with_index"] = _with_index("ReduceMin", "argmin")
+enter({"argmax": _arg("ArgMax"), "argmin": _arg("ArgMin"), "max_with_index": _with_index("ReduceMax", "ArgMax"),
+       "min_with_index": _with_index("ReduceMin", "ArgMin")})
 
 
 @converts("logsumexp")
@@ -134,13 +128,10 @@ def _roll(g: Graph, out: TensorSpec, x: Value, *, shifts: Dims, dims: Dims) -> V
 
 
 def _triangle(upper: int) -> Any:
-    def convert(g: Graph, out: TensorSpec, x: Value, *, diagonal: int) -> Value:
-        return g.node("Trilu", x, g.constant(diagonal, np.int64), upper=upper)
-
-    return convert
+    return lambda g, out, x, *, diagonal: g.node("Trilu", x, g.constant(diagonal, np.int64), upper=upper)
 
 
-CONVERTERS["tril"], CONVERTERS["triu"] = _triangle(0), _triangle(1)
+enter({"tril": _triangle(0), "triu": _triangle(1)})
 
 
 @converts("embedding")

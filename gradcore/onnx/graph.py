@@ -141,7 +141,7 @@ class Graph:
         dtype = first.dtype if dtype is None else dtype  # type: ignore[union-attr]
         return self.several(kind, inputs, [(shape, dtype)], **attrs)[0]
 
-    # -- helpers of converters -----------------------------------------------------------------------------------------
+    # -- what converters call ------------------------------------------------------------------------------------------
 
     def cast(self, x: Value, dtype: Any) -> Value:
         dtype = np.dtype(dtype)

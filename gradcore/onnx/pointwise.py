@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.dtypes import is_floating, promote
 from gradcore.onnx.graph import Graph, Value
-from gradcore.onnx.table import CONVERTERS, converts
+from gradcore.onnx.table import converts, enter
 from gradcore.spec import TensorSpec
 
 #: Ops with one operand that are one ONNX operator.
@@ -21,10 +21,22 @@ UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign",
 BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 COMPARE = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+BITWISE = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor"}
+#: Those that leave integers as they are.
+ROUNDED = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
+
+
+def common(*operands: Any) -> np.dtype[Any]:
+    """The dtype in which operands are compared."""
+    return promote([TensorSpec.of(x.shape, x.dtype) if isinstance(x, Value) else type(x) for x in operands])
 
 
 def _unary(kind: str) -> Any:
     return lambda g, out, x: g.node(kind, g.cast(x, out.dtype))
+
+
+def _rounded(kind: str) -> Any:
+    return lambda g, out, x: g.node(kind, x) if is_floating(x.dtype) else x
 
 
 def _binary(kind: str) -> Any:
@@ -39,64 +51,48 @@ def _logical(kind: str) -> Any:
     return lambda g, out, x, y: g.pointwise(kind, x, y, dtype=np.bool_)
 
 
-def _rounded(kind: str) -> Any:
-    return lambda g, out, x: g.node(kind, x) if is_floating(x.dtype) else x
-
-
-for _name, _kind in {"floor": "Floor", "ceil": "Ceil", "round": "Round"}.items():
-    CONVERTERS[_name] = _rounded(_kind)
-for _table, _make in ((UNARY, _unary), (BINARY, _binary), (COMPARE, _compare), (LOGICAL, _logical)):
-    for _name, _kind in _table.items():
-        CONVERTERS[_name] = _make(_kind)
-
-
-def common(*operands: Any) -> np.dtype[Any]:
-    """The dtype in which operands are compared."""
-    return promote([TensorSpec.of(x.shape, x.dtype) if isinstance(x, Value) else type(x) for x in operands])
-
-
-@converts("ne")
-def _ne(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    return ~g.pointwise("Equal", x, y, dtype=common(x, y), result=np.bool_)
-
-
-@converts("logical_not")
-def _not(g: Graph, out: TensorSpec, x: Any) -> Value:
-    return ~g.number(x, np.bool_)
-
-
 def _bits(kind: str) -> Any:
     """A converter to the logical operator for bools, or the bitwise one for integers."""
     return lambda g, out, x, y: g.pointwise(kind if out.dtype == np.bool_ else f"Bitwise{kind}", x, y, dtype=out.dtype)
 
 
-for _name, _kind in LOGICAL.items():
-    CONVERTERS[_name.replace("logical", "bitwise")] = _bits(_kind)
+for _table, _make in ((UNARY, _unary), (ROUNDED, _rounded), (BINARY, _binary), (COMPARE, _compare), (LOGICAL, _logical),
+                      (BITWISE, _bits)):
+    enter({_name: _make(_kind) for _name, _kind in _table.items()})
 
-
-@converts("bitwise_not")
-def _bitwise_not(g: Graph, out: TensorSpec, x: Any) -> Value:
-    return g.node("Not" if out.dtype == np.bool_ else "BitwiseNot", g.number(x, out.dtype))
-
-
-@converts("cast")
-def _cast(g: Graph, out: TensorSpec, x: Value, *, dtype: Any) -> Value:
-    return g.cast(x, dtype)
-
-
-@converts("fill_", "copy_")
-def _fill(g: Graph, out: TensorSpec, x: Value, value: Any) -> Value:
-    return g.number(value, out.dtype)
-
-
-@converts("masked_fill_")
-def _masked_fill(g: Graph, out: TensorSpec, x: Value, mask: Value, value: Any) -> Value:
-    return g.where(mask, g.number(value, out.dtype), x)
-
-
-@converts("where")
-def _where(g: Graph, out: TensorSpec, condition: Value, x: Any, y: Any) -> Value:
-    return g.where(g.cast(condition, np.bool_), g.number(x, out.dtype), g.number(y, out.dtype))
+# Those that one formula computes.
+enter({
+    "cast": lambda g, out, x, *, dtype: g.cast(x, dtype),
+    "fill_": lambda g, out, x, value: g.number(value, out.dtype),
+    "copy_": lambda g, out, x, value: g.number(value, out.dtype),
+    "masked_fill_": lambda g, out, x, mask, value: g.where(mask, g.number(value, out.dtype), x),
+    "where": lambda g, out, condition, x, y: g.where(g.cast(condition, np.bool_), g.number(x, out.dtype),
+                                                     g.number(y, out.dtype)),
+    "ne": lambda g, out, x, y: ~g.pointwise("Equal", x, y, dtype=common(x, y), result=np.bool_),
+    "logical_not": lambda g, out, x: ~g.number(x, np.bool_),
+    "bitwise_not": lambda g, out, x: g.node("Not" if out.dtype == np.bool_ else "BitwiseNot", g.number(x, out.dtype)),
+    "fmod": lambda g, out, x, y: g.pointwise("Mod", x, y, dtype=out.dtype, fmod=1),
+    # onnxruntime has no power of small integers, and one of int32 does not wrap around.
+    "pow": lambda g, out, x, y: g.cast(
+        g.pointwise("Pow", x, y, dtype=out.dtype if is_floating(out.dtype) else np.int64), out.dtype),
+    "square": lambda g, out, x: g.pointwise("Mul", x, x, dtype=out.dtype),
+    "rsqrt": lambda g, out, x: g.node("Reciprocal", g.node("Sqrt", g.cast(x, out.dtype))),
+    "log2": lambda g, out, x: g.node("Log", g.cast(x, out.dtype)) * (1 / math.log(2)),
+    "log10": lambda g, out, x: g.node("Log", g.cast(x, out.dtype)) * (1 / math.log(10)),
+    "exp2": lambda g, out, x: 2.0 ** g.cast(x, out.dtype),
+    "addcmul": lambda g, out, x, y, z, *, value: g.number(x, out.dtype) + g.number(y, out.dtype) * z * value,
+    "addcdiv": lambda g, out, x, y, z, *, value: g.number(x, out.dtype) + g.number(y, out.dtype) / z * value,
+    "silu": lambda g, out, x: x * g.node("Sigmoid", x),
+    "mish": lambda g, out, x: x * g.node("Tanh", g.node("Softplus", x)),
+    "logsigmoid": lambda g, out, x: -g.node("Softplus", -x),
+    "hardsigmoid": lambda g, out, x: g.node("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+    "hardtanh": lambda g, out, x, *, low, high: _clamp(g, out, x, low, high),
+    "leaky_relu": lambda g, out, x, slope: g.where(x > 0.0, x, x * slope),
+    "hardshrink": lambda g, out, x, lambd: g.where(abs(x) <= lambd, g.constant(0.0, x.dtype), x),
+    # onnxruntime's Shrink of NaN is 0.
+    "softshrink": lambda g, out, x, lambd: x - x.at_least(-g.number(lambd, x.dtype)).at_most(lambd),
+    # NaN is not replaced.
+    "threshold": lambda g, out, x, threshold, value: g.where(x <= threshold, g.number(value, x.dtype), x)})
 
 
 @converts("clamp")
@@ -135,11 +131,6 @@ def _rest(g: Graph, x: Value, y: Value) -> tuple[Value, Value]:
     return rest, ~rest.equals(0.0) & (signs[0] ^ signs[1])
 
 
-@converts("fmod")
-def _fmod(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    return g.pointwise("Mod", x, y, dtype=out.dtype, fmod=1)
-
-
 @converts("isnan")
 def _isnan(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.node("IsNaN", floating(g, x), dtype=np.bool_)
@@ -157,22 +148,6 @@ def floating(g: Graph, x: Value) -> Value:
 @converts("isfinite")
 def _isfinite(g: Graph, out: TensorSpec, x: Value) -> Value:
     return ~(_isnan(g, out, x) | _isinf(g, out, x))
-
-
-@converts("pow")
-def _pow(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    # onnxruntime has no power of small integers, and one of int32 does not wrap around.
-    return g.cast(g.pointwise("Pow", x, y, dtype=out.dtype if is_floating(out.dtype) else np.int64), out.dtype)
-
-
-@converts("square")
-def _square(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.pointwise("Mul", x, x, dtype=out.dtype)
-
-
-@converts("rsqrt")
-def _rsqrt(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("Reciprocal", g.node("Sqrt", g.cast(x, out.dtype)))
 
 
 @converts("expm1")
@@ -197,21 +172,6 @@ def _log1p(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.where(same, x, g.node("Log", u) * share)
 
 
-@converts("log2")
-def _log2(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("Log", g.cast(x, out.dtype)) * (1 / math.log(2))
-
-
-@converts("log10")
-def _log10(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("Log", g.cast(x, out.dtype)) * (1 / math.log(10))
-
-
-@converts("exp2")
-def _exp2(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return 2.0 ** g.cast(x, out.dtype)
-
-
 @converts("trunc")
 def _trunc(g: Graph, out: TensorSpec, x: Value) -> Value:
     if not is_floating(x.dtype):
@@ -230,16 +190,6 @@ def _lerp(g: Graph, out: TensorSpec, x: Any, y: Any, weight: Any) -> Value:
     return x + (y - x) * weight
 
 
-@converts("addcmul")
-def _addcmul(g: Graph, out: TensorSpec, x: Any, y: Any, z: Any, *, value: Any) -> Value:
-    return g.number(x, out.dtype) + g.number(y, out.dtype) * z * value
-
-
-@converts("addcdiv")
-def _addcdiv(g: Graph, out: TensorSpec, x: Any, y: Any, z: Any, *, value: Any) -> Value:
-    return g.number(x, out.dtype) + g.number(y, out.dtype) / z * value
-
-
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
@@ -252,57 +202,10 @@ def _gelu(g: Graph, out: TensorSpec, x: Value, *, tanh: bool) -> Value:
     return x * 0.5 * (curve + 1.0)
 
 
-@converts("silu")
-def _silu(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return x * g.node("Sigmoid", x)
-
-
-@converts("mish")
-def _mish(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return x * g.node("Tanh", g.node("Softplus", x))
-
-
-@converts("logsigmoid")
-def _logsigmoid(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return -g.node("Softplus", -x)
-
-
 @converts("logit")
 def _logit(g: Graph, out: TensorSpec, x: Value) -> Value:
     x = g.cast(x, out.dtype)
     return g.node("Log", x / (1.0 - x))
-
-
-@converts("hardsigmoid")
-def _hardsigmoid(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-
-
-@converts("hardtanh")
-def _hardtanh(g: Graph, out: TensorSpec, x: Value, *, low: float, high: float) -> Value:
-    return _clamp(g, out, x, low, high)
-
-
-@converts("leaky_relu")
-def _leaky_relu(g: Graph, out: TensorSpec, x: Value, slope: Any) -> Value:
-    return g.where(x > 0.0, x, x * slope)
-
-
-@converts("hardshrink")
-def _hardshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
-    return g.where(abs(x) <= lambd, g.constant(0.0, x.dtype), x)
-
-
-@converts("softshrink")
-def _softshrink(g: Graph, out: TensorSpec, x: Value, lambd: Any) -> Value:
-    # onnxruntime's Shrink of NaN is 0.
-    return x - x.at_least(-g.number(lambd, x.dtype)).at_most(lambd)
-
-
-@converts("threshold")
-def _threshold(g: Graph, out: TensorSpec, x: Value, threshold: Any, value: Any) -> Value:
-    # NaN is not replaced.
-    return g.where(x <= threshold, g.number(value, x.dtype), x)
 
 
 @converts("elu")

@@ -7,7 +7,7 @@ for one that it cannot make.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Converter = Callable[..., Any]
@@ -18,13 +18,17 @@ class Refused(Exception):
     """Raised by a converter, with the reason, for attributes or operands without a counterpart in ONNX."""
 
 
+def enter(converters: Mapping[str, Converter]) -> None:
+    """Register converters by the names of their ops."""
+    assert CONVERTERS.keys().isdisjoint(converters)
+    CONVERTERS.update(converters)
+
+
 def converts(*names: str) -> Callable[[Converter], Converter]:
     """A decorator that registers a converter for the named ops."""
 
-    def enter(converter: Converter) -> Converter:
-        for name in names:
-            assert name not in CONVERTERS
-            CONVERTERS[name] = converter
+    def entered(converter: Converter) -> Converter:
+        enter(dict.fromkeys(names, converter))
         return converter
 
-    return enter
+    return entered
