@@ -195,6 +195,10 @@ class Leaf:
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
 
+    def described(self) -> str:
+        """In messages: where a module has its tensor, and the spec."""
+        return f"{self.path or 'a leaf'}, {self.spec}"
+
     @property
     def variable(self) -> Any:
         """The tensor whose gradient it is; None once that is gone."""

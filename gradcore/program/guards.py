@@ -280,7 +280,7 @@ class Terms:
                 self._terms.setdefault(term, why)
         for leaf, wanted in presence.items():
             self._terms[f"({self._name(leaf)}.grad is not None) is {wanted}"] = (
-                f"the gradient of {leaf.path or 'a leaf'}, {leaf.spec}, is "
+                f"the gradient of {leaf.described()}, is "
                 + ("None and was a tensor" if wanted else "a tensor and was None"))
 
     def _name(self, x: Any) -> str:

@@ -45,7 +45,7 @@ class GradientGuard(Asking):
     def why_not(self) -> str:
         now = self._spec()
         held = "no longer referenced elsewhere" if self.held else "now referenced elsewhere"
-        return (f"the gradient of {self.leaf.path or 'a leaf'}, {self.leaf.spec}, is "
+        return (f"the gradient of {self.leaf.described()}, is "
                 + (held if now is self.spec else f"{now} and was {self.spec}"))
 
 

@@ -90,7 +90,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Aski
     trace = _with_all_results(forward_part(trace), results)
     for leaf, b in trace.leaves.items():
         if b not in trace.storages:
-            raise TraceError(f"{leaf.path or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a saved program "
+            raise TraceError(f"{leaf.described()}, is an argument of the traced function: a saved program "
                              "can only compute gradients of tensors that it captured")
     save_trace(path, trace, *tensor_names(trace, guards))
 
@@ -109,7 +109,7 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
         if of.leaf is not None:
             found = gradients.get(of.leaf)
             if found is None:
-                raise TraceError(f"the function returns the gradient of {of.leaf.path or 'a leaf'}, {of.leaf.spec}, which none "
+                raise TraceError(f"the function returns the gradient of {of.leaf.described()}, which none "
                                  "of its ops computes: only results of ops can be saved")
             return found
         if id(of.value.storage) not in buffers:

@@ -209,7 +209,7 @@ class Tracing(Noting):
                         (p, p.storage, p.spec, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         known = {leaf for guard in modules for leaf, _, _ in guard.leaves}
-        found += [Guard(f"the hooks on {leaf.path or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
+        found += [Guard(f"the hooks on {leaf.described()}", partial(hooks_on, leaf), hooks_on(leaf), equal)
                   for leaf in ran.before if leaf in ran.log.leaves and leaf not in known]
         params = [p for o in optimizers.values() for group in o.param_groups for p in group["params"]]
         return [*found, *self._of_gradients(trace, ran, params)]
