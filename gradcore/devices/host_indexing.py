@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel, pieces, slices
 from gradcore.devices.host_pointwise import is_repeated
+from gradcore.devices.host_scratch import lent
 from gradcore.devices.kernels import check_bounds, split_workspace
 
 #: Positions that are made Python's integers at a time.
@@ -21,6 +22,8 @@ NARROW = 128
 _PLACED = 3072
 #: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
 _WRITTEN = 1536
+#: The same for arrays that need not be copied.
+_WRITTEN_AT_ONCE = 1 << 14
 
 
 def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
@@ -150,7 +153,7 @@ def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int
 def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
     out.fill(0)
     target, order = out.reshape(-1), _along(index, shape, dim, workspace, wrap=True).reshape(-1)
-    for places, slopes in pieces(order, dy, length=1024):
+    for places, slopes in pieces(order, dy):
         np.add.at(target, places, slopes)
 
 
@@ -178,26 +181,31 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
     steps = [math.prod(x.shape[d + 1:]) for d in range(x.ndim)]
     *lead, length = index.shape
     across = np.arange(length) * steps[-1] if dim < index.ndim - 1 else np.zeros(1, np.int64)
-    # Several lines along the last dimension, or a part of one.
-    some = min(length, _WRITTEN)
-    lines, count = _WRITTEN // some, math.prod(lead)
-    flat = [a.reshape(-1, length) if a.flags.c_contiguous else None for a in (index, values)]
-    for block in range(0, count, LISTED):
-        size = min(LISTED, count - block)
-        at = np.unravel_index(np.arange(block, block + size), lead) if lead else ()
-        before = sum((c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim), np.zeros(1, np.int64))
-        for first in range(0, size, lines):
-            here = slice(first, min(first + lines, size))
-            # Arrays that are not contiguous are copied, by line.
-            numbers, given = (a[tuple(c[here] for c in at)].reshape(-1, length) if f is None else f[block:][here]
-                              for f, a in zip(flat, (index, values), strict=True))
-            for start in range(0, length, some):
-                part = slice(start, start + some)
-                places = np.multiply(numbers[:, part], steps[dim], dtype=np.int64)
-                places += before[here, None] if len(before) > 1 else before
-                if dim < index.ndim - 1:
-                    places += across[part]
-                yield places, given[:, part]
+    flat = [a.reshape(-1, length) if a.flags.c_contiguous or is_repeated(a) else None for a in (index, values)]
+    # Several lines along the last dimension, or a part of one. Arrays that are not contiguous are copied, by line.
+    most = _WRITTEN if flat[0] is None or flat[1] is None else _WRITTEN_AT_ONCE
+    some = min(length, most)
+    lines, count = most // some, math.prod(lead)
+    with lent(min(most, index.size), np.dtype(np.int64)) as room:
+        for block in range(0, count, LISTED):
+            size = min(LISTED, count - block)
+            at = np.unravel_index(np.arange(block, block + size), lead) if lead else ()
+            before = sum((c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim),
+                         np.zeros(1, np.int64))
+            for first in range(0, size, lines):
+                here = slice(first, min(first + lines, size))
+                numbers, given = (a[tuple(c[here] for c in at)].reshape(-1, length) if f is None else f[block:][here]
+                                  for f, a in zip(flat, (index, values), strict=True))
+                for start in range(0, length, some):
+                    part = slice(start, start + some)
+                    source = numbers[:, part]
+                    places = room[:source.size].reshape(source.shape)
+                    np.copyto(places, source)
+                    np.multiply(places, steps[dim], places)
+                    np.add(places, before[here, None] if len(before) > 1 else before, places)
+                    if dim < index.ndim - 1:
+                        np.add(places, across[part], places)
+                    yield places, given[:, part]
 
 
 @kernel

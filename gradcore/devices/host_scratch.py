@@ -7,7 +7,8 @@ where the allocator takes fresh pages each time. The memory is the same for all 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -57,6 +58,16 @@ def _temporaries(size: int, kinds: str, dtype: np.dtype[Any], kept: bool) -> lis
             at += -(-size * kind.itemsize // 64) * 64
         known[key] = found
     return found
+
+
+@contextmanager
+def lent(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """An array in the memory that the thread keeps, with anything in it; of up to :data:`KEPT` bytes."""
+    kept, _memory.busy = not _memory.busy, True
+    try:
+        yield np.frombuffer(_memory.bytes, dtype, size) if kept else np.empty(size, dtype)
+    finally:
+        _memory.busy = not kept
 
 
 def over(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, kinds: str, mask: int = -1, **attrs: Any) -> None:
