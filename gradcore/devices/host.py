@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_arithmetic,
     host_batch_norm,
     host_bends,
     host_choices,

@@ -1,4 +1,4 @@
-"""The gamma function's logarithm and its derivatives, and the inverse of the error function, on the CPU.
+"""The gamma function's logarithm and its derivatives, and the error function's complement and inverse, on the CPU.
 
 All are computed in double precision, over parts of pieces, and rounded once.
 """
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, horner
-from gradcore.devices.host_pointwise import walk
+from gradcore.devices.host_pointwise import erfc_into, walk
+from gradcore.devices.host_scratch import scratched
 from gradcore.tiling import INTRICATE
 
 
@@ -223,6 +224,12 @@ def polygamma(x: Array, *, n: int) -> Array:
         total += np.where(both, sign * _zeta(above, n), 0)
         total -= np.where(both, sign * _zeta(above - low, n), 0)
     return sign * factorial * total
+
+
+@scratched("dddd?")
+def erfc(x: Array, out: Array, found: Array, *room: Array) -> None:
+    erfc_into(x, found, *room)
+    np.copyto(out, found, casting="unsafe")
 
 
 @_double

@@ -13,9 +13,8 @@ import numpy as np
 from gradcore.devices.host_erf import CHEBYSHEV, erf_piece
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, horner
 from gradcore.overwriting import WITH_THEIR_KERNELS
-from gradcore.tiling import INTRICATE
 
-#: Bytes of a piece, and of all temporaries of a piece for functions that say how many they hold.
+#: Bytes of a piece, and of all temporaries of a piece for functions whose callers know how many they hold.
 _BYTES, ROOM = 8 << 10, 48 << 10
 
 
@@ -59,20 +58,8 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a kernel by its function of pieces: operands, then attributes by keyword."""
-    return _registered(function, _BYTES)
-
-
-def pointwise_with(temporaries: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The same for a function that holds at most so many temporaries of a piece's size at once, its result included, and masks.
-
-    Its pieces are longer, since each call of NumPy takes the time of 2,000 elements or more.
-    """
-    return lambda function: _registered(function, ROOM // temporaries)
-
-
-def _registered(function: Callable[..., Any], nbytes: int) -> Callable[..., Any]:
     def kernel(*arrays: Any, **attrs: Any) -> None:
-        walk(function, arrays[:-1], arrays[-1], nbytes, **attrs)
+        walk(function, arrays[:-1], arrays[-1], **attrs)
 
     HOST_KERNELS[function.__name__] = kernel
     return function
@@ -85,16 +72,6 @@ def _bits(mask: Array, size: int) -> Array:
     return np.negative(bits, bits)
 
 
-def keep(mask: Array, x: Array) -> Array:
-    """``x`` where the mask is set, else 0.
-
-    By bits, as in :func:`choose`: ``np.where`` takes longer for a mask that a processor cannot foresee.
-    """
-    bits = _bits(mask, x.itemsize)
-    np.bitwise_and(bits, x.view(bits.dtype), bits)
-    return bits.view(x.dtype)
-
-
 def choose(mask: Array, x: Array, y: Any) -> Array:
     """``x``, of 4 or 8 bytes, where the mask is set, else ``y``, an array of its shape and dtype or a number."""
     bits = _bits(mask, x.itemsize)
@@ -103,46 +80,6 @@ def choose(mask: Array, x: Array, y: Any) -> Array:
     np.bitwise_and(made, bits, made)
     np.bitwise_xor(made, other, made)
     return made.view(x.dtype)
-
-
-def pow(x: Any, y: Any, out: Array) -> None:
-    if out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and y % 1 == 0:
-        walk(_whole_float_power, (x, y), out, ROOM // 2)
-    elif out.dtype.kind in "iu" and isinstance(y, np.ndarray):
-        walk(_whole_power, (x, y), out)
-    else:
-        np.power(x, y, out, casting="unsafe")
-
-
-def _whole_float_power(x: Array, y: float) -> Array:
-    """NumPy has vector instructions for powers of positive numbers, and takes a hundred times as long for negative ones."""
-    if y == 3:
-        return x * x * x
-    t: Array = np.abs(x)
-    np.power(t, y, t)
-    if y % 2:
-        np.copysign(t, x, t)
-    return t
-
-
-def _whole_power(x: Any, y: Array) -> Any:
-    """Integers to integer powers. Negative ones, which NumPy refuses, give 0 unless the base is 1 or -1."""
-    made = np.power(x, np.maximum(y, 0))
-    return np.where(y < 0, np.power(x, y & 1) * (np.abs(x) == 1), made)
-
-
-HOST_KERNELS["pow"] = pow
-
-
-@pointwise_with(1)
-def sign(x: Array) -> Any:
-    """0 for NaN, as in PyTorch."""
-    return (x > 0).view(np.int8) - (x < 0).view(np.int8)
-
-
-@pointwise
-def frac(x: Array) -> Any:
-    return x - np.trunc(x)
 
 
 @pointwise
@@ -155,39 +92,37 @@ def logit(x: Array) -> Any:
     return np.log(x / (1 - x))
 
 
-@pointwise
-def lerp(x: Array, y: Array, weight: Any) -> Any:
-    if not isinstance(weight, np.ndarray):
-        return x + weight * (y - x) if abs(weight) < 0.5 else y - (y - x) * (1 - weight)
-    return np.where(np.abs(weight) < 0.5, x + weight * (y - x), y - (y - x) * (1 - weight))
-
-
-@pointwise
-def addcmul(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
-    return x + (y * z if value == 1 else value * y * z)
-
-
-@pointwise
-def addcdiv(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
-    return x + (y / z if value == 1 else value * (y / z))
-
-
 def _erf(x: Array) -> Any:
     out = np.empty_like(x)
     erf_piece(x, out, [np.empty_like(x) for _ in range(4)])
     return out
 
 
-def erfc(x: Array) -> Array:
+def erfc(x: Array) -> Any:
     """Of a piece, in doubles."""
-    z = np.abs(x.astype(np.float64))
-    t = 2 / (2 + z)
-    tail = np.exp(horner(2 * t - 1, _LOG_ERFC if x.itemsize == 8 else _LOG_ERFC_SHORT) - z * z) * t
-    found: Array = np.where(x < 0, 2 - tail, tail)
+    found, z, t, y = np.empty((4, *x.shape))
+    erfc_into(x, found, z, t, y, np.empty(x.shape, np.bool_))
     return found
 
 
-HOST_KERNELS["erfc"] = lambda x, out: walk(erfc, (x,), out, INTRICATE * out.itemsize)
+def erfc_into(x: Array, out: Array, z: Array, t: Array, y: Array, mask: Array) -> None:
+    """The same, in temporaries; ``out`` is of doubles, too."""
+    np.copyto(z, x)
+    np.abs(z, z)
+    np.add(z, 2, t)
+    np.divide(2, t, t)
+    np.multiply(t, 2, y)
+    np.subtract(y, 1, y)
+    horner(y, _LOG_ERFC if x.itemsize == 8 else _LOG_ERFC_SHORT, out)
+    np.multiply(z, z, z)
+    np.subtract(out, z, out)
+    np.exp(out, out)
+    np.multiply(out, t, out)
+    # Below 0, 2 less the tail: as |2 b - tail| with b = 1 there and 0 elsewhere.
+    np.less(x, 0, mask)
+    np.multiply(mask, 2.0, t)
+    np.subtract(t, out, out)
+    np.abs(out, out)
 
 
 # log(erfc(z) / t) + z^2 by powers of y = 2t - 1; twelve terms are enough for float32.

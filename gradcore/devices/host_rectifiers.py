@@ -9,8 +9,8 @@ import numpy as np
 
 from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import Array, kernel, pieces
-from gradcore.devices.host_pointwise import ROOM, choose, is_repeated, pointwise_with, walk
-from gradcore.devices.host_scratch import keep_where, scratched, spread, take_where
+from gradcore.devices.host_pointwise import ROOM, choose, is_repeated, walk
+from gradcore.devices.host_scratch import keep_where, over, scratched, spread, take_where
 
 
 @kernel
@@ -102,27 +102,26 @@ def silu_grad(dy: Array, x: Array, out: Array, s: Array, t: Array) -> None:
     np.multiply(s, t, out)
 
 
-def _mish_terms(x: Array) -> tuple[Array, Array, Array]:
+def _mish_terms(x: Array, low: Array, e: Array, n: Array) -> None:
     """x up to 20, where mish is x already; e = exp(x); and n = e (e + 2), of which tanh(log(1 + e)) = n / (n + 2)."""
-    low = np.empty_like(x)
     extreme(np.minimum, x, 20, low)
-    e: Array = np.exp(low)
-    n: Array = e + 2
-    return low, e, np.multiply(n, e, n)
+    np.exp(low, e)
+    np.add(e, 2, n)
+    np.multiply(n, e, n)
 
 
-@pointwise_with(3)
-def mish(x: Array) -> Any:
-    below, _, n = _mish_terms(x)
-    np.add(n, 2, below)
-    np.divide(n, below, n)
-    return np.multiply(n, x, n)
+@scratched("xxx")
+def mish(x: Array, out: Array, low: Array, e: Array, n: Array) -> None:
+    _mish_terms(x, low, e, n)
+    np.add(n, 2, low)
+    np.divide(n, low, n)
+    np.multiply(n, x, out)
 
 
-@pointwise_with(4)
-def mish_grad(dy: Array, x: Array) -> Any:
+@scratched("xxx")
+def mish_grad(dy: Array, x: Array, out: Array, low: Array, e: Array, n: Array) -> None:
     # dy r (n + 4 x (n - e) r) with r = 1 / (n + 2)
-    low, e, n = _mish_terms(x)
+    _mish_terms(x, low, e, n)
     np.subtract(n, e, e)
     np.multiply(e, low, e)
     np.multiply(e, 4, e)
@@ -131,22 +130,22 @@ def mish_grad(dy: Array, x: Array) -> Any:
     np.multiply(e, low, e)
     np.add(e, n, e)
     np.multiply(e, low, e)
-    return np.multiply(e, dy, e)
+    np.multiply(e, dy, out)
 
 
-@pointwise_with(1)
-def softsign(x: Array) -> Any:
-    t = np.abs(x)
+@scratched("x")
+def softsign(x: Array, out: Array, t: Array) -> None:
+    np.abs(x, t)
     np.add(t, 1, t)
-    return np.divide(x, t, t)
+    np.divide(x, t, out)
 
 
-@pointwise_with(1)
-def softsign_grad(dy: Array, x: Array) -> Any:
-    t = np.abs(x)
+@scratched("x")
+def softsign_grad(dy: Array, x: Array, out: Array, t: Array) -> None:
+    np.abs(x, t)
     np.add(t, 1, t)
     np.square(t, t)
-    return np.divide(dy, t, t)
+    np.divide(dy, t, out)
 
 
 @scratched("xxxx")
@@ -221,12 +220,23 @@ def _number(x: Any) -> Any:
 @kernel
 def leaky_relu(x: Array, slope: Any, out: Array) -> None:
     slope = _number(slope)
+    if isinstance(slope, np.ndarray) and _usual(1, out, x):
+        # A slope for each channel.
+        extreme(np.minimum, x, 0, out)
+        np.multiply(out, slope, out)
+        over(_add_positive, (x, out), out, "x")
+        return
     if not _usual(slope, out, x):
         walk(_leaky, (x, slope), out, ROOM // 3)
         return
     for xs, outs in pieces(x, out):
         np.multiply(xs, slope, outs)
         np.maximum(xs, outs, out=outs)
+
+
+def _add_positive(x: Array, other: Array, out: Array, t: Array) -> None:
+    extreme(np.maximum, x, 0, t)
+    np.add(t, other, out)
 
 
 def _leaky(x: Array, slope: Any) -> Any:

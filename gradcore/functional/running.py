@@ -24,30 +24,44 @@ def _steps(n: int) -> list[int]:
     return [1 << k for k in range((n - 1).bit_length())] if n else []
 
 
-def _running(input: Tensor, dim: int, better: Any) -> Ranked:
+def _to_front(x: Tensor, dim: int) -> Tensor:
+    """``x`` with ``dim`` first, contiguous, so that shifted parts are, too."""
+    return sh.contiguous(sh.transpose(x, 0, dim)) if dim else x
+
+
+def _scan(x: Tensor, fold: Any) -> Tensor:
+    """Each element folded with all before it along the first dimension."""
+    for step in _steps(x.spec.shape[0]):
+        head, before, here = _shifted(x, 0, step)
+        x = sh.cat([head, fold(before, here)], 0)
+    return x
+
+
+def _running(input: Tensor, dim: int, extreme: Any) -> Ranked:
     d = sh.dim_of(dim, input)
     x = sh.atleast_1d(input)
-    n, values = x.spec.shape[d], x.detach()
-    line = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
-    places = movement.expand(sh.reshape(line, (n, *(1,) * (x.spec.ndim - d - 1))), shape=x.spec.shape)
-    for step in _steps(n):
-        (head, before, here), (first, there, at) = (_shifted(t, d, step) for t in (values, places))
-        # A NaN beats everything, and of two equal elements the later one counts.
-        later = elementwise.logical_or(better(here, before), elementwise.ne(here, here))
-        values, places = (sh.cat([a, elementwise.where(later, b, c)], d) for a, b, c in (
-            (head, here, before), (first, at, there)))
-    places = sh.contiguous(places)
+    line = _to_front(x.detach(), d)
+    if line.spec.dtype.kind == "b":
+        line = movement.cast(line, dtype=np.dtype(np.uint8))
+    values = _scan(line, extreme)
+    # The place of an extreme is the last one up to here where the element is what the extreme is, or a NaN.
+    n = line.spec.shape[0]
+    new = elementwise.logical_or(elementwise.eq(line, values), elementwise.ne(line, line))
+    places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int32 if n < 1 << 31 else np.int64), device=x.storage.device)
+    places = elementwise.where(new, sh.reshape(places, (n, *(1,) * (x.spec.ndim - 1))), 0)
+    places = movement.cast(_scan(places, elementwise.maximum), dtype=np.dtype(np.int64))
+    places = sh.contiguous(sh.transpose(places, 0, d))
     return Ranked(*(sh.reshape(t, input.spec.shape) for t in (movement.take_along(x, places, dim=d, wrap=False), places)))
 
 
 def cummax(input: Tensor, dim: int) -> Ranked:
     """Cumulative maxima along ``dim``, and their indices (the last of equal ones), int64; a NaN stays."""
-    return _running(input, dim, elementwise.ge)
+    return _running(input, dim, elementwise.maximum)
 
 
 def cummin(input: Tensor, dim: int) -> Ranked:
     """Cumulative minima along ``dim``, and their indices (the last of equal ones), int64; a NaN stays."""
-    return _running(input, dim, elementwise.le)
+    return _running(input, dim, elementwise.minimum)
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
@@ -59,11 +73,10 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
         raise SpecError(f"logcumsumexp: expected a floating dtype, but got {input.spec.dtype.name}")
     d = sh.dim_of(dim, input)
     x = sh.atleast_1d(input)
-    steps = _steps(x.spec.shape[d])
-    for step in steps:
-        head, before, here = _shifted(x, d, step)
-        x = sh.cat([head, pointwise.logaddexp(before, here)], d)
-    return sh.reshape(x, input.spec.shape) if steps else sh.clone(input)
+    if not _steps(x.spec.shape[d]):
+        return sh.clone(input)
+    found = sh.transpose(_scan(_to_front(x, d), pointwise.logaddexp), 0, d)
+    return sh.reshape(sh.contiguous(found), input.spec.shape)
 
 
 METHODS = "cummax cummin logcumsumexp".split()

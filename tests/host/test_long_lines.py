@@ -82,3 +82,24 @@ def test_softmax_of_an_expanded_cotangent_and_of_a_transposed_input(name: str) -
     expected = 0 if name == "softmax" else np.asarray(1 - gradcore.softmax(x.detach(), 0) * 40)
     np.testing.assert_allclose(np.asarray(x.grad), expected, atol=1e-12)
     assert gradcore.autograd.gradcheck(lambda x: (function(x.t(), 1) * weights).sum(1), x[:, :3].detach().requires_grad_())
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize(("name", "better"), [("cummax", np.greater_equal), ("cummin", np.less_equal)])
+def test_running_extremes_take_two_scans(name: str, better: Any, dim: int) -> None:
+    values = rng.integers(-3, 4, (20, 70, 3)).astype(np.float32)
+    values[5, 40, 1] = values[11, 3, 2] = np.nan
+    values[0] = -np.inf
+    for x in (values, np.nan_to_num(values, neginf=0).astype(np.int32), values > 1):
+        with gradcore.step() as step:
+            found = getattr(gradcore, name)(gradcore.tensor(x), dim)
+        lines, best, places = np.moveaxis(x, dim, 0), [], []
+        for k, line in enumerate(lines):
+            later = np.full(line.shape, True) if not k else better(line, best[-1]) | (line != line)
+            best.append(np.where(later, line, best[-1]) if k else line)
+            places.append(np.where(later, k, places[-1]) if k else np.zeros(line.shape, int))
+        np.testing.assert_array_equal(np.asarray(found.values), np.moveaxis(best, 0, dim))
+        np.testing.assert_array_equal(np.asarray(found.indices), np.moveaxis(places, 0, dim))
+        # A step of each scan is two launches.
+        launches = sum(isinstance(r, gradcore.events.Launch) for r in step.recording.records)
+        assert launches <= 4 * (len(lines) - 1).bit_length() + 12
