@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel, slices
 from gradcore.devices.host_pointwise import walk
+from gradcore.devices.host_scratch import KEPT, lent
+from gradcore.devices.host_softmax import NARROW
 from gradcore.devices.kernels import folded_shape, split_workspace, summed
+
+#: The least size of an array whose short rows are turned over.
+_MANY = 1 << 14
 
 
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -20,7 +25,31 @@ def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
     return reduce
 
 
-HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _reduction(np.maximum), "amin": _reduction(np.minimum),
+def _extreme_of(ufunc: np.ufunc) -> Callable[..., Any]:
+    def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        # A probe is not copied: it records the plain call.
+        if (type(x) is np.ndarray and dims == (x.ndim - 1,) and x.size >= _MANY and 1 < x.shape[-1] <= NARROW
+                and x.flags.c_contiguous):
+            _by_columns(ufunc, x.reshape(-1, x.shape[-1]), out.reshape(-1))
+        else:
+            ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
+
+    return reduce
+
+
+def _by_columns(ufunc: np.ufunc, rows: Array, out: Array) -> None:
+    """Reduce short rows turned over, since a reduction along each row has a fixed cost."""
+    width = rows.shape[1]
+    step = KEPT // 2 // (width * rows.itemsize)
+    with lent(min(step, len(rows)) * width, rows.dtype) as room:
+        for some in slices(len(rows), step):
+            part = rows[some]
+            turned = room[:part.size].reshape(width, -1)
+            np.copyto(turned, part.T)
+            ufunc.reduce(turned, 0, out=out[some])
+
+
+HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _extreme_of(np.maximum), "amin": _extreme_of(np.minimum),
                  "any": _reduction(np.logical_or), "all": _reduction(np.logical_and)}
 
 
@@ -107,8 +136,10 @@ def _position(fold: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
+    fold = _extreme_of(ufunc)
+
     def both(x: Array, values: Array, indices: Array, *, dim: int, keepdim: bool) -> None:
-        ufunc.reduce(x, axis=dim, out=values, keepdims=keepdim)
+        fold(x, values, dims=(dim,) if x.ndim else (), keepdim=keepdim)
         find(x, indices, dim=dim, keepdim=keepdim)
 
     return both

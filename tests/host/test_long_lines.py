@@ -103,3 +103,18 @@ def test_running_extremes_take_two_scans(name: str, better: Any, dim: int) -> No
         # A step of each scan is two launches.
         launches = sum(isinstance(r, gradcore.events.Launch) for r in step.recording.records)
         assert launches <= 4 * (len(lines) - 1).bit_length() + 12
+
+
+@pytest.mark.parametrize("width", [1, 2, 16, 32, 33])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
+def test_extremes_of_many_short_rows_are_numpys(width: int, dtype: str) -> None:
+    x = (rng.standard_normal((5, 8000, width)) * 20).astype(dtype)
+    if x.dtype.kind == "f":
+        x[0, 7], x[1, 5, -1] = -np.inf, np.nan
+    for name, fold in (("amax", np.max), ("amin", np.min)):
+        out = np.empty((5, 8000), dtype)
+        KERNELS[name](x, out, dims=(2,), keepdim=False)
+        np.testing.assert_array_equal(out, fold(x, 2))
+        values, places = np.empty((5, 8000, 1), dtype), np.empty((5, 8000, 1), np.int64)
+        KERNELS[name[1:] + "_with_index"](x, values, places, dim=2, keepdim=True)
+        np.testing.assert_array_equal(values[..., 0], out)
