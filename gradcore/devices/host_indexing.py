@@ -18,6 +18,8 @@ from gradcore.devices.kernels import check_bounds, split_workspace
 LISTED = 1024
 #: The most elements at a position that are added one by one: NumPy takes 5 ns for each, and Python 1 us for a slice.
 NARROW = 128
+#: Bytes from line to line from which on a few elements of each are not added at a position at a time: that is slow for a cache.
+FAR = 2048
 #: Elements whose places are computed at a time.
 _PLACED = 3072
 #: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
@@ -81,7 +83,7 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
     if _distinct(where, shape[dim]):
         target[:, where.reshape(-1)] = source
         return
-    if tail <= NARROW:
+    if tail <= 4 and target[0].nbytes >= FAR:
         _fold_lines(target.reshape(-1, tail), where.reshape(-1), source.reshape(-1, tail), shape[dim])
         return
     # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
