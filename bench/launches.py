@@ -29,8 +29,8 @@ from gradcore.devices.device import Device
 from gradcore.devices.meta import MetaDevice
 from gradcore.engine.plans import Call
 from gradcore.ops.op import get_op
-from gradcore.program.fusion import groups
-from gradcore.program.plan import Plan
+from gradcore.program.planning.fusion import groups
+from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Number, Operand, Program
 from gradcore.spec import round_up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.program.recorder import busy
+from gradcore.program.tracing.recorder import busy
 
 __all__ = ["cudagraph_mark_step_begin", "disable", "is_compiling", "is_dynamo_compiling"]
 

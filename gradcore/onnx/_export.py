@@ -18,12 +18,12 @@ from gradcore.nn.module import Module
 from gradcore.onnx.batch import open_batch, open_shape
 from gradcore.onnx.build import Builder
 from gradcore.onnx.graph import IR, OPSET, Graph, Value, onnx_type
-from gradcore.program.building import Trace
-from gradcore.program.compiled import Compiled
-from gradcore.program.loaded import LoadedProgram
+from gradcore.program.calls.compiled import Compiled
 from gradcore.program.program import Operand, Program
-from gradcore.program.shipping import forward_part, tensor_names
-from gradcore.program.tracing import Tracing
+from gradcore.program.shipping.loaded import LoadedProgram
+from gradcore.program.shipping.saved import forward_part, tensor_names
+from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.tracing import Tracing
 from gradcore.report.files import write_whole
 
 INSTALL = "the package onnx is not installed: pip install 'gradcore[onnx]'"

@@ -18,9 +18,9 @@ from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import CONVERTERS, Refused
 from gradcore.onnx.views import positions, steps_of
 from gradcore.ops.op import all_ops
-from gradcore.program.building import Trace
 from gradcore.program.program import Instruction, Operand, Program
-from gradcore.program.shipping import shown_spec
+from gradcore.program.shipping.saved import shown_spec
+from gradcore.program.tracing.building import Trace
 from gradcore.spec import TensorSpec, contiguous_strides
 
 

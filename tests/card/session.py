@@ -44,7 +44,7 @@ class Session:
         atexit.register(self.close)
         install(self.card, self.folder)
         from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
-        from gradcore.program import libraries
+        from gradcore.program.guarding import libraries
         from tests.host import emulator, graph_bed
 
         #: The argument that the launch itself fills in.

@@ -13,7 +13,8 @@ import pytest
 
 from gradcore.devices import device as devices
 from gradcore.devices import gpu, gpu_cublas, gpu_gemm, gpu_launch, gpu_workspaces
-from gradcore.program import libraries, outside, watch
+from gradcore.program.guarding import libraries
+from gradcore.program.watching import outside, watch
 from tests.host import compiled, fake_cublas
 from tests.host import emulator as emulation
 from tests.host.emulator import Emulator

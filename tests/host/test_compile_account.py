@@ -213,7 +213,7 @@ def test_a_function_that_is_always_traced_runs_eagerly_after_as_many_traces_as_p
 
 
 def test_the_reasons_for_the_last_traces_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradcore.program.attempts._MOST_TRACES", 4)
+    monkeypatch.setattr("gradcore.program.calls.attempts._MOST_TRACES", 4)
     f = gradcore.compile(lambda x: x * 2)
     for n in range(1, 9):
         for _ in range(2):

@@ -9,7 +9,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import TraceError
-from gradcore.program import again
+from gradcore.program.graphs import again
 from tests.conftest import raises
 from tests.host.test_compile import data, net, same, same_state, step_of
 

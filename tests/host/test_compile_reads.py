@@ -9,7 +9,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import TraceError
-from gradcore.program.trace_log import _asked
+from gradcore.program.tracing.trace_log import _asked
 
 
 def stepped(x: Any, name: str, **options: Any) -> None:

@@ -334,7 +334,7 @@ def test_a_batch_with_names_as_a_loader_yields_it() -> None:
 
 
 def test_instructions_that_are_not_known_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradcore.program import unread
+    from gradcore.program.calls import unread
 
     monkeypatch.setattr(unread, "LOADS", frozenset())
     unread._read_of.cache_clear()

@@ -18,7 +18,7 @@ from gradcore.memory.resource import Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
 from gradcore.ops import random
-from gradcore.program.replay import Replay
+from gradcore.program.replaying.replay import Replay
 from tests.conftest import raises
 from tests.logs import normalized
 from tests.meta.simulated_cuda import Card

@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.program.fusion import groups
+from gradcore.program.planning.fusion import groups
 from tests.host.captured_steps import Stepping, logged, nan_stays, program_of, same_function, same_steps
 from tests.host.graph_bed import Bed, bits, emulator_of
 

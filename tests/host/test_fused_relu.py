@@ -15,7 +15,7 @@ from gradcore import nn
 from gradcore.devices import gpu_fused, gpu_gemm, gpu_launch
 from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_linalg import linear, linear_relu
-from gradcore.program.fusion import groups
+from gradcore.program.planning.fusion import groups
 from tests.host.captured_steps import Stepping, data, logged, nan_stays, program_of, same_function, same_steps
 from tests.host.emulator import Copy, Emulator
 from tests.host.fake_cublas import Epilogue

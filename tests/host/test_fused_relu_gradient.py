@@ -17,7 +17,7 @@ from gradcore import nn
 from gradcore.devices import gpu_fused, gpu_gemm
 from gradcore.devices.gpu_gemm import CublasLt
 from gradcore.devices.gpu_linalg import input_grad_through_relu, linear_grad
-from gradcore.program.fusion import groups
+from gradcore.program.planning.fusion import groups
 from tests.host.captured_steps import Stepping, data, logged, program_of, same_steps
 from tests.host.emulator import Copy
 from tests.host.graph_bed import Bed, QueuedLt, bits, emulator_of

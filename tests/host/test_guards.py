@@ -15,9 +15,9 @@ import pytest
 import gradcore
 from gradcore import nn, optim
 from gradcore.engine.owners import MOST
-from gradcore.program.guards import Guard, Terms, same_bytes, same_entries, same_items, same_method
-from gradcore.program.library_guards import OptimizerGuard
-from gradcore.program.values import copied, equal, is_plain, same_array
+from gradcore.program.guarding.guards import Guard, Terms, same_bytes, same_entries, same_items, same_method
+from gradcore.program.guarding.library_guards import OptimizerGuard
+from gradcore.program.guarding.values import copied, equal, is_plain, same_array
 
 NAN = float("nan")
 SAME: list[tuple[Any, Any]] = [

@@ -18,9 +18,10 @@ from gradcore.engine.saved import Again, Saved
 from gradcore.engine.state import local
 from gradcore.nn import paths
 from gradcore.optim import optimizer as optimizers
-from gradcore.program import again, compiled
-from gradcore.program.arena import Part
-from gradcore.program.recorder import Recorder, busy
+from gradcore.program.calls import compiled
+from gradcore.program.graphs import again
+from gradcore.program.replaying.arena import Part
+from gradcore.program.tracing.recorder import Recorder, busy
 from tests.conftest import raises
 from tests.meta.test_interrupts import Interrupt, at_every_moment
 
@@ -233,7 +234,7 @@ def test_a_trace_that_is_interrupted_at_its_ends_leaves_no_log_open(call: str, m
 
 def test_the_next_trace_gives_back_what_an_interrupted_one_had_for_itself() -> None:
     x = gradcore.ones(2)
-    for _ in at_every_moment(lambda: gradcore.compile(lambda x: x * 2)(x), "/gradcore/program/compiled.py"):
+    for _ in at_every_moment(lambda: gradcore.compile(lambda x: x * 2)(x), "/gradcore/program/calls/compiled.py"):
         gradcore.compile(lambda x: x * 3)(x)
         assert not compiled._tracing._is_owned() and not busy.depth
 

@@ -11,7 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.events import Alloc, Free
-from gradcore.program.sharing import Lane
+from gradcore.program.planning.sharing import Lane
 from gradcore.spec import TensorSpec
 from tests.host.test_places import meeting
 

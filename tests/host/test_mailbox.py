@@ -9,7 +9,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore.devices import gpu_mailbox, gpu_numbers
-from gradcore.program.replay import Replay
+from gradcore.program.replaying.replay import Replay
 from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits
 

@@ -12,7 +12,7 @@ import pytest
 
 from gradcore.engine import sites
 from gradcore.events import Site
-from gradcore.program.libraries import is_library
+from gradcore.program.guarding.libraries import is_library
 from gradcore.report import text
 
 

@@ -86,7 +86,7 @@ def test_programs_read_pinned_tensors_as_arguments_and_as_what_they_refer_to(poo
     with pytest.raises(TraceError, match="makes a tensor from host data"):
         gradcore.compile(lambda a: a.pin_memory().sum())(plain)
     # As if the pool were created in the traced run.
-    monkeypatch.setattr("gradcore.program.tracing.devices", lambda: [gradcore.device("cpu")])
+    monkeypatch.setattr("gradcore.program.tracing.tracing.devices", lambda: [gradcore.device("cpu")])
     with pytest.raises(TraceError, match="allocates pinned memory: allocate it outside"):
         gradcore.compile(lambda a: a.pin_memory().sum())(plain)
 

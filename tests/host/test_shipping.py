@@ -16,7 +16,7 @@ import pytest
 import gradcore
 from gradcore import nn, optim
 from gradcore.errors import SpecError, TraceError
-from gradcore.program.encoding import decode, encode, parsed
+from gradcore.program.shipping.encoding import decode, encode, parsed
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.rows import ROWS

@@ -18,7 +18,7 @@ import gradcore
 from gradcore import nn, optim
 from gradcore.errors import ProgramError
 from gradcore.program import Operand
-from gradcore.program.verify import fits
+from gradcore.program.shipping.verify import fits
 from tests.conftest import raises
 
 

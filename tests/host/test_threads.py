@@ -13,7 +13,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.program.newness import is_new
+from gradcore.program.watching.newness import is_new
 
 THREADS, STEPS = 4, 12
 

@@ -14,9 +14,9 @@ from gradcore.engine.plans import infer
 from gradcore.errors import ProgramError
 from gradcore.events import Site, Tag
 from gradcore.program import Buffer, Instruction, Operand, Program
-from gradcore.program.encoding import LARGEST
 from gradcore.program.program import Number, with_lifetimes
-from gradcore.program.verify import checked_calls
+from gradcore.program.shipping.encoding import LARGEST
+from gradcore.program.shipping.verify import checked_calls
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.rows import ROWS, Row, tensors_of

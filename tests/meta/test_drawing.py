@@ -14,8 +14,8 @@ import gradcore
 from gradcore import nn
 from gradcore.events import Site
 from gradcore.program import Program, plan
-from gradcore.program.drawing import draw, sketch
-from gradcore.program.plan import planned
+from gradcore.program.planning.drawing import draw, sketch
+from gradcore.program.planning.plan import planned
 from gradcore.program.program import with_lifetimes
 from gradcore.spec import round_up
 from tests.conftest import raises

@@ -11,7 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.program.fusion import groups
+from gradcore.program.planning.fusion import groups
 from gradcore.program.program import Operand, Program
 
 F = nn.functional

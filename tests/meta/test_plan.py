@@ -12,9 +12,9 @@ import gradcore
 from bench.workloads import WORKLOADS, step_on
 from gradcore.events import Site, Tag
 from gradcore.program import Buffer, Instruction, Operand, Program, plan
-from gradcore.program.narration import most_live
-from gradcore.program.plan import Plan, Slot, by_ejection, by_gaps, in_time, lay_out, lower_bound, planned
+from gradcore.program.planning.plan import Plan, Slot, by_ejection, by_gaps, in_time, lay_out, lower_bound, planned
 from gradcore.program.program import with_lifetimes
+from gradcore.program.replaying.narration import most_live
 from gradcore.spec import TensorSpec, round_up
 
 

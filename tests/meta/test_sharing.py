@@ -9,8 +9,8 @@ import pytest
 
 from gradcore.events import Site, Tag
 from gradcore.program import Buffer, Instruction, Operand, Program
+from gradcore.program.planning.sharing import shared_places
 from gradcore.program.program import with_lifetimes
-from gradcore.program.sharing import shared_places
 from gradcore.spec import TensorSpec
 
 SITE = Site("train.py", 3, "step")

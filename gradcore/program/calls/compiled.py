@@ -1,0 +1,305 @@
+"""``gradcore.compile``: traces a function once, and replays the trace as long as the function would do the same."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from operator import attrgetter
+from types import MethodType
+from typing import Any
+from weakref import ref
+
+from gradcore.devices.device import get_default_device
+from gradcore.engine.autocast import resumed
+from gradcore.engine.state import State, local
+from gradcore.errors import TraceError
+from gradcore.forking import long
+from gradcore.functional import get_default_dtype
+from gradcore.program.calls.attempts import FIRST, SAME, Attempts
+from gradcore.program.calls.check import checked
+from gradcore.program.calls.entry import Entry
+from gradcore.program.calls.keys import Keys, contents, difference, shared_memory, unknown_among
+from gradcore.program.calls.unread import Unread
+from gradcore.program.planning.plan import Plan, plan
+from gradcore.program.program import Program
+from gradcore.program.replaying.capture import replay_of
+from gradcore.program.shipping.saved import save_entry
+from gradcore.program.tracing.carried import Carried, Exchange, joined, parted
+from gradcore.program.tracing.differentiable import Differentiable, Entered
+from gradcore.program.tracing.escapes import made_anew, relate, views_among
+from gradcore.program.tracing.recorder import busy
+from gradcore.program.tracing.templates import kept_as_they_are, rebuilt
+from gradcore.program.tracing.tracing import Tracing
+from gradcore.units import count_of
+
+#: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
+_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
+                                                             "__weakref__")]
+_MODES = attrgetter(*_STATE)
+#: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
+_tracing: Any = long()
+#: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
+_PATIENCE = 5.0
+
+
+class Compiled:
+    """A compiled function, made by :func:`compile`, which says what the function may contain.
+
+    ``programs`` are those in the cache; ``traces`` has the reason for each of the last thousand traces.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, check_every: int = 0, max_programs: int = 8,
+                 leaves: bool = False, capture: bool = True) -> None:
+        self._function = function
+        self._capture = capture
+        #: What it never reads of its arguments: a call with another number there needs no other program.
+        self._unread = Unread(function)
+        #: Are leaves among the arguments keyed like other tensors, rather than by identity as parameters?
+        self._take_leaves = leaves
+        self._check_every = check_every
+        self._most = max_programs
+        self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
+        self._calls = 0
+        self._attempts = Attempts(function, max_programs)
+        #: What the function assigns tensors to, outside of it.
+        self._carried = Carried()
+        #: The key of the last trace, and why the last program was dropped since, if one was.
+        self._before: Any = None
+        self._lost = ""
+        functools.update_wrapper(self, function, updated=())
+
+    @property
+    def traces(self) -> list[str]:
+        return self._attempts.traces
+
+    @property
+    def programs(self) -> list[Program]:
+        return [entry.replay.program for entry in self._cached()]
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The memory plan of each of ``programs``."""
+        return [entry.replay.plan for entry in self._cached()]
+
+    def _cached(self) -> list[Entry]:
+        return [entry for entries in self._entries.values() for entry in entries]
+
+    def save(self, path: str | os.PathLike[str], index: int = 0) -> None:
+        """Write the ``index``-th of ``programs`` with the tensors that it captured to a file for :func:`gradcore.load_program`.
+
+        If the caller differentiates the function, the file holds only the forward run. Raises :class:`TraceError` if there is
+        no such program (call the function first), TypeError for values that a file cannot hold, and OSError.
+        """
+        found = self._cached()
+        if not -len(found) <= index < len(found):
+            why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
+            raise TraceError(f"cannot save program {index}: the cache has {count_of(len(found), 'program')}; {why}")
+        for place in found[index].carried[:1]:
+            raise TraceError(f"cannot save program {index}, which keeps a tensor in {place.name} from one call to the next: "
+                             "pass that as an argument, and return it")
+        save_entry(path, found[index].replay.trace, found[index].guards, found[index].results)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind like a function: a compiled function in a class is a method of its instances."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """A copy of the function, compiled separately: programs are bound to the memory that they were traced over."""
+        return type(self)(copy.deepcopy(self._function, memo), check_every=self._check_every, max_programs=self._most,
+                          leaves=self._take_leaves, capture=self._capture)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._attempts.eager or busy.depth or local.state.node:
+            # Inside a backward, or inside a trace, which records the single ops, the function runs uncompiled.
+            return self._function(*args, **kwargs)
+        keys = Keys(self._take_leaves)
+        tensors, key_of = keys.tensors, keys.of
+        parts = [*_MODES(local.state), get_default_dtype(), get_default_device().name]
+        seen_args, seen_kwargs = self._unread.seen(args, kwargs)
+        for a in seen_args:
+            parts.append(key_of(a))
+        for name, a in seen_kwargs.items():
+            parts.append((name, key_of(a)))
+        for place in self._carried.places and self._carried.present():
+            parts.append((place, key_of(place.get())))
+        if len({id(t.storage) for t in tensors}) < len(tensors):
+            parts += shared_memory(tensors)
+        key = tuple(parts)
+        for entry in self._entries.get(key, ()):
+            if entry.fits(tensors):
+                return self._replay(entry, tensors, args, kwargs)
+        if self._attempts.puts_off():
+            return self._function(*args, **kwargs)
+        try:
+            if not _tracing.acquire(timeout=_PATIENCE):
+                return self._function(*args, **kwargs)
+            for entry in self._entries.get(key, ()):
+                # Another thread has traced it in the meantime.
+                if entry.fits(tensors):
+                    return self._replay(entry, tensors, args, kwargs)
+            self._attempts.begin(self._reason(key, tensors))
+            self._before, self._lost = key, ""
+            self._forget_lost()
+            if self._attempts.give_up():
+                self._entries.clear()
+                return self._function(*args, **kwargs)
+            with self._attempts:
+                return self._trace(key, tensors, keys.kept, args, kwargs)
+        finally:
+            # Twice if an interrupt came before it the last time.
+            while _tracing._is_owned():
+                _tracing.release()
+
+    # -- replay --------------------------------------------------------------------------------------------------------
+
+    def _replay(self, entry: Entry, tensors: list[Any], args: Any, kwargs: Any) -> Any:
+        self._attempts.made = 0
+        if self._check_every:
+            self._calls += 1
+            if self._calls % self._check_every == 0:
+                with busy:
+                    # The function is told that it is compiled, as in its trace.
+                    return parted(entry.carried, checked(entry.replay, entry.results, tensors, lambda: joined(
+                        entry.carried, self._function(*args, **kwargs))))
+        outputs = entry.replay.run(tensors)
+        for module, mode in entry.replay.trace.modes:
+            module().training = mode
+        if entry.views:
+            relate(entry.views, outputs, tensors)
+        return parted(entry.carried, rebuilt(entry.results, outputs, tensors))
+
+    # -- trace ---------------------------------------------------------------------------------------------------------
+
+    def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
+        before = contents((args, kwargs), self._take_leaves)
+        exchange = Exchange([*self._carried.places])
+        local.state.placed = ended = False
+        try:
+            with (Entered(tensors if local.state.grad else []) as entered,
+                  Tracing(self._function, self._carried.keys()) as tracing):
+                # With an empty cache of casts: a replay would not repeat casts that the region had made before.
+                with resumed(local.state.autocast):
+                    result = self._function(*args, **kwargs)
+                # What is carried is a result, and no change, as long as the run is looked at.
+                templates = tracing.templates(tensors)
+                pair = exchange.take(result)
+                shape, outputs = templates.of(pair), templates.outputs
+                ended = True
+                trace = None
+                if not tracing.replayed():
+                    tracing.differentiate(tensors, outputs)
+                    trace = tracing.finish(tensors, outputs)
+            del result, pair
+            shared = templates.let_go()
+            views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
+            if tracing.replayed():
+                self._attempts.refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
+            elif trace is None:
+                self._attempts.found_nothing()
+            else:
+                trace.obstacles += [*entered.obstacles, *shared, *exchange.obstacles]
+                if entered.hooked and tracing.ran_backward():
+                    trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
+                known = [*kept, self._function, getattr(self._function, "__self__", None)]
+                trace.obstacles += [*unrelated, *unknown_among(kept, tracing.made_of_numbers()),
+                                    *made_anew(shape, known, tracing.guards)]
+                if before != contents((args, kwargs), self._take_leaves):
+                    trace.obstacles.append("the function modifies an argument, which a replay would not do")
+                if trace.obstacles:
+                    self._attempts.refuse(trace.obstacles)
+                else:
+                    kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
+                    replay = (replay_of if trace.second is None else Differentiable)(
+                        trace, plan(trace.program, trace.renewed), self._capture)
+                    offsets = [t.spec.offset for t in tensors] if local.state.placed else None
+                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, exchange.changed))
+        finally:
+            if ended:
+                found = parted(exchange.changed, rebuilt(shape, outputs, tensors))
+        if trace is not None:
+            self._carried.settle(tracing.reached, not trace.obstacles)
+            if trace.obstacles:
+                self.traces[-1] += self._carried.offer(tracing.carriable)
+        return found
+
+    def _remember(self, key: Any, entry: Entry) -> None:
+        self._attempts.succeeded()
+        for other in self._cached():
+            # The traced run has replaced the gradients that it left.
+            other.replay.let_go()
+        self._entries.setdefault(key, []).insert(0, entry)
+        self._entries.move_to_end(key)
+        while len(self._cached()) > self._most:
+            oldest = next(iter(self._entries))
+            # Finalisers take programs out of the lists, at any time, so each list is changed at one stroke.
+            del self._entries[oldest][-1:]
+            if not self._entries[oldest]:
+                del self._entries[oldest]
+        entry.watch(functools.partial(_lose, ref(self), key))
+
+    def _forget_lost(self) -> None:
+        """Drop the programs that can never be valid again, and with them the memory that only they still hold."""
+        for key, entries in list(self._entries.items()):
+            for entry in [*entries]:
+                if entry.is_lost():
+                    _take_out(entries, entry)
+            if not entries:
+                del self._entries[key]
+
+    def _reason(self, key: Any, tensors: list[Any]) -> str:
+        for entry in self._entries.get(key, ()):
+            return entry.why_not(tensors)
+        if not self.traces:
+            return FIRST
+        if key == self._before:
+            return self._lost or SAME
+        return difference(key, self._before, (*_STATE, "default dtype", "default device"))
+
+    def explain(self) -> str:
+        """A report as text: the reason for each trace; for each program its first four inputs, instructions, arena, guards."""
+        lines = [f"trace {k}: {reason}" for k, reason in enumerate(self.traces, self._attempts.earlier + 1)]
+        for entry in self._cached():
+            found = entry.replay.plan
+            saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
+            program = entry.replay.program
+            inputs = [str(i.spec) for i in program.inputs[:4]] + ["..."] * (len(program.inputs) > 4)
+            lines.append(f"program of {count_of(len(program.instructions), 'instruction')}{' for ' * bool(inputs)}"
+                         f"{', '.join(inputs)}: arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, "
+                         f"{count_of(len(entry.guards), 'guard')}")
+            lines += [f"  {line}" for line in entry.replay.explain()]
+        return "\n".join(lines)
+
+    def draw(self, path: str | os.PathLike[str] | None = None, program: int = 0) -> Any:
+        """The plan of one of ``programs``, address against time, as text; with a ``path`` an SVG is also written there.
+
+        Raises IndexError if there is no such program, OSError if the file cannot be written.
+        """
+        from gradcore.program.planning.drawing import drawn
+        if program >= len(self.programs):
+            raise IndexError(f"cannot draw program {program}: the cache has {count_of(len(self.programs), 'program')}; call "
+                             "the function first")
+        return drawn(self.programs[program], self.plans[program], path)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._function!r}: {count_of(len(self.programs), 'program')}>"
+
+
+def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:
+    """Drop a program that can never be valid again. A finaliser calls this."""
+    if (owner := compiled()) is not None:
+        owner._lost = why
+        _take_out(owner._entries.get(key, []), entry)
+
+
+def _take_out(entries: list[Entry], entry: Entry) -> None:
+    with suppress(ValueError):
+        entries.remove(entry)

@@ -1,0 +1,78 @@
+"""Looks at the frames of functions: the objects among their arguments, those in containers included, and the user's lines."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections import deque
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from gradcore.cells import name_of_file
+from gradcore.program.guarding.bytecode import CALLS, LOADS_CONSTANT
+from gradcore.program.guarding.libraries import is_users
+from gradcore.program.guarding.values import MOST_INSIDE
+
+#: Methods of a module that go through it from its first part on in each call.
+_LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
+                      "named_children"))
+#: Instructions of a call behind those that load what is called.
+_CALLING = LOADS_CONSTANT | CALLS | {"EXTENDED_ARG"}
+#: Containers in containers that are looked into.
+_DEPTH = 4
+
+
+def upwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame, the one that called it, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """The arguments that a frame began with, each with its name, and the items of those that are containers."""
+    for name in parameters(frame.f_code):
+        if name in frame.f_locals:
+            yield from _inside(name, frame.f_locals[name], _DEPTH)
+
+
+def parameters(code: CodeType) -> tuple[str, ...]:
+    """The names of all parameters of a code object."""
+    several = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + several]
+
+
+def _inside(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    yield name, x
+    if depth and isinstance(x, (list, tuple, dict, set, frozenset, deque)) and len(x) <= MOST_INSIDE:
+        for item in x.values() if isinstance(x, dict) else x:
+            yield from _inside(name, item, depth - 1)
+
+
+def id_in(cell: Any) -> int | None:
+    """The id of what a cell of a closure holds; None if it is empty."""
+    try:
+        return id(cell.cell_contents)
+    except ValueError:
+        return None
+
+
+def line_of(frame: FrameType) -> str:
+    return f"{name_of_file(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def users_line(frame: FrameType) -> str:
+    """The user's line that a frame of a library was called from; its own if there is none."""
+    return line_of(next((f for f in upwards(frame) if is_users(f.f_code)), frame))
+
+
+def is_generated(frame: FrameType) -> bool:
+    """Is it a method that Python has written for a class of the user's, such as the comparison of a dataclass?"""
+    return frame.f_code.co_filename == "<string>" and not str(frame.f_globals.get("__name__")).startswith("gradcore.")
+
+
+def takes_first(frame: FrameType) -> bool:
+    """Does a frame that calls ``next`` ask for the first part of a module, as in ``next(model.parameters()).device``?"""
+    before = [i for i in dis.get_instructions(frame.f_code) if i.offset < frame.f_lasti and i.opname not in _CALLING]
+    return bool(before) and before[-1].opname in ("LOAD_METHOD", "LOAD_ATTR") and before[-1].argval in _LISTING

@@ -1,0 +1,309 @@
+"""Guards: each remembers one thing that a traced function read, and tells whether it is still the same.
+
+Plain data is compared by value; tensors, parameters, modules and functions by identity. What a guard asks it states as terms of
+Python, which :class:`Terms` compiles together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import is_
+from types import CellType, FunctionType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from gradcore.engine.node import Leaf
+from gradcore.events import WRITTEN
+from gradcore.program.guarding.values import buffer_of, difference, equal, is_plain
+
+#: Gives an object a name that terms can refer to it by.
+Namer = Callable[[Any], str]
+#: What a guard asks, and a sentence that says what has changed if the answer is no, or a function that gives the sentence.
+Term = tuple[str, str | Callable[[], str]]
+
+
+def weakly(x: Any) -> Callable[[], Any]:
+    """A function that returns an object, weakly if that is possible: a guard must not keep its memory alive."""
+    try:
+        return ref(x)
+    except TypeError:
+        return lambda: x
+
+
+def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any, why: str | Callable[[], str]) -> Iterator[Term]:
+    yield f"{name(tensor)}.storage is {name(storage)}", why
+    # Other elements of the same memory, as after p.data = p.data[:4].
+    yield f"{name(tensor)}.spec is {name(spec)}", why
+
+
+class Item:
+    """Reads ``of[key]``; a function that does the same costs a guard ten times as much as the term."""
+
+    __slots__ = ("of", "key")
+
+    def __init__(self, of: Any, key: Any) -> None:
+        self.of = of
+        self.key = key
+
+    def __call__(self) -> Any:
+        return self.of[self.key]
+
+    def term(self, name: Namer) -> str:
+        return f"{name(self.of)}[{repr(self.key) if type(self.key) is str else name(self.key)}]"
+
+
+class Cell:
+    """Reads what a closure's cell holds."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: CellType) -> None:
+        self.cell = cell
+
+    def __call__(self) -> Any:
+        return self.cell.cell_contents
+
+    def term(self, name: Namer) -> str:
+        return f"{name(self.cell)}.cell_contents"
+
+
+class Attributes:
+    """Reads the ``__dict__`` of what a weak reference, or a function, gives: an object may get another one."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Callable[[], Any]) -> None:
+        self.of = of
+
+    def __call__(self) -> Any:
+        return self.of().__dict__
+
+    def term(self, name: Namer) -> str:
+        return f"{name(self.of)}().__dict__"
+
+
+class Asking:
+    """Base of guards: what one asks of the present state of the process for a replay to do what the traced run did."""
+
+    __slots__ = ()
+
+    def terms(self, name: Namer) -> Iterator[Term]:
+        raise NotImplementedError
+
+    def values(self) -> list[Any]:
+        """The tensors that are guarded."""
+        return []
+
+    def replaced(self) -> list[Any]:
+        """The storages that guarded tensors had, of those that have others now."""
+        return []
+
+
+class Guard(Asking):
+    """One value that was read: its ``name`` for messages, ``look`` to read it again, what was ``seen``, how to compare."""
+
+    __slots__ = ("name", "look", "seen", "same")
+
+    def __init__(self, name: str, look: Callable[[], Any], seen: Any, same: Callable[[Any, Any], bool]) -> None:
+        self.name = name
+        self.look = look
+        self.seen = seen
+        self.same = same
+
+    def holds(self) -> bool:
+        try:
+            return self.same(self.look(), self.seen)
+        except Exception:
+            return False
+
+    def terms(self, name: Namer) -> Iterator[Term]:
+        why = self.why_not
+        now = self.look.term(name) if isinstance(self.look, (Item, Cell, Attributes)) else f"{name(self.look)}()"
+        if self.same is same_object:
+            yield f"{name(self.seen)}() is {now} is not None", why
+        elif self.same is identical:
+            yield f"{now} is {name(self.seen)}", why
+        elif self.same is equal:
+            # Immutable data mostly is the same object.
+            yield f"((now := {now}) is {name(self.seen)} or {name(equal)}(now, {name(self.seen)}))", why
+        elif self.same is same_bytes:
+            tensor, storage, spec, edge = self.seen
+            yield f"{now} is {name(tensor)}", why
+            yield from same_memory(name, tensor, storage, spec, why)
+            yield f"{name(tensor)}.edge is {name(edge)}", why
+        else:
+            yield f"{name(self.same)}({now}, {name(self.seen)})", why
+
+    def values(self) -> list[Any]:
+        return [self.seen[0]] if self.same is same_bytes else []
+
+    def replaced(self) -> list[Any]:
+        return [self.seen[1]] if self.same is same_bytes and self.seen[0].storage is not self.seen[1] else []
+
+    def why_not(self) -> str:
+        """A sentence that says what has changed."""
+        try:
+            now = self.look()
+        except Exception as error:
+            return f"{self.name} can no longer be read: {error!r}"
+        if is_plain(now) and is_plain(self.seen):
+            return difference(self.name, now, self.seen)
+        return f"{self.name} is a different object"
+
+    def refusal(self) -> str:
+        """Why a run that has changed what is guarded is not replayed."""
+        return f"the function changes what it reads: {self.why_not()}"
+
+
+class CodeGuard(Guard):
+    """A function has the code that ran: a module that is loaded again, in a notebook say, may give it another."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: FunctionType) -> None:
+        super().__init__(f"the code of {function.__name__}", lambda: function.__code__, function.__code__, identical)
+        self.function = function
+
+    def terms(self, name: Namer) -> Iterator[Term]:
+        yield f"{name(self.function)}.__code__ is {name(self.seen)}", self.why_not
+
+
+class Once(Guard):
+    """What is compared after a traced run, which must not change it, but not between runs.
+
+    ``why`` says why a run that did is not replayed, if what has changed does not say it.
+    """
+
+    __slots__ = ("why",)
+
+    def __init__(self, name: str, look: Callable[[], Any], seen: Any, same: Callable[[Any, Any], bool], why: str = "") -> None:
+        super().__init__(name, look, seen, same)
+        self.why = why
+
+    def refusal(self) -> str:
+        return self.why or super().refusal()
+
+
+class Never(Once):
+    """Never holds: no run of a function that refers to such an object is replayed.
+
+    With ``numbers``, only a run that makes tensors of Python numbers is not.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, why: str, numbers: bool = False) -> None:
+        super().__init__("", object, None, identical, why)
+        self.numbers = numbers
+
+
+def draws_from(name: str) -> str:
+    """Why a run is not replayed that has changed the state of a generator or an iterator."""
+    return f"the function draws from {name}, which gives different values each time"
+
+
+def items_of(name: str, look: Callable[[], Any]) -> Once:
+    """Which objects a container has, by their ids, so that none is held."""
+    return Once(name, lambda: _ids_in(look()), _ids_in(look()), equal,
+                f"the function changes what it reads: {name} has other items, or has them in another order")
+
+
+def _ids_in(container: Any) -> tuple[int, ...]:
+    return tuple(map(id, (*container, *container.values()) if isinstance(container, Mapping) else container))
+
+
+#: Types of random generators.
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+
+
+def state_of(generator: Any) -> Any:
+    """A generator's state, as a value that can be compared."""
+    if isinstance(generator, random.Random):
+        return hash(generator.getstate())
+    return _comparable(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
+                       else generator.bit_generator.state)
+
+
+def _comparable(state: Any) -> Any:
+    # To print the 624 numbers of a Mersenne twister takes longer than the rest of a short trace.
+    if isinstance(state, dict):
+        return tuple((key, _comparable(value)) for key, value in state.items())
+    return state.tobytes() if isinstance(state, np.ndarray) else state
+
+
+def identical(now: Any, seen: Any) -> bool:
+    return now is seen
+
+
+def same_object(now: Any, seen: Any) -> bool:
+    # Both are None once the object that a weak reference leads to has gone.
+    return now is not None and now is seen()
+
+
+def same_method(now: Any, seen: Any) -> bool:
+    return type(now) is type(seen) and bool(now == seen)
+
+
+def same_of_its_class(now: Any, seen: Any) -> bool:
+    return now is seen[0] and type(now) is seen[1]
+
+
+def same_bytes(now: Any, seen: Any) -> bool:
+    tensor, storage, spec, edge = seen
+    return now is tensor and tensor.storage is storage and tensor.spec is spec and tensor.edge is edge
+
+
+def same_buffer(now: Any, seen: Any) -> bool:
+    return bool(buffer_of(now) == seen)
+
+
+def same_items(now: Any, seen: Any) -> bool:
+    return len(now) == len(seen) and all(map(is_, now, seen))
+
+
+def same_entries(now: Any, seen: Any) -> bool:
+    return len(now) == len(seen) and equal(tuple(now), tuple(seen)) and all(map(is_, now.values(), seen.values()))
+
+
+class Terms:
+    """What guards ask, and for every leaf in ``presence`` that it has a gradient, or none, as it says there."""
+
+    def __init__(self, guards: Iterable[Asking], presence: Mapping[Leaf, bool]) -> None:
+        self._names: dict[str, Any] = {}
+        #: A term that several guards state is asked once.
+        self._terms: dict[str, str | Callable[[], str]] = {}
+        for guard in guards:
+            for term, why in guard.terms(self._name):
+                self._terms.setdefault(term, why)
+        for leaf, wanted in presence.items():
+            self._terms[f"({self._name(leaf)}.grad is not None) is {wanted}"] = (
+                f"the gradient of {leaf.described()}, is "
+                + ("None and was a tensor" if wanted else "a tensor and was None"))
+
+    def _name(self, x: Any) -> str:
+        found = f"x{id(x)}"
+        self._names[found] = x
+        return found
+
+    def all_hold(self) -> Callable[[], bool]:
+        """A function that says whether all terms hold: one expression, since it runs at every call."""
+        # A value that cannot be read any more has changed.
+        source = f"def check():\n try: return {' and '.join(self._terms) or 'True'}\n except Exception: return False"
+        exec(compile(source, WRITTEN, "exec"), self._names)
+        # Out of its own globals, so that there is no reference cycle and reference counts free it.
+        check: Callable[[], bool] = self._names.pop("check")
+        return check
+
+    def why_not(self) -> str:
+        """The sentence of the first term that does not hold; "" if all do."""
+        for term, why in self._terms.items():
+            try:
+                holds = eval(term, self._names)
+            except Exception:
+                holds = False
+            if not holds:
+                return why if isinstance(why, str) else why()
+        return ""

@@ -1,0 +1,207 @@
+"""What code objects name: attributes, globals, and the modules that they import.
+
+Of an optimizer's ``param_groups``, loops are known, those of comprehensions and generator expressions too, whose variable is
+only used as ``group["params"]``, and one group by its number. Whatever else code does with them may read all their options.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import dropwhile
+from types import CodeType
+from typing import Any, NamedTuple
+
+from gradcore.engine.sites import is_inside
+from gradcore.program.guarding.bytecode import CALLS, LOADS, LOADS_CONSTANT, READS_ALL, indexed, loaded_by, variables_of
+
+_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
+#: Code that uses one of these may name attributes by string constants.
+_BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
+                      "__setattr__"))
+#: Code that uses one of these may read all attributes of an object without naming one.
+_READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields"))
+#: Code that uses one of these may read from a class what an object, or a class derived from that one, hides.
+_UPWARD = frozenset(("super", "type", "__class__", "__mro__", "mro", "__base__", "__bases__"))
+
+#: Before the loop, a comprehension that is part of its function keeps its variables and makes its result.
+_KEEPS = frozenset(("LOAD_FAST_AND_CLEAR", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "NOP"))
+#: What stands between the iterator and the loop in the function of a comprehension or of a generator expression.
+_BEGINS = frozenset(("GET_ITER", "RETURN_GENERATOR", "POP_TOP", "RESUME"))
+
+
+class Names(NamedTuple):
+    """Attributes that code names: those that it reads or writes, those that it only calls as methods, and of the first those
+    that it may ask for by a string, whether they are there or not."""
+
+    read: frozenset[str] = frozenset()
+    called: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
+    #: Does the code read all attributes of an object at once?
+    whole: bool = False
+    #: Does it ask for classes, and with them for what others hide?
+    upward: bool = False
+    #: May it read options of an optimizer's groups, such as the learning rate?
+    options: bool = False
+
+    def union(self, *others: Names) -> Names:
+        return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
+                     self.asked.union(*[n.asked for n in others]), self.whole or any(n.whole for n in others),
+                     self.upward or any(n.upward for n in others), self.options or any(n.options for n in others))
+
+    def among(self, own: Mapping[str, Any]) -> list[str]:
+        """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
+        return sorted(a for a in own if a in self.read or (a in self.called and callable(own[a])))
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: CodeType) -> Names:
+    """The attributes that a code object names."""
+    read, called = set(), set()
+    if is_inside(code):
+        texts = [x for x in code.co_consts if isinstance(x, str)] if _BY_NAME & {*code.co_names} else []
+    else:
+        texts = [*_texts(_constants(code))] if _asks_by_name(code) else []
+    # attrgetter("config.scale") names two.
+    asked = {part for text in texts for part in text.split(".") if part.isidentifier()}
+    read |= asked
+    # A user's that catches the error goes on without the attribute.
+    catches = bool({"AttributeError", "Exception"} & {*code.co_names}) and not is_inside(code)
+    matches = False
+    for i in dis.get_instructions(code):
+        if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
+            called.add(str(i.argval))
+        elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
+            read.add(str(i.argval))
+        elif i.opname == "MATCH_CLASS":
+            # `case Config(1, scale=2)` names attributes by a constant, and by the tuple __match_args__ of the class.
+            matches = True
+            read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
+                                               and all(isinstance(name, str) for name in x)])
+    return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
+                 not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names),
+                 not is_inside(code) and not _UPWARD.isdisjoint(code.co_names),
+                 "param_groups" in read and ("param_groups" in asked or matches or _reads_options(code)))
+
+
+def _asks_by_name(code: CodeType) -> bool:
+    """Does the code, or one inside of it, such as a generator expression, look for attributes by their names?"""
+    return bool(_BY_NAME & {*code.co_names}) or any(_asks_by_name(x) for x in code.co_consts if isinstance(x, CodeType))
+
+
+def _constants(code: CodeType) -> list[Any]:
+    """The constants that a code object loads, except for the names of arguments in calls."""
+    found: list[Any] = []
+    for i in dis.get_instructions(code):
+        if i.opname in ("LOAD_CONST", "RETURN_CONST"):
+            found.append(i.argval)
+        elif i.opname == "CALL_KW":
+            found.pop()
+    return found
+
+
+def _texts(constants: Iterable[Any]) -> Iterator[str]:
+    """The strings among constants, and those in tuples and sets, which a loop may go through."""
+    for x in constants:
+        if isinstance(x, str):
+            yield x
+        elif isinstance(x, (tuple, frozenset)):
+            yield from _texts(x)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_of(code: CodeType) -> tuple[str, ...]:
+    """The globals that a code object names; attributes with the same name do not count."""
+    found = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL]
+    if "globals" in code.co_names:
+        found += [x for x in code.co_consts if isinstance(x, str)]
+    return tuple(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_of(code: CodeType) -> tuple[str, ...]:
+    """The modules that a code object imports itself, with a dot in front for each level of a relative import."""
+    found, constants = [], [""]
+    for i in dis.get_instructions(code):
+        if i.opname == "IMPORT_NAME":
+            # The level and the names to import are loaded before.
+            level = constants[-2] if isinstance(constants[-2], int) else 0
+            found += ["." * level + i.argval] if level else [i.argval, i.argval.partition(".")[0]]
+        elif i.opname in LOADS_CONSTANT:
+            constants.append(i.argval)
+    return tuple(dict.fromkeys(found))
+
+
+# -- groups of an optimizer --------------------------------------------------------------------------------------------
+
+
+def _reads_options(code: CodeType) -> bool:
+    """May this code, or a comprehension in it, read more of an optimizer's groups than ``params``?"""
+    if READS_ALL & {*code.co_names}:
+        return True
+    steps = _steps(code)
+    return any(not _takes_params(steps, k, code) for k, i in enumerate(steps)
+               if i.opcode in dis.hasname and i.argval == "param_groups")
+
+
+def _steps(code: CodeType) -> list[dis.Instruction]:
+    return [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+
+
+def _takes_params(steps: list[dis.Instruction], k: int, code: CodeType) -> bool:
+    """Is ``params`` all that is taken of the groups that instruction ``k`` loads?"""
+    after = steps[k + 1:]
+    if steps[k].opname != "LOAD_ATTR" or not after or after[0].is_jump_target:
+        return False
+    # From Python 3.15 on, a comprehension takes the iterator after it has kept its variables, a generator expression itself.
+    rest = _past_kept(after)
+    iterates = bool(rest) and rest[0].opname == "GET_ITER"
+    if iterates:
+        rest = _past_kept(rest[1:])
+    if rest and rest[0].opname in CALLS:
+        # The function was made before the groups were loaded.
+        return _in_comprehension(steps[:k])
+    if iterates:
+        return _loops(rest, steps, code)
+    number = indexed(after[:2])
+    return number is not None and all(type(n) is int for n in number) and indexed(after[2:4]) == {"params"}
+
+
+def _past_kept(steps: list[dis.Instruction]) -> list[dis.Instruction]:
+    """The steps after those by which a comprehension keeps its variables and makes its result, if it begins here."""
+    return list(dropwhile(lambda i: i.opname in _KEEPS, steps))
+
+
+def _in_comprehension(before: list[dis.Instruction]) -> bool:
+    """Does the comprehension whose function was made last take only ``params`` of what it goes through?"""
+    k = len(before) - 1
+    while k > 0 and before[k].opname.startswith("LOAD_"):
+        k -= 1
+    while k > 0 and before[k].opname in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"):
+        k -= 1
+    made = before[k].argval if k >= 0 and before[k].opname in LOADS_CONSTANT else None
+    if not isinstance(made, CodeType) or made.co_argcount != 1 or READS_ALL & {*made.co_names}:
+        return False
+    steps = _steps(made)
+    at = [k for k, i in enumerate(steps) if ".0" in variables_of(i)]
+    if len(at) != 1:
+        return False
+    rest = [i for i in steps[at[0] + 1:] if i.opname not in _BEGINS]
+    return _loops(rest, steps, made)
+
+
+def _loops(rest: list[dis.Instruction], steps: list[dis.Instruction], code: CodeType) -> bool:
+    """Do the next steps begin a loop, whose variable is a local one of which the code only takes ``params``?"""
+    if [i.opname for i in rest[:2]] not in (["FOR_ITER", "STORE_FAST"], ["FOR_ITER", "STORE_FAST_LOAD_FAST"]):
+        return False
+    group = variables_of(rest[1])[0]
+    if group in code.co_cellvars:
+        return False
+    for k, i in enumerate(steps):
+        # What a comprehension keeps, it puts back.
+        named = [] if i.opname == "LOAD_FAST_AND_CLEAR" else loaded_by(i)
+        if group in named and (i.opname not in LOADS or group in named[:-1] or indexed(steps[k + 1:k + 3]) != {"params"}):
+            return False
+    return True

@@ -1,0 +1,350 @@
+"""Finds what code can reach: globals, closure variables, defaults, and from there every object by attributes it names."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from functools import partial
+from importlib.util import resolve_name
+from operator import contains
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from gradcore.engine.owners import MOST
+from gradcore.engine.value import Value
+from gradcore.nn.members import KINDS
+from gradcore.nn.module import Module
+from gradcore.nn.parameter import is_lazy
+from gradcore.optim import Optimizer
+from gradcore.program.guarding.frames import id_in
+from gradcore.program.guarding.guards import (
+    GENERATORS,
+    Asking,
+    Attributes,
+    Cell,
+    Guard,
+    Item,
+    Never,
+    Once,
+    draws_from,
+    identical,
+    items_of,
+    same_buffer,
+    same_bytes,
+    same_entries,
+    same_items,
+    same_method,
+    same_object,
+    same_of_its_class,
+    state_of,
+    weakly,
+)
+from gradcore.program.guarding.libraries import is_bound, is_of_library, is_opaque, is_whole
+from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer, plain_options
+from gradcore.program.guarding.names import Names, globals_of, imports_of
+from gradcore.program.guarding.values import (
+    LONG,
+    MOST_INSIDE,
+    attributes_of,
+    buffer_of,
+    copied,
+    equal,
+    has_buffer,
+    is_plain,
+    same_array,
+)
+
+#: Guards, each with a key that identifies the place that it reads.
+Found = Iterator[tuple[Asking, tuple[Any, ...]]]
+
+#: Attributes that modules use internally, which need no guards of their own.
+_INTERNAL = frozenset((*KINDS, "training", "forward", "_transient", "_places", "_tree", "_parents", "_hooks", "_state_hooks",
+                       "_foreign", "_whole"))
+
+#: What is compared by its value, or by its items.
+_DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict, np.ndarray)
+
+_absent = object()
+
+
+class Reach:
+    """A walk over what code can reach, which yields a guard for each thing. No object is entered twice.
+
+    ``own`` has further attribute names for single objects, by id.
+    """
+
+    def __init__(self, names: Names, own: Mapping[int, Names] | None = None) -> None:
+        self._names = names
+        self._own = own or {}
+        self._entered: set[int] = set()
+
+    def of_code(self, code: CodeType, variables: dict[str, Any]) -> Found:
+        """Guards for the globals that a code object names, and the modules that it imports."""
+        for name in globals_of(code):
+            if name in variables:
+                yield from self.of_value(f"the global {name}", Item(variables, name), variables[name],
+                                         ("global", id(variables), name))
+            elif "globals" in code.co_names:
+                yield (Guard(f"whether there is a global {name}", partial(contains, variables, name), False, identical),
+                       ("absent", id(variables), name))
+        for name in imports_of(code):
+            if name.startswith("."):
+                package = variables.get("__package__") or str(variables.get("__name__")).rpartition(".")[0]
+                name = resolve_name(name, package) if package else ""
+            if name in sys.modules and not is_of_library(name):
+                yield from self.of_value(f"the module {name}", Item(sys.modules, name), sys.modules[name], ("import", name))
+
+    def of_function(self, function: FunctionType, defaults: bool = True) -> Found:
+        """Guards for a function's closure variables and, if they were read, its defaults."""
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            variable = f"the variable {name} of {code.co_name}'s closure"
+            if id_in(cell) is None:
+                yield Guard(f"what {variable} holds", partial(id_in, cell), None, identical), ("empty", id(cell))
+                continue
+            yield from self.of_value(variable, Cell(cell), cell.cell_contents, ("cell", id(cell)))
+        for attribute in ("__defaults__", "__kwdefaults__"):
+            if defaults and getattr(function, attribute):
+                yield from self.of_value(f"the defaults of {code.co_name}", partial(getattr, function, attribute),
+                                         getattr(function, attribute), (attribute, id(function)))
+
+    def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
+        """Guards for a value, and for what the code can reach from it."""
+        if isinstance(value, _DATA):
+            # One of a class of the user's may have attributes, and an equal one others.
+            own = attributes_of(value) or {}
+            if found := self._names.among(own):
+                yield self._identity(name, look, value), (*key, "itself")
+            for attribute in found:
+                yield from self._attribute(value, attribute, own[attribute])
+        if is_lazy(value):
+            # It has no bytes yet.
+            yield Guard(name, look, (value, type(value)), same_of_its_class), key
+        elif isinstance(value, Value):
+            yield Guard(name, look, (value, value.storage, value.spec, value.edge), same_bytes), key
+            yield from self._of_tensor(value)
+        elif is_plain(value):
+            yield Guard(name, look, copied(value), equal), key
+        elif isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
+            yield Guard(name, look, value.copy(), same_array), key
+        elif isinstance(value, GENERATORS):
+            yield Once(name, lambda: state_of(look()), state_of(value), equal, draws_from(name)), key
+        elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            # An iterator does not show its state; code that refers to one is taken to draw from it.
+            yield Never(draws_from(name)), key
+        elif has_buffer(value):
+            yield Guard(name, look, buffer_of(value), same_buffer), key
+        elif isinstance(value, ref) and isinstance(value(), Value):
+            # A guard would keep the tensor alive.
+            yield Never(draws_from(name)), key
+        elif isinstance(value, (MethodType, slice, range, np.dtype)):
+            yield Guard(name, look, value, same_method), key
+            if isinstance(value, MethodType) and isinstance(value.__self__, (*_DATA, *GENERATORS)):
+                yield from self._of_bound(name, look, value, key)
+        elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
+            yield Guard(name, look, tuple(value), same_items), key
+            yield items_of(name, look), (*key, "ids")
+            if len(value) > MOST_INSIDE:
+                yield _unseen(name), (*key, "unseen")
+            elif self._enters(value):
+                for k, item in enumerate(value):
+                    # A set has no places, but its items are known to be the same.
+                    at = weakly(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
+                    yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
+        elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
+            yield from self._of_entries(name, look, value, key)
+        else:
+            yield self._identity(name, look, value), key
+            if isinstance(value, LONG):
+                yield _unseen(name), (*key, "unseen")
+            if is_opaque(value):
+                why = f"the function refers to {name}, of type {type(value).__name__}, whose state no guard can see"
+                yield Never(why), (*key, "opaque")
+            yield from self.of_object(value)
+            if is_bound(value):
+                yield from self._of_bound(name, look, value, key)
+            if isinstance(value, ref) and value() is not None:
+                yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
+            if is_optimizer(value) and "param_groups" in self._names.read:
+                yield OptimizerGuard(value, self._names.options), (*key, "options")
+                yield (Once(f"the options of {name}", partial(plain_options, value), plain_options(value), equal),
+                       (*key, "changed"))
+
+    def _of_entries(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
+        """Guards for the keys and values of a dict."""
+        # Tensors as keys are compared by identity.
+        yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
+                     same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
+        yield items_of(name, look), (*key, "ids")
+        if len(value) > MOST_INSIDE:
+            yield Guard(name, look, dict(value), same_entries), key
+            yield _unseen(name), (*key, "unseen")
+        elif self._enters(value):
+            for k, item in value.items():
+                if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
+                    yield from self.of_value(f"a key of {name}", weakly(k), k, (*key, "key", id(k)))
+                label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", weakly(k)
+                yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
+                                         item, (*key, "item", id(k)))
+
+    def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:
+        """Guards for the object that a method is bound to: ``get = table.get``."""
+        yield from self.of_value(f"what {name} is bound to", lambda: look().__self__, method.__self__, (*key, "bound"))
+
+    def of_object(self, owner: Any) -> Found:
+        """Guards for the attributes of an object that code names, and for the parameters, buffers and children of a module."""
+        if not self._enters(owner):
+            return
+        names = self._names.union(*[self._own[i] for i in (id(owner),) if i in self._own])
+        if "__match_args__" in names.read:
+            names = names.union(Names(frozenset(getattr(type(owner), "__match_args__", ()))))
+        if isinstance(owner, FunctionType):
+            for name in names.among(vars(owner)):
+                yield from self._attribute(owner, name, vars(owner)[name])
+            return
+        if names.asked and not (isinstance(owner, (type, ModuleType)) and is_of_library(
+                owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
+            yield from self._absent(owner, names.asked - _INTERNAL)
+        if isinstance(owner, partial):
+            for part in ("func", "args", "keywords"):
+                yield from self._attribute(owner, part, getattr(owner, part))
+        elif isinstance(owner, Module):
+            yield ModuleGuard(owner), ("module", id(owner))
+            own = owner.__dict__
+            members = {name for part in KINDS for name in own[part]}
+            for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
+                yield from self._attribute(owner, name, own[name])
+            for kind in ("_parameters", "_buffers"):
+                for tensor in own[kind].values():
+                    yield from self._of_tensor(tensor)
+            for child in own["_modules"].values():
+                # Code may read a child's options and not call it.
+                yield from self.of_object(child)
+            for hook in hooks_in(owner):
+                if isinstance(hook, partial):
+                    yield from self.of_object(hook)
+            # A call of a module runs its forward without naming it.
+            yield from self._of_class(owner, names._replace(read=names.read | {"forward"}))
+        elif not isinstance(owner, Optimizer) and not (
+                isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
+            own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
+            whole = own if is_whole(type(owner)) else getattr(type(owner), "_decides", ())
+            if names.whole and not isinstance(owner, type) and _is_settings(every := attributes_of(owner)):
+                whole = every or {}
+                yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
+                       ("attributes", id(owner)))
+            names = names._replace(read=names.read.union(whole))
+            for name in names.among(own):
+                yield from self._attribute(owner, name, own[name])
+            if not isinstance(owner, ModuleType):
+                yield from self._of_class(owner, names)
+
+    def _of_tensor(self, tensor: Value | None) -> Found:
+        """Guards for the attributes that a parameter has been given, such as marks for an optimizer, or may be given."""
+        own = getattr(tensor, "__dict__", None)
+        if own is not None and self._enters(tensor):
+            for name in self._names.among(own):
+                yield from self._attribute(tensor, name, own[name])
+            yield from self._absent(tensor, self._names.asked)
+
+    def _absent(self, owner: Any, asked: frozenset[str]) -> Found:
+        """Guards that an object still lacks those attributes that it lacks, of which code asks whether there are any."""
+        kind, own = (owner, {}) if isinstance(owner, type) else (type(owner), getattr(owner, "__dict__", {}))
+
+        def has(name: str) -> bool:
+            return name in own or hasattr(kind, name)
+
+        whose = "a " * (kind is not owner) + kind.__name__
+        for name in sorted(n for n in asked if not has(n)):
+            yield (Guard(f"whether {whose} has {name}", partial(has, name), False, identical),
+                   ("absent", id(owner), name))
+
+    def _of_class(self, owner: Any, names: Names) -> Found:
+        """Guards for what an object, or a class, has from its class: data, slots included, and methods."""
+        kind = owner if isinstance(owner, type) else type(owner)
+        if is_of_library(kind.__module__):
+            return
+        own = {} if owner is kind else getattr(owner, "__dict__", {})
+        if owner is kind and not is_of_library(type(kind).__module__):
+            # What a class has from a metaclass of the user's.
+            yield from self.of_object(type(kind))
+        if names.upward:
+            yield from self._hidden(kind, own, names.read | names.called)
+        members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
+        of = weakly(owner)
+        for name in sorted((names.read | names.called) & members.keys()):
+            member = members[name]
+            if isinstance(getattr(member, "__func__", member), FunctionType):
+                method = getattr(owner, name)
+                yield Guard(f"{name} of {kind.__name__}",
+                            lambda a=name: getattr(x := getattr(of(), a, None), "__func__", x),  # type: ignore[misc]
+                            getattr(method, "__func__", method), identical), ("method", id(owner), name)
+                yield from self.of_object(getattr(method, "__func__", method))
+            elif isinstance(member, property):
+                # Its code is watched by itself.
+                yield (Guard(f"{name} of {kind.__name__}", partial(getattr, kind, name, None), member, identical),
+                       ("property", kind, name))
+            elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
+                value = getattr(owner, name, _absent)
+                if value is not _absent:
+                    yield from self._attribute(owner, name, value)
+                else:
+                    yield (Guard(f"whether a {kind.__name__} has {name}",
+                                 lambda a=name: hasattr(of(), a),  # type: ignore[misc]
+                                 False, identical), ("absent", id(owner), name))
+
+    def _hidden(self, kind: type, own: Container[str], names: Collection[str]) -> Found:
+        """Guards for what classes have that an object's ``own`` attributes, or a class before them, hide: ``super().x``."""
+        before: set[str] = set()
+        for c in kind.__mro__:
+            for name in [] if is_of_library(c.__module__) else sorted(names & vars(c).keys()):
+                if name in own or name in before:
+                    member, of, key = vars(c)[name], weakly(c), ("hidden", id(c), name)
+                    place = f"{name} of {c.__name__}", lambda a=name, of=of: vars(of())[a]
+                    yield from [(Guard(*place, member, identical), key)] if hasattr(member, "__get__") else self.of_value(
+                        *place, member, key)
+            before.update(vars(c))
+
+    def _attribute(self, owner: Any, name: str, value: Any) -> Found:
+        own, of = getattr(owner, "__dict__", {}), weakly(owner)
+        look = Item(own, name) if name in own and not isinstance(owner, type) else lambda: getattr(of(), name)
+        if isinstance(owner, (ModuleType, type)):
+            whose = owner.__name__
+        else:
+            whose = "a " * (not isinstance(owner, Module)) + type(owner).__name__
+            if name in own and not isinstance(owner, Module):
+                yield Guard(f"the dict of {whose}", Attributes(of), own, identical), ("dict", id(owner))
+        yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
+
+    def _enters(self, value: Any) -> bool:
+        """Is this the first time that the walk comes to the object?"""
+        known = id(value) in self._entered
+        self._entered.add(id(value))
+        return not known
+
+    @staticmethod
+    def _identity(name: str, look: Callable[[], Any], value: Any) -> Guard:
+        if not isinstance(value, FunctionType):
+            try:
+                # Weakly: the object may refer to the compiled function, and a guard must not keep its memory alive.
+                return Guard(name, look, ref(value), same_object)
+            except TypeError:
+                pass
+        return Guard(name, look, value, identical)
+
+
+def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
+    """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
+    return own is not None and all(
+        is_plain(x) or (depth > 0 and not isinstance(x, (type, ModuleType))
+                        and _is_settings(attributes_of(x), depth - 1)) for x in own.values())
+
+
+def _unseen(name: str) -> Never:
+    return Never(f"it makes a tensor of Python numbers, and {name} has too many items to be compared: make the tensor outside",
+                 numbers=True)

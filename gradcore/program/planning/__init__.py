@@ -1,0 +1,4 @@
+"""A plan: ``plan`` places buffers in one arena.
+
+``sharing`` finds results that overwrite operands, ``fusion`` instructions that run as one; ``drawing`` draws the plan.
+"""

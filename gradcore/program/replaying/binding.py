@@ -1,0 +1,224 @@
+"""Binds a program's calls to memory: to an arena, to captured storages, and to places that each run fills with its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+from weakref import ref
+
+from gradcore.devices.calls import Changing, KernelCall
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import value_over
+from gradcore.events import Tag
+from gradcore.memory.arena import Range, close_ranges, open_ranges
+from gradcore.memory.resource import Block
+from gradcore.program.planning.fusion import groups
+from gradcore.program.planning.plan import Plan
+from gradcore.program.program import Instruction, Number, Operand
+from gradcore.program.replaying.arena import Arena, Part
+from gradcore.program.replaying.narration import waiting_in
+from gradcore.program.replaying.stand_ins import Patch, StandIns
+from gradcore.program.tracing.building import Trace
+from gradcore.spec import TensorSpec, round_up
+
+#: A leaf whose gradient a run sets; the gradient, or None; and the array that it shows. A list: see ``leave_to_holder``.
+Left = list[Any]
+
+
+class Binding:
+    """The calls that a replay runs over one arena, and the places among their arguments that change from run to run."""
+
+    def __init__(self, trace: Trace, plan: Plan, arena: Arena) -> None:
+        self.trace = trace
+        self.program = trace.program
+        self.plan = plan
+        self.device = device = arena.device
+        self.arena = arena
+        #: By buffer, created when first used.
+        self._parts: dict[int, Part] = {}
+        self._origins: dict[int, tuple[TensorSpec, Tag, Any]] = {}
+        #: By buffer of an input, cotangent or gradient slot: the places that take its array.
+        self.patches: dict[int, list[Patch]] = {}
+        self._stand_ins = StandIns(device, self.program)
+        #: By update: the places of its numbers, as (list, index in the list, position among the update's operands).
+        self.numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in trace.updates]
+        steps = self._steps()
+        parts = [slice(*span) for span in self.program.spans]
+        #: By part: its calls, and the instruction of each, valid if the device does not rearrange them.
+        self.calls: list[list[KernelCall]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
+        self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
+                        for part in parts]
+        arranged = {id(args) for _, args in chain(*self.calls)}
+        #: The instructions of calls that the device has left as they are, by the id of their arguments.
+        self._places = {id(args): k for k, step in enumerate(steps) for _, args in step if id(args) in arranged}
+        self.patches |= self._stand_ins.patches(list(chain(*self.calls)))
+        shown = ((leaf, None if x is None else self.shown(x)) for leaf, x in trace.left)
+        self.gradients: list[Left] = [[leaf, g, None if g is None else g.array] for leaf, g in shown]
+        self.by_leaf: dict[Leaf, Left] = {entry[0]: entry for entry in self.gradients}
+        #: Parts that were left to who holds a gradient in them; while one exists, the arena cannot be used again.
+        self.left_to_holders: list[ref[Part]] = []
+        read = set(trace.slots.values())
+        # The entries themselves: another reference to a gradient would look as if the user held it.
+        self.replaced = [entry for entry in self.gradients if entry[0] not in read]
+        #: Those whose former gradients a run reads: which it may find in the places of its own, and must find elsewhere.
+        own = {*trace.renewed.values()}
+        self.renewed = [entry for entry in self.gradients if entry[0] in own]
+        self.read = [entry for entry in self.gradients if entry[0] in read - own]
+        #: Those whose former gradients a run reads and frees, and by instruction those which it frees ahead of it.
+        self.freed = [self.by_leaf[trace.slots[b]] for b in trace.dropped]
+        self.freed_ahead: dict[int, list[Left]] = {}
+        for b, at in trace.dropped.items():
+            self.freed_ahead.setdefault(at, []).append(self.by_leaf[trace.slots[b]])
+        #: Requested and allocated bytes of all that is freed, and of what is never found in the places of its own.
+        self.freed_bytes = self._bytes_of(trace.dropped)
+        self.freed_elsewhere = self._bytes_of(b for b in trace.dropped if trace.slots[b] not in own)
+        #: Do all ranges that stay alive count as allocated?
+        self.is_open = False
+        left = {x.buffer for _, x in trace.left if x is not None}
+        self.waiting = waiting_in(trace)
+        self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in left])
+        for b, holders in self.waiting.items():
+            self.part(b).block.keepers = [node for node, _ in holders]
+
+    def _bytes_of(self, buffers: Iterable[int]) -> tuple[int, int]:
+        """The requested and the allocated bytes of buffers."""
+        sizes = [self.program.buffers[b].nbytes for b in buffers]
+        return sum(sizes), sum(map(round_up, sizes))
+
+    def leave(self, buffers: list[int]) -> None:
+        """Set the buffers that stay alive after a run: gradients, or what a later part reads."""
+        self.lasting: list[Range] = [self.part(b).block for b in buffers]
+        #: Requested and allocated bytes.
+        self.lasting_bytes = sum(b.requested for b in self.lasting), sum(b.size for b in self.lasting)
+
+    def leave_to_holder(self, entry: Left) -> None:
+        """Leave a gradient to who holds it, so that it is freed with its holder; another stands for its place from now on."""
+        old: Part = entry[1].storage
+        x = next(x for leaf, x in self.trace.left if leaf is entry[0])
+        if x is None or self._parts.get(x.buffer) is not old:
+            return
+        del self._parts[x.buffer]
+        entry[1] = self.shown(x)
+        entry[2] = entry[1].array
+        entry[1].storage.replay, old.replay = old.replay, None
+        self.lasting[self.lasting.index(old.block)] = entry[1].storage.block
+        self.left_to_holders = [part for part in self.left_to_holders if part() is not None] + [ref(old)]
+        self.is_open = False
+
+    def open(self, serials: Sequence[int] = ()) -> None:
+        """Count the ranges that stay alive as allocated: under new serials, or those that the log has already."""
+        open_ranges(self.device.ledger, self.lasting, serials)
+        self.is_open = True
+
+    def close(self, ranges: Iterable[Range] | None = None) -> None:
+        """Stop counting the ranges that stay alive, or these of them."""
+        close_ranges(self.device.ledger, self.lasting if ranges is None else ranges)
+        self.is_open = False
+
+    def _steps(self) -> list[list[KernelCall]]:
+        """The calls of each instruction."""
+        steps: list[list[KernelCall]] = []
+        together = list(groups(self.program))
+        #: Calls that may be fused are not written out into smaller ones before.
+        ends = {k for group in together for k in (group.first, group.first + group.length - 1)}
+        for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
+            if instruction.outputs and instruction.outputs[0].buffer in self.plan.wholes:
+                steps.append([])
+                continue
+            args: list[Any] = []
+            for x in (*instruction.operands, *instruction.made()):
+                if isinstance(x, Number):
+                    self.numbers[x.update].append((args, len(args), x.position))
+                args.append(self._argument(x, args) if isinstance(x, Operand) else x)
+            steps.append([(kernel, args)] if len(steps) in ends else self._written_out(instruction, kernel, args))
+        for kind, first, length in together:
+            fused = self.device.fused(kind, steps[first:first + length])
+            if fused is None or self._stand_ins.hidden(list(chain(*fused))):
+                for k in (first, first + length - 1):
+                    steps[k] = self._written_out(self.program.instructions[k], *steps[k][0])
+            else:
+                steps[first:first + length] = fused
+        return steps
+
+    def updated_before(self, call: KernelCall | None) -> list[int]:
+        """The updates whose instructions come before that of a call; none if it is not known."""
+        end = 0 if call is None else self._places.get(id(call[1]), 0)
+        return [*{x.update: None for i in self.program.instructions[:end] for x in i.operands if isinstance(x, Number)}]
+
+    def _argument(self, x: Operand, args: list[Any]) -> Any:
+        if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
+            found = self._stand_ins.array(x)
+            if found is None:
+                self.patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
+            return found
+        x = self.plan.seen(x)
+        return self.device.array(self._block(x.buffer), x.spec)
+
+    def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall]:
+        """The smaller calls that a kernel makes on these arguments, or its own if a run could not change all that it must."""
+        numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
+        calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
+        if calls is None or self._stand_ins.hidden(calls):
+            return [(kernel, args)]
+        for k, number in numbers.items():
+            x = instruction.operands[k]
+            places = self.numbers[x.update]
+            places[:] = [p for p in places if p[0] is not args or p[2] != x.position]
+            places += [(a, at, x.position) for _, a in calls for at, v in enumerate(a) if v is number]
+            places += [(cell, (), x.position) for cell in number.cells]
+        return calls
+
+    def _block(self, buffer: int) -> Block:
+        """The memory of a made or captured buffer."""
+        return self.trace.storages[buffer].block if buffer in self.trace.storages else self.part(buffer).block
+
+    def part(self, buffer: int) -> Part:
+        """A made buffer, as a range of the arena."""
+        if buffer not in self._parts:
+            b = self.program.buffers[buffer]
+            self._parts[buffer] = Part(self.arena, self.plan.offsets[buffer], b.nbytes, b.tag,
+                                       self.program.node_of(b))
+        return self._parts[buffer]
+
+    def shown(self, x: Operand) -> Any:
+        """A tensor over a made or captured buffer, without a copy."""
+        return value_over(self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self.part(x.buffer), x.spec)
+
+    def copied(self, x: Operand) -> tuple[TensorSpec, Tag, Any]:
+        """For the copy of an output: the spec of its bytes, their tag and their array. Computed once for each arena."""
+        found = self._origins.get(x.buffer)
+        if found is None:
+            buffer = self.program.buffers[x.buffer]
+            spec = TensorSpec.of((buffer.nbytes,), "uint8")
+            found = spec, buffer.tag, self.device.array(self._block(x.buffer), spec)
+            self._origins[x.buffer] = found
+        return found
+
+    def is_held(self) -> bool:
+        """Does anything but its leaf hold a gradient that a run left, or will the next run read one that lies in the arena?"""
+        return bool(self.gradients) and (is_any_held(self.gradients) or (bool(self.read or self.left_to_holders) and (
+            any(g is not None and leaf.grad is g for leaf, g, _ in self.read)
+            or any(part() is not None for part in self.left_to_holders))))
+
+
+def _count_of_local() -> int:
+    """The count of a local variable that one container refers to: from Python 3.14 on, a call adds no reference of its own."""
+    for x, in [[object()]]:
+        return sys.getrefcount(x)
+    raise AssertionError
+
+
+_ALONE = _count_of_local()
+
+
+def is_any_held(entries: list[Left]) -> bool:
+    """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
+    getrefcount = sys.getrefcount
+    for leaf, g, array in entries:
+        # The storage is referred to by the tensor, the binding and the argument.
+        if g is not None and (getrefcount(g) > _ALONE + (leaf.grad is g) or g.array is not array or g.edge is not None
+                              or getrefcount(g.storage) > 3):
+            return True
+    return False

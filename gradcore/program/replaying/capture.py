@@ -1,0 +1,223 @@
+"""Replays as CUDA graphs: a program's calls as one launch, over memory with fixed addresses.
+
+The first run over an arena calls the kernels one by one, which compiles and loads them, and then captures the same calls;
+later runs launch the captured graph. What differs from run to run is put where the captured launches read it (``fixed.py``).
+A gradient in a slot that a run adds to is not copied: its address is captured, and the calls are captured again when it has
+moved.
+
+Where something cannot be captured, the kernels are called one by one as on other devices, and ``explain()`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradcore.devices.calls import KernelCall
+from gradcore.devices.device import get_device
+from gradcore.devices.precision import rounded
+from gradcore.errors import CaptureError, DeviceFault
+from gradcore.program.planning.plan import Plan
+from gradcore.program.program import Instruction
+from gradcore.program.replaying.binding import Binding
+from gradcore.program.replaying.fixed import Fixed
+from gradcore.program.replaying.replay import Replay, run_calls
+from gradcore.program.tracing.building import Trace
+
+#: After so many captures in succession that were never launched, a program is not captured any more.
+_MOST_UNUSED = 3
+
+
+@dataclass
+class Captured:
+    """The graph of one part of a program, with what it was captured with: the addresses of the gradients in slots, and the
+    precision of products."""
+
+    graph: Any
+    given: list[Any]
+    launched: bool = False
+
+
+class CapturedReplay(Replay):
+    """A replay that launches each part of its program as one graph, or calls kernels one by one if the device has no graphs."""
+
+    def __init__(self, trace: Trace, plan: Plan) -> None:
+        super().__init__(trace, plan)
+        #: Why the kernels are called one by one; "" if they are captured.
+        self.reason = "" if self.device.graphs is not None else "the device has no graphs"
+        self._captured: dict[int, Captured] = {}
+        self._unused = 0
+        if self.device.graphs is not None:
+            # A launch of gradcore's own copy kernel would cost the host several times as much.
+            self._clone = self.device.graphs.copy_array
+        #: Where captured launches find what differs from run to run; None while kernels are called one by one.
+        self._fixed: Fixed | None = None
+        #: The addresses that the run which goes on copies from.
+        self._sources: list[int] = []
+        #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
+        self._back: dict[int, tuple[int, int, int]] = {}
+        #: By part, the input buffers that it writes to.
+        self._returned = [{x.buffer for i in self.program.instructions[slice(*span)] for x in i.targets()
+                           if self.program.buffers[x.buffer].kind == "input"} for span in self.program.spans]
+
+    # -- binding -------------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> Binding:
+        self._forget()
+        bound = super()._bind()
+        if self.reason:
+            return bound
+        try:
+            self._fixed = Fixed(bound)
+        except BaseException:
+            # Some calls have no place for the inputs of a run any more: the next run binds again.
+            self._bound = None
+            raise
+        if self._fixed.reason:
+            self._give_up(self._fixed.reason)
+        return bound
+
+    def _forget(self) -> None:
+        """Drop the graphs, and count those that were never launched."""
+        for captured in self._captured.values():
+            self._unused = 0 if captured.launched else self._unused + 1
+        self._captured.clear()
+
+    def _give_up(self, reason: str) -> None:
+        """From here on, call kernels one by one, on the inputs of each run."""
+        self.reason = reason
+        self._captured.clear()
+        bound = self._bound
+        assert bound is not None and self._fixed is not None
+        self._fixed.undo(bound)
+        self._fixed = None
+        if self._inputs:
+            # The second part is still to run, and reads these inputs.
+            super()._bring(bound, self._inputs)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        super()._bring(bound, inputs)
+        if (fixed := self._fixed) is not None:
+            traced = self.program.inputs
+            self._sources = fixed.sources(0, traced, inputs)
+            if any(self._returned):
+                self._back = {traced[x.position].buffer: (source, x.home, x.nbytes)
+                              for source, x in zip(self._sources, fixed.copies[0], strict=True)}
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        if self._fixed is not None:
+            self._sources = self._fixed.sources(1, self.program.cotangents, cotangents)
+        return super().backward(cotangents)
+
+    def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        super()._note_stream(bound, inputs)
+        if self._fixed is not None:
+            self._fixed.note_stream()
+
+    def _make_results(self, bound: Binding) -> tuple[int, int]:
+        fixed = self._fixed
+        if fixed is None or fixed.boxes[0] is None or bound.freed:
+            return 0, 0
+        allocate = self.device.allocate
+        self._made = {b: allocate(nbytes, tag) for b, _, nbytes, tag in fixed.out}
+        return fixed.out_bytes
+
+    def _run_calls(self, calls: list[KernelCall], part: int) -> None:
+        fixed = self._fixed
+        if fixed is None:
+            run_calls(calls)
+            return
+        box = fixed.boxes[part]
+        if box is not None:
+            box.post(self._sources, [made.block.address for made in self._made.values()])
+        if not calls:
+            # A second part may read what the first was given.
+            self._run_alone(calls, fixed, part)
+            return
+        given = [*[leaf.grad.storage.block.address for leaf in self.trace.slots.values()], rounded()]
+        captured = self._captured.get(part)
+        if captured is not None and captured.given == given:
+            captured.launched = True
+            captured.graph.launch(self.device.current)
+            if box is not None:
+                box.sent()
+            self._copy_back(part)
+            return
+        self._run_alone(calls, fixed, part)
+        self._copy_back(part)
+        if captured is not None:
+            self._forget()
+        if self._unused < _MOST_UNUSED:
+            self._capture(calls, fixed, part, given)
+        else:
+            self._give_up(f"the memory that it uses moved {_MOST_UNUSED} times before it was launched: a gradient that is "
+                          "referenced after a run keeps its memory, and a new tensor as a gradient has other memory")
+
+    def _run_alone(self, calls: list[KernelCall], fixed: Fixed, part: int) -> None:
+        """Make the posted copies, and run the calls between, one by one."""
+        if fixed.boxes[part] is not None:
+            fixed.boxes[part].bring_alone()
+        run_calls(calls)
+        for buffer, home, nbytes, _ in fixed.out:
+            if buffer in self._made:
+                self.device.graphs.copy(self._made[buffer].block.address, home, nbytes)
+
+    def _copy_back(self, part: int) -> None:
+        """Copy what the program wrote to its copies of inputs back to the inputs."""
+        for buffer in self._returned[part]:
+            if buffer in self._back:
+                self.device.graphs.copy(*self._back[buffer])
+
+    def _capture(self, calls: list[KernelCall], fixed: Fixed, part: int, given: list[Any]) -> None:
+        if fixed.table is not None:
+            fixed.table.frozen = True
+        try:
+            bound = self._bound
+            assert bound is not None
+            callers, box = bound.callers[part], fixed.boxes[part]
+
+            def run() -> None:
+                if box is not None:
+                    box.bring()
+                _run_named(calls, callers)
+                if box is not None:
+                    box.deliver()
+
+            self._captured[part] = Captured(self.device.graphs.capture(run), given)
+        except DeviceFault:
+            raise
+        except Exception as error:
+            # Libraries raise errors of their own types when they cannot be captured.
+            self._give_up(str(error))
+        finally:
+            if fixed.table is not None:
+                fixed.table.frozen = False
+
+    def explain(self) -> list[str]:
+        if self.reason:
+            return [f"its kernels are launched one by one: {self.reason}"]
+        calls = [] if self._bound is None else self._bound.calls
+        return [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
+                for part in sorted(self._captured)]
+
+
+def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
+    """The replay of a trace: by graphs if its device has them and ``capture`` is true."""
+    graphs = get_device(trace.program.device).graphs
+    return Replay(trace, plan) if graphs is None or not capture else CapturedReplay(trace, plan)
+
+
+def _run_named(calls: list[KernelCall], instructions: Sequence[Instruction]) -> None:
+    """Run calls during a capture. Raises CaptureError naming op, layer and line for what a kernel raises."""
+    for (kernel, args), instruction in zip(calls, instructions, strict=True):
+        try:
+            kernel(*args)
+        except DeviceFault:
+            raise
+        except Exception as error:
+            tag = instruction.tag
+            where = f"{instruction.op} in layer {tag.layer or '(root)'}, {tag.phase}, {tag.site}"
+            raise CaptureError(f"{where}: {error}") from error

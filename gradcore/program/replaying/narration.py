@@ -1,0 +1,171 @@
+"""Writes the log records of a replay, as running its instructions eagerly would have written them.
+
+They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it. Where a result
+takes an operand's place, the operand is freed just before the result is allocated: a range belongs to one buffer at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
+from gradcore.program.planning.plan import Slot, alive
+from gradcore.program.program import Operand, Program
+from gradcore.program.tracing.building import Trace
+from gradcore.spec import round_up
+
+if TYPE_CHECKING:
+    from gradcore.program.replaying.binding import Binding
+
+#: By buffer that the first of two parts makes and the second reads: the nodes that keep it, with the name it is kept under.
+Waiting = dict[int, list[tuple[int, str]]]
+
+
+def waiting_in(trace: Trace) -> Waiting:
+    """The buffers that wait for the second part of a program; none if it has only one part."""
+    split, launches = trace.program.split, 0
+    if split is None:
+        return {}
+    found: Waiting = {b.index: [] for b in trace.program.made() if b.first < split <= b.last}
+    for kind, *rest in trace.script:
+        launches += kind == LAUNCH
+        if launches > split:
+            break
+        if kind == KEEP and rest[0] in found:
+            found[rest[0]].append((rest[1], rest[2]))
+        elif kind == DROP and rest[0] in found:
+            found[rest[0]] = [h for h in found[rest[0]] if h[0] != rest[1]]
+    return {b: holders or [(0, "the compiled gradient")] for b, holders in found.items()}
+
+
+class Narration:
+    """The log that is written to, with the buffers that are live and kept at the present record.
+
+    ``serials`` has the serials of buffers that the program did not make; ``carried`` those of buffers that the part before left
+    for this one.
+    """
+
+    def __init__(self, bound: Binding, serials: dict[int, int], carried: dict[int, int]) -> None:
+        ledger = bound.device.ledger
+        assert ledger.log is not None
+        self._log = ledger.log
+        self._pool = ledger.pool
+        self._trace, self._program, self._plan, self._arena = bound.trace, bound.program, bound.plan, bound.arena.block
+        self._carried, self._waiting = carried, bound.waiting
+        self._overwritten = bound.plan.overwritten()
+        #: By buffer: the serial of its bytes.
+        self._serials = serials | carried
+        #: Made buffers that are live, in order of allocation.
+        self._live = dict.fromkeys(carried)
+        #: By buffer: the nodes that keep it, with the names they use. For ``carried`` these are in the log already.
+        self._kept = {b: list(self._waiting[b]) for b in carried}
+
+    def write(self, start: int, stop: int, drop: Callable[[int], None]) -> list[int]:
+        """Write the records of the instructions from ``start`` to before ``stop``, which are a part of the program.
+
+        Before each, ``drop`` is called with its index, to free the gradients of before the run that it drops there.
+        Buffers that are live when the part begins, and not carried, are allocated at its start. At its end all are freed,
+        except those that the first of two parts leaves waiting, whose serials are returned.
+        """
+        lasting: Waiting = {} if start else self._waiting
+        #: By instruction: the buffers that it makes, and those that it is the last to read and no result of it is placed in.
+        born, dying = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        taken = {*chain(*self._overwritten.values())}
+        for b in self._program.made():
+            born[b.first].append(b.index)
+            if b.index not in taken:
+                dying[b.last].append(b.index)
+            if b.first < start <= b.last and b.index not in self._carried:
+                self._begin(b.index)
+        k = -1
+        for kind, *rest in self._trace.script:
+            if kind == LAUNCH:
+                if start <= k < stop:
+                    for buffer in dying[k]:
+                        self._end(buffer)
+                k += 1
+                if lasting and k == stop:
+                    break
+                if start <= k < stop:
+                    drop(k)
+                    self._launch(k, born[k])
+            elif kind == MARK:
+                # The second part runs inside its caller's backward, which has marks of its own.
+                if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end") and not (start and rest[1] == "backward"):
+                    self._log.append((MARK, *rest, perf_counter_ns()))
+            elif self._has(rest[0]) and not (rest[0] in self._carried and k < start):
+                self._keep(kind, *rest)
+        for buffer, holders in lasting.items():
+            self._log.extend((KEEP, self._serials[buffer], node, what) for node, what in holders if not node)
+            self._kept.pop(buffer, None)
+        for buffer in [b for b in self._live if b not in lasting]:
+            self._end(buffer)
+        # In an eager run the graph would have dropped these when it was freed.
+        for buffer, holders in self._kept.items():
+            self._log.extend((DROP, self._serials[buffer], node, DIED) for node, _ in holders)
+        return [self._serials[buffer] for buffer in lasting]
+
+    def _begin(self, buffer: int) -> None:
+        b = self._program.buffers[buffer]
+        self._pool.serial += 1
+        self._live[buffer] = None
+        self._serials[buffer] = self._pool.serial
+        arena = self._arena
+        self._log.append((ALLOC, self._pool.serial, arena.segment.index, arena.offset + self._plan.offsets[buffer], b.nbytes,
+                          round_up(b.nbytes), arena.stream.index, b.tag, self._program.node_of(b)))
+
+    def _end(self, buffer: int) -> None:
+        del self._live[buffer]
+        serial = self._serials[buffer]
+        for node, _ in self._kept.pop(buffer, ()):
+            self._log.append((DROP, serial, node, CONSUMED))
+        self._log.append((FREE, serial))
+
+    def _launch(self, k: int, born: Sequence[int]) -> None:
+        """Write the launch of instruction ``k``, and the allocations of the buffers that it makes."""
+        for buffer in born:
+            for place in self._overwritten.get(buffer, ()):
+                self._end(place)
+            self._begin(buffer)
+        instruction = self._program.instructions[k]
+        # Node 0, since a replay builds no nodes.
+        self._log.append((LAUNCH, self._trace.invocations[k], instruction.tag, 0,
+                          tuple(self._serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
+                          tuple(self._serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
+
+    def _has(self, buffer: int) -> bool:
+        """May a record name the buffer? In a second part, captured ones are kept by the node of the call instead."""
+        return buffer in self._live or (self._program.split is None and buffer in self._serials
+                                        and self._program.buffers[buffer].kind != "made")
+
+    def _keep(self, kind: int, buffer: int, node: int, what: Any) -> None:
+        """Write that a node keeps a buffer under the name ``what``, or drops it for the reason ``what``."""
+        holders = self._kept.setdefault(buffer, [])
+        if kind == KEEP:
+            holders.append((node, what))
+        else:
+            found = next((h for h in holders if h[0] == node), None)
+            if found is None:
+                return
+            holders.remove(found)
+        self._log.append((kind, self._serials[buffer], node, what))
+
+
+def most_live(program: Program, overwritten: dict[int, list[int]], start: int, stop: int,
+              dropped: Mapping[int, int]) -> tuple[int, int]:
+    """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
+
+    What a buffer overwrites is no longer live at the instruction that makes it: see :meth:`Plan.overwritten`. Buffers of before
+    the run that it drops count until the instruction that ``dropped`` names.
+    """
+    taken = {*chain(*overwritten.values())}
+    # In a part of a longer program some buffers were made before it, and some are made behind it.
+    lives = [(b.nbytes, max(b.first, 0), b.last - (b.index in taken)) for b in program.made() if b.first < stop and b.last >= 0]
+    lives += [(program.buffers[buffer].nbytes, 0, at - 1) for buffer, at in dropped.items()]
+    requested, allocated = (alive([Slot(size(nbytes), first, last) for nbytes, first, last in lives], stop)[start:stop]
+                            for size in (int, round_up))
+    return int(requested.max(initial=0)), int(allocated.max(initial=0))

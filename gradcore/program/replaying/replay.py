@@ -1,0 +1,327 @@
+"""Replays a trace: its kernels are called on planned addresses of one arena, and only results are allocated.
+
+What a run returns is copied out of the arena, so that no later replay writes to it. Gradients stay in the arena, since they
+are large, and a step that begins by dropping them makes room for the next. If something still holds one when the next replay
+begins, that arena is left to its holder and the replay takes another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from operator import length_hint
+from typing import Any
+from weakref import ref
+
+from gradcore.devices.calls import KernelCall
+from gradcore.devices.device import Device, get_device
+from gradcore.devices.storage import Storage
+from gradcore.devices.turns import is_shared, turn, use_again
+from gradcore.engine.node import Leaf
+from gradcore.engine.state import local
+from gradcore.engine.value import value_over
+from gradcore.forking import long
+from gradcore.memory.arena import Range, give_up_ranges
+from gradcore.program.planning.plan import Plan
+from gradcore.program.program import Operand
+from gradcore.program.replaying.arena import Arena, Part, moved, shift
+from gradcore.program.replaying.binding import Binding, Left, is_any_held
+from gradcore.program.replaying.counts import Counts, leave
+from gradcore.program.replaying.narration import Narration, most_live
+from gradcore.program.tracing.building import Trace
+
+
+class Replay:
+    """A trace that can be run again, in an arena that the first run allocates. Call :meth:`run` with tensors for its inputs."""
+
+    def __init__(self, trace: Trace, plan: Plan) -> None:
+        self.trace = trace
+        self.program = trace.program
+        self.plan = plan
+        self.device: Device = get_device(self.program.device)
+        self._lock = long()
+        self._clone = self.device.kernel("clone")
+        self._counts = Counts(trace)
+        #: States of generators that the calls draw from.
+        self._in_turn = list(filter(is_shared, trace.storages.values()))
+        written = {b: self.program.instructions[k].tag for b, k in self.program.written().items()}
+        #: What a run writes to outside its arena, each with the tag of the last write: captured storages, then buffers
+        #: of inputs and slots.
+        self._written = [(trace.storages[b], tag) for b, tag in written.items() if b in trace.storages]
+        self._written_later = [(b, tag) for b, tag in written.items() if b not in {*trace.storages, *trace.dropped}]
+        self._most = [most_live(self.program, plan.overwritten(), *span, trace.dropped) for span in self.program.spans]
+        self._bound: Binding | None = None
+        #: The call that has raised, if one has in the present run.
+        self._failed: KernelCall | None = None
+        #: By buffer, the copies of results that the present run has allocated.
+        self._made: dict[int, Storage] = {}
+        #: Does the caller differentiate the results, which is a part of its own?
+        self._in_two = self.program.split is not None
+        #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
+        self._inputs: list[Any] = []
+        self._read_later = {*self.program.read_later, *(x.buffer for x in self.program.gradients if x is not None)}
+
+    # -- binding -------------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> Binding:
+        """Allocate an arena, and bind the calls to it."""
+        # Frees what nothing holds of the old arena, and gradients that a run replaces: the new one may be the same memory.
+        self._bound = None
+        read = set(self.trace.slots.values())
+        self._drop([[leaf, None, None] for leaf, _ in self.trace.left if leaf not in read])
+        self._bound = Binding(self.trace, self.plan, self._take_arena())
+        for _, g, _ in self._bound.gradients:
+            if g is not None and type(g.storage) is Part:
+                g.storage.replay = ref(self)
+        return self._bound
+
+    def _take_arena(self) -> Arena:
+        return Arena.of(self.device, self.plan.nbytes, self.program)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run on tensors of the traced specs, and return the outputs, in the order of the traced run, without a graph.
+
+        Of a program in two parts the first; what the second reads of the arena and of the inputs is held until it has run.
+        """
+        with self._lock, turn(*self._in_turn):
+            try:
+                return self._run(inputs)
+            finally:
+                # An interrupt may have come before they were returned.
+                self._made = {}
+
+    def _run(self, inputs: Sequence[Any]) -> list[Any]:
+        bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
+        self._bring(bound, inputs)
+        if self._in_two:
+            self._inputs = [t if x.buffer in self._read_later else t.storage.serial
+                            for x, t in zip(self.program.inputs, inputs, strict=True)]
+        self._drop(bound.replaced)
+        counts = self._counts.brought(bound.numbers)
+        try:
+            self._play(bound, 0, inputs)
+        except BaseException:
+            # Other buffers may have overwritten them by now, and the function had dropped them.
+            for leaf, g, _ in bound.gradients:
+                leaf.grad = None if leaf.grad is g else leaf.grad
+            bound.close()
+            # What was updated before is updated.
+            leave(counts[k] for k in bound.updated_before(self._failed))
+            raise
+        finally:
+            self._failed = None
+            self._note_writes(inputs)
+            if not self._in_two:
+                self.release()
+        leave(counts)
+        results = [self._result(bound, x, inputs, self._made) for x in self.program.outputs]
+        self._drop(bound.read)
+        for leaf, g, _ in bound.gradients:
+            leaf.grad = g
+        return results
+
+    def _drop(self, entries: list[Left]) -> None:
+        """Drop the gradients that this run replaces, as the traced function did. Replays that had left them let them go."""
+        if not entries:
+            return
+        lenders = set()
+        for leaf, g, _ in entries:
+            if leaf.grad is not g:
+                if leaf.grad is not None:
+                    lenders.add(leaf.grad.storage.lender)
+                leaf.grad = None
+        for lender in lenders:
+            if lender is not None and lender is not self:
+                lender.let_go()
+
+    def let_go(self, leaf: Leaf | None = None) -> None:
+        """Stop counting the gradients that the last run left, or that of one leaf: at once, or when their holders go."""
+        if self._in_two or not self._lock.acquire(False):
+            return
+        try:
+            bound = self._bound
+            if bound is not None:
+                # The user may have given the gradient to another leaf.
+                entries = bound.gradients if leaf is None else [bound.by_leaf[leaf]] if leaf in bound.by_leaf else []
+                gone = [e for e in entries if e[1] is not None and e[0].grad is not e[1] and type(e[1].storage) is Part]
+                bound.close([e[1].storage.block for e in gone if not is_any_held([e])])
+                for e in gone:
+                    if is_any_held([e]):
+                        bound.leave_to_holder(e)
+        finally:
+            self._lock.release()
+
+    def lends(self, part: Part) -> bool:
+        """Will the next run leave a gradient in this part of the arena?"""
+        return self._bound is not None and self._bound.arena is part.arena
+
+    def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
+        """Run the calls of ``part`` 0, the first or only one, or 1, and account for the bytes live during them.
+
+        Ranges that the last run left open are closed first.
+        """
+        ledger, calls = self.device.ledger, bound.calls[part]
+        (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
+        # Gradients of before the run that lie in the arena count until the run frees them.
+        found_here = {g.storage.block for leaf, g, _ in bound.renewed if leaf.grad is g}
+        if ledger.log is None and (not bound.lasting or (bound.is_open and not self._in_two
+                                                         and len(found_here) == len(bound.renewed))):
+            # The same ranges would close and open again, and no log would show it; nor that results are allocated already.
+            made_asked, made_taken = self._make_results(bound)
+            local.state.launch(self._run_calls, calls, part)
+            (asked, taken), (lasting_asked, lasting_taken) = bound.freed_elsewhere, bound.lasting_bytes
+            ledger.passed(most_asked - asked - lasting_asked - made_asked, most_taken - taken - lasting_taken - made_taken)
+            self._drop(bound.freed)
+            return
+        carried = part == 1 and ledger.log is not None
+        if not carried:
+            bound.close([x for x in bound.lasting if x not in found_here])
+        try:
+            local.state.launch(self._run_calls, calls, part)
+        except BaseException:
+            bound.close()
+            raise
+        found = dict(zip(bound.waiting, give_up_ranges(ledger, bound.lasting), strict=True)) if carried else {}
+        ledger.passed(most_asked - asked, most_taken - taken)
+        serials: list[int] = []
+        if ledger.log is not None:
+            serials = Narration(bound, self._serials(inputs), found).write(
+                *self.program.spans[part], partial(self._free_ahead_of, bound))
+        self._drop(bound.freed)
+        if part == 0:
+            bound.close(found_here)
+            bound.open(serials)
+
+    def _free_ahead_of(self, bound: Binding, k: int) -> None:
+        """Free the gradients of before the run that it frees ahead of instruction ``k``, and record that."""
+        if entries := bound.freed_ahead.get(k):
+            self._drop(entries)
+            bound.close([g.storage.block for leaf, g, _ in entries if g is not None and leaf.grad is g])
+
+    def _make_results(self, bound: Binding) -> tuple[int, int]:
+        """Allocate results that the calls themselves copy out of the arena: their requested and allocated bytes."""
+        return 0, 0
+
+    def _run_calls(self, calls: list[KernelCall], part: int) -> None:
+        left = iter(calls)
+        try:
+            run_calls(left)
+        except BaseException:
+            if begun := len(calls) - length_hint(left):
+                self._failed = calls[begun - 1]
+            raise
+
+    def explain(self) -> list[str]:
+        """How the calls of each part are run, a line for each; none if they are simply called one by one."""
+        return []
+
+    def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """The serials in the log of the buffers that the program does not make."""
+        found = {buffer: storage.serial for buffer, storage in self.trace.storages.items()}
+        found |= {x.buffer: t if type(t) is int else t.storage.serial
+                  for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
+        found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
+        return found
+
+    def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
+        if self.device.several:
+            self._note_stream(bound, inputs)
+        if not bound.patches:
+            return
+        self._fill_in(bound, self.program.inputs, inputs)
+        array = self.device.array
+        for buffer, leaf in self.trace.slots.items():
+            for args, at, spec in bound.patches.get(buffer, ()):
+                args[at] = array(leaf.grad.storage.block, spec)
+
+    def _fill_in(self, bound: Binding, traced: Sequence[Operand], given: Sequence[Any]) -> None:
+        """Put the arrays of tensors that are given for the ``traced`` ones into the arguments of the calls.
+
+        Those that are not needed any more are given by their serials.
+        """
+        array = self.device.array
+        for x, tensor in zip(traced, given, strict=True):
+            if type(tensor) is int:
+                continue
+            by = 0 if tensor.spec is x.spec else shift(tensor.spec, x.spec)
+            for args, at, spec in bound.patches.get(x.buffer, ()):
+                spec = moved(spec, by) if by else spec
+                args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
+
+    def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
+        stream = use_again(bound.arena)
+        for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
+                        *[leaf.grad.storage for leaf in self.trace.slots.values()]):
+            storage.block.use_on(stream)
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        """Run the second part, on any stream; a tensor for each of the program's ``gradients``, None where there is none."""
+        bound = self._bound
+        assert bound is not None
+        with turn(*self._in_turn):
+            given = [*self._inputs, *cotangents]
+            if self.device.several:
+                self._note_stream(bound, [t for t in given if type(t) is not int])
+            self._fill_in(bound, self.program.cotangents, cotangents)
+            self._play(bound, 1, given)
+            copies: dict[int, Any] = {}
+            return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
+
+    def lasting(self) -> list[Range]:
+        """The ranges that the last run, or the first part of one, left open in the arena."""
+        return [] if self._bound is None else self._bound.lasting
+
+    def release(self) -> None:
+        """Drop the inputs of the run, and release what waits for a second part. A finaliser may call this."""
+        self._inputs = []
+        bound = self._bound
+        if bound is None:
+            return
+        if self._in_two:
+            for block in bound.lasting:
+                block.let_go(self.device.memory.release)
+        for places in bound.patches.values():
+            for args, at, _ in places:
+                args[at] = None
+
+    def _note_writes(self, inputs: Sequence[Any]) -> None:
+        for storage, tag in self._written:
+            storage.version += 1
+            storage.written_by = tag
+        for buffer, tag in self._written_later:
+            tensor = self.trace.slots[buffer].grad if buffer in self.trace.slots else self._tensor(buffer, inputs)[1]
+            storage = tensor.storage
+            storage.version += 1
+            storage.written_by = tag
+
+    def _tensor(self, buffer: int, inputs: Sequence[Any]) -> tuple[Operand, Any]:
+        """An input or a cotangent over a buffer, and the tensor that a run got for it."""
+        given = zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)
+        return next((x, t) for x, t in given if x.buffer == buffer)
+
+    def _result(self, bound: Binding, x: Operand, inputs: Sequence[Any], copies: dict[int, Any]) -> Any:
+        """An output: a copy of bytes in the arena, or a tensor over storage from before the run."""
+        kind = self.program.buffers[x.buffer].kind
+        if kind == "captured":
+            return bound.shown(x)
+        if kind == "gradient slot":
+            return value_over(self.trace.slots[x.buffer].grad.storage, x.spec)
+        if kind == "input":
+            # A view of an argument, or a gradient that is the cotangent itself, may lie elsewhere in its storage.
+            traced, tensor = self._tensor(x.buffer, inputs)
+            return value_over(tensor.storage, moved(x.spec, shift(tensor.spec, traced.spec)))
+        copy: Storage | None = copies.get(x.buffer)
+        if copy is None:
+            spec, tag, source = bound.copied(x)
+            copy = copies[x.buffer] = self.device.allocate(spec.nbytes, tag)
+            local.state.launch(self._clone, source, self.device.array(copy.block, spec))
+        return value_over(copy, x.spec)
+
+
+def run_calls(calls: Iterable[KernelCall]) -> None:
+    for kernel, args in calls:
+        kernel(*args)

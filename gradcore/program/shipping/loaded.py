@@ -1,0 +1,272 @@
+"""``gradcore.load_program``: runs a program from a file, in a process without the code that it was traced from."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from gradcore import functional, optim
+from gradcore.devices.device import Device, get_device
+from gradcore.engine.modes import no_grad
+from gradcore.engine.state import scoped
+from gradcore.engine.value import Value, value_over
+from gradcore.errors import ProgramError, SpecError, TraceError
+from gradcore.program.planning.plan import Plan, plan
+from gradcore.program.program import Operand, Program, options_of
+from gradcore.program.replaying.arena import shift
+from gradcore.program.replaying.capture import replay_of
+from gradcore.program.shipping.files import Shipment, read_program
+from gradcore.program.shipping.saved import current, save_trace
+from gradcore.program.shipping.verify import checked_calls, fits
+from gradcore.program.tracing.building import Trace
+from gradcore.spec import TensorSpec
+from gradcore.units import count_of
+
+
+def load_program(path: str | os.PathLike[str], device: str | Device = "cpu") -> LoadedProgram:
+    """Load the program that ``Compiled.save`` or :meth:`LoadedProgram.save` wrote, onto any device.
+
+    No code of the file is run, and nothing is allocated before every index, size, lifetime and op has been checked. Raises
+    :class:`ProgramError`, naming the place, for a file that is damaged or is no program; OSError; and :class:`DeviceError` for
+    a device that this machine does not have.
+    """
+    where = get_device(device)
+    shipment, values = read_program(path)
+    try:
+        return LoadedProgram(shipment, values, where)
+    except ProgramError as error:
+        raise ProgramError(f"{path}: {error}") from None
+
+
+class LoadedProgram:
+    """A program with its tensors, made by :func:`load_program`.
+
+    ``program`` is the plain data, ``plan`` its memory plan. ``state`` maps names, such as ``"0.weight"``, to the tensors that
+    a run reads and writes: parameters, buffers and the state of optimizers. They may be written to in place. In a training
+    program the ``.grad`` of parameters has the gradients of the last run.
+    """
+
+    def __init__(self, shipment: Shipment, values: dict[str, np.ndarray[Any, Any]], device: Device) -> None:
+        program = replace(shipment.program, device=device.name)
+        numbers = [_numbers(u.optimizer, dict(u.group), dict(u.numbers)) for u in program.updates]
+        survivors = {x.buffer for x in program.outputs} | {x.buffer for _, x in shipment.left if x is not None}
+        calls = checked_calls(program, numbers, survivors, device)
+        _check_ends(shipment)
+        self.device = device
+        #: Tensors by name.
+        self.state: dict[str, Any] = {}
+        storages = {}
+        for b, name in shipment.names.items():
+            tag = program.buffers[b].tag
+            with scoped(like=tag, phase="setup", role=tag.role):
+                self.state[name] = functional.tensor(values.pop(name), device=device)
+            storages[b] = self.state[name].storage
+        leaves = []
+        for name, x in shipment.leaves:
+            leaf = value_over(storages[x.buffer], x.spec)
+            leaf.requires_grad = True
+            leaf.edge[0].path = name
+            leaves.append(leaf)
+            self.state[name] = leaf
+        slots = [leaf.edge[0] for leaf in leaves]
+        optimizers = [_optimizer(kind, groups) for kind, groups in shipment.optimizers]
+        updates: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]] = []
+        for (at, group, params), update in zip(shipment.updates, program.updates, strict=True):
+            optimizer = optimizers[at]
+            options = optimizer.param_groups[group]
+            for k in params:
+                options["params"] += [] if any(p is leaves[k] for p in options["params"]) else [leaves[k]]
+                optimizer.state[leaves[k]].update(dict(update.numbers))
+            updates.append((ref(optimizer), options, [leaves[k] for k in params]))
+        self._names = dict(shipment.names)
+        self._trace = Trace(
+            program, [call.kernel for call in calls], storages, {b: slots[k] for b, k in shipment.slots},
+            [(slots[k], x) for k, x in shipment.left], {slots[k]: wanted for k, wanted in shipment.presence}, updates,
+            invocations=[call.invocation for call in calls], script=list(shipment.script),
+            leaves={slots[k]: x.buffer for k, (_, x) in enumerate(shipment.leaves)})
+        self.plan: Plan = plan(program)
+        self._optimizers = optimizers
+        #: Each group's optimizer, the group, and its options as they are in the program.
+        self._options = [(o, group, options_of(group)) for o in optimizers for group in o.param_groups]
+        self._replay = replay_of(self._trace, self.plan)
+        written = program.written()
+        self._written = {x.buffer for x in program.inputs if x.buffer in written}
+        #: By slot: the layouts that the gradient in it may have.
+        self._layouts = {b: _layouts(program, b, leaf.spec) for b, leaf in self._trace.slots.items()}
+
+    @property
+    def program(self) -> Program:
+        """The plain data, with the present options and counts of its optimizers."""
+        return current(self._trace.program, self._trace)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of every optimizer in the program: ``params``, ``lr``, and other options. Those that are part of the
+        instructions may not be changed, which :meth:`run` checks.
+        """
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the first group; setting it sets that of all. Raises AttributeError if the program has no optimizer."""
+        if not self.param_groups:
+            raise AttributeError("this program updates no parameters: it has no learning rate")
+        return float(self.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        if not self.param_groups:
+            raise AttributeError("this program updates no parameters: it has no learning rate")
+        if not value >= 0:
+            raise ValueError(f"Invalid learning rate: {value}")
+        for group in self.param_groups:
+            group["lr"] = float(value)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """As :meth:`run`, but returns a single output itself, and several as a tuple."""
+        found = self.run(*inputs)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def run(self, *inputs: Any) -> list[Any]:
+        """Run on tensors or arrays of the traced shapes and dtypes, in the order of the function's tensor arguments.
+
+        Returns the outputs as new tensors. Raises :class:`SpecError` for other inputs, :class:`TraceError` if a parameter has a
+        gradient and must not have one, or the other way round, or if an option has changed that is part of the program.
+        """
+        wanted = self._trace.program.inputs
+        if len(inputs) != len(wanted):
+            raise SpecError(f"the program takes {len(wanted)} tensors, {', '.join(str(x.spec) for x in wanted)}, but got "
+                            f"{len(inputs)}")
+        tensors = [self._taken(k, x, t) for k, (x, t) in enumerate(zip(wanted, inputs, strict=True))]
+        firsts: dict[int, tuple[Operand, Any]] = {}
+        for k, (x, t) in enumerate(zip(wanted, tensors, strict=True)):
+            first, there = firsts.setdefault(x.buffer, (x, t))
+            if there.storage is not t.storage or not (
+                    (first.spec is x.spec and there.spec is t.spec) or _lie_alike(first.spec, there.spec, x.spec, t.spec)):
+                raise SpecError(f"input {k} must share the memory of an earlier input, as in the traced run: lie as far from "
+                                "it, and have the same strides")
+            if x.buffer in self._written and any(t.storage is u.storage and x.buffer != y.buffer
+                                                 for y, u in zip(wanted, tensors, strict=True)):
+                raise SpecError(f"the program writes to input {k}, which must not share the memory of another input, as in the "
+                                "traced run")
+        tensors = self._brought(tensors)
+        self._check_options()
+        self._check_gradients()
+        return self._replay.run(tensors)
+
+    def _taken(self, k: int, x: Operand, t: Any) -> Any:
+        """An input as a tensor, of the traced shape and dtype, on the program's device."""
+        if not isinstance(t, Value):
+            t = functional.tensor(np.asarray(t), device=self.device)
+        if t.spec.shape != x.spec.shape or t.spec.dtype != x.spec.dtype:
+            raise SpecError(f"input {k} must be {x.spec.dtype.name}{list(x.spec.shape)}, but is {t.spec.dtype.name}"
+                            f"{list(t.spec.shape)}")
+        if t.storage.device.compute is not self.device:
+            raise SpecError(f"input {k} is on {t.storage.device.name}, and the program on {self.device.name}")
+        return t
+
+    def _brought(self, tensors: list[Any]) -> list[Any]:
+        """The inputs in the layouts that the program reads: copied if their own are different, those in one memory together."""
+        inputs, buffers = self._trace.program.inputs, self._trace.program.buffers
+        other = {x.buffer: (k, x, t) for k, (x, t) in enumerate(zip(inputs, tensors, strict=True))
+                 if t.spec is not x.spec or t.storage.nbytes < buffers[x.buffer].nbytes}
+        for k, x, t in other.values():
+            if x.buffer in self._written:
+                raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
+        with no_grad():
+            wholes = {b: functional.empty(buffers[b].nbytes, dtype=np.uint8, device=self.device) for b in other}
+            return [value_over(wholes[x.buffer].storage, x.spec).copy_(t) if x.buffer in wholes else t
+                    for x, t in zip(inputs, tensors, strict=True)]
+
+    def _check_options(self) -> None:
+        for k, (optimizer, group, traced) in enumerate(self._options):
+            # Whether there is a momentum decides which op makes the update; its value is the op's argument, as the rate is.
+            other_op = optimizer._decisive(group) != optimizer._decisive(traced)
+            for name, value in traced.items():
+                if group.get(name) != value and (name not in optimizer._free or (other_op and name != "lr")):
+                    raise TraceError(f"{name!r} of param_groups[{k}] is {group.get(name)!r}, but {value!r} is part of the "
+                                     "program: trace the function again with the new value")
+
+    def _check_gradients(self) -> None:
+        for leaf, wanted in self._trace.presence.items():
+            if (leaf.grad is not None) is not wanted:
+                raise TraceError(f"the gradient of {leaf.path} must be {'a tensor' if wanted else 'None'} when the program "
+                                 "begins, as in the traced run: set it before each run, or save the program of a later step, "
+                                 "which finds gradients and clears them")
+        for b, leaf in self._trace.slots.items():
+            if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
+                raise TraceError(f"the gradient of {leaf.path} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "
+                                 "the traced run")
+            if leaf.grad is not None and leaf.grad.spec not in self._layouts[b]:
+                raise TraceError(f"the gradient of {leaf.path} is {leaf.grad.spec}, and was {self._layouts[b][0]} in the "
+                                 "traced run: give it a clone with that layout")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program with the present values of its tensors and its optimizers' counts. Raises OSError."""
+        save_trace(path, self._trace, self._names, {leaf: leaf.path for leaf in self._trace.leaves})
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    def __repr__(self) -> str:
+        return f"<program of {count_of(len(self._trace.program.instructions), 'instruction')} on {self.device.name}>"
+
+
+def _lie_alike(first: TensorSpec, there: TensorSpec, x: TensorSpec, t: TensorSpec) -> bool:
+    """Do two tensors, ``there`` and ``t``, lie in one memory as ``first`` and ``x`` do, which may begin elsewhere?"""
+    return shift(t, x) == shift(there, first) and t.strides == x.strides and there.strides == first.strides
+
+
+def _layouts(program: Program, buffer: int, leaf: TensorSpec) -> list[TensorSpec]:
+    """The layouts that a gradient of a leaf had in a buffer, as far as instructions tell: they may read views of it, too."""
+    whole = TensorSpec.of(leaf.shape, leaf.dtype)
+    found = [x.spec for i in program.instructions for x in i.tensors()
+             if x.buffer == buffer and x.spec.shape == leaf.shape and x.spec.dtype == leaf.dtype]
+    return [whole] if not found or whole in found else found
+
+
+def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:
+    """An optimizer without tensors, which only computes the numbers that its class's op takes."""
+    found = object.__new__(getattr(optim, kind))
+    found.defaults = {}
+    found.state = defaultdict(dict)
+    found.param_groups = [{**group, "params": []} for group in groups]
+    return found
+
+
+def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, ...]:
+    """The numbers that the next run will give an update's op. Raises :class:`ProgramError`."""
+    cls = getattr(optim, kind)
+    if {k: type(v) for k, v in numbers.items()} != {k: type(v) for k, v in cls._numbers.items()}:
+        raise ProgramError(f"updates: {kind} counts {', '.join(cls._numbers) or 'nothing'}, but got {str(numbers)[:80]}")
+    try:
+        found: tuple[Any, ...] = cls._operands(group, cls._advanced(numbers))
+    except Exception as error:
+        raise ProgramError(f"updates: {kind} cannot continue from {str(numbers)[:80]}: {error!r}") from None
+    return found
+
+
+def _check_ends(s: Shipment) -> None:
+    """Check inputs, leaves, and the slots of their gradients. Raises :class:`ProgramError`."""
+    buffers = s.program.buffers
+    for kind, found in (("input", {x.buffer for x in s.program.inputs}), ("gradient slot", {b for b, _ in s.slots})):
+        if found != {b.index for b in buffers if b.kind == kind}:
+            raise ProgramError(f"the buffers of kind {kind} do not match what a run is given")
+    for name, x in s.leaves:
+        if buffers[x.buffer].kind != "captured" or not fits(x.spec, buffers[x.buffer].nbytes) or not x.spec.floating:
+            raise ProgramError(f"leaf {name[:80]!r}, {x.spec}, is not in a captured buffer")
+        if name in s.names.values() and s.names[x.buffer] != name:
+            raise ProgramError(f"leaf {name[:80]!r} has the name of another tensor")
+    for k, g in s.left:
+        leaf = s.leaves[k][1].spec
+        if g is not None and (g.spec.shape != leaf.shape or g.spec.dtype != leaf.dtype
+                              or not fits(g.spec, buffers[g.buffer].nbytes)):
+            raise ProgramError(f"the gradient of {s.leaves[k][0][:80]!r} is {g.spec}, but the leaf is {leaf}")
+    if not all(params for _, _, params in s.updates):
+        raise ProgramError("an update has no parameters")

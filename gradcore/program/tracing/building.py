@@ -1,0 +1,259 @@
+"""Makes the trace of a recorded run: the program, the objects that it refers to, and the reasons why it cannot be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+from weakref import ref
+
+from gradcore.devices.storage import Storage
+from gradcore.engine.node import Leaf
+from gradcore.engine.plans import Call
+from gradcore.errors import TraceError
+from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, Invocation, Raw
+from gradcore.memory.ledger import opening
+from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
+from gradcore.program.tracing.escapes import escaped, gradient_serial
+from gradcore.program.tracing.recorder import Recorded
+
+#: Why a function that does both is not replayed.
+TWICE = ("its result has a graph, although it computes gradients or updates parameters itself: return the result detached, or "
+         "do one of the two outside")
+#: Why a trace is discarded although another one may be good.
+DISTURBED = "another thread used the device during the trace"
+
+
+@dataclass
+class Second:
+    """The gradient of a run's results, recorded after the run."""
+
+    #: The index of its first launch.
+    split: int
+    #: Positions of the results that have a gradient, and the placeholders for their cotangents.
+    roots: list[int]
+    cotangents: list[Any]
+    #: The tensors that the gradients are for: a leaf, or the position of an argument.
+    targets: list[Leaf | int]
+    gradients: list[Any]
+    #: Reasons why that backward cannot be run again.
+    obstacles: list[str]
+
+
+@dataclass
+class Trace:
+    """A recorded run: the program, and the objects of this process that its plain data stands for."""
+
+    program: Program
+    #: By instruction: the bound kernel that ran.
+    kernels: list[Any]
+    #: By captured buffer.
+    storages: dict[int, Storage]
+    #: By gradient slot; and the gradients that the run left in slots (None: it set the slot to None).
+    slots: dict[int, Leaf]
+    left: list[tuple[Leaf, Operand | None]]
+    #: Leaves that must have a gradient (True) or none (False) when a replay begins; those the run emptied may have either.
+    presence: dict[Leaf, bool]
+    #: By update: the optimizer, weakly, since a program must not keep one alive; its group; and the parameters.
+    updates: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]]
+    #: Reasons why no replay can do the same; empty if one can.
+    obstacles: list[str] = field(default_factory=list)
+    second: Second | None = None
+    #: By instruction: the index of its invocation; and the run's other records, with buffers in the place of serials.
+    invocations: list[Invocation] = field(default_factory=list)
+    script: list[tuple[Any, ...]] = field(default_factory=list)
+    #: The buffers of the leaves that the run read.
+    leaves: dict[Leaf, int] = field(default_factory=dict)
+    #: The modules that the run put into a mode, weakly too, each with the last one.
+    modes: list[tuple[Callable[[], Any], bool]] = field(default_factory=list)
+    #: By gradient slot whose gradient the run dropped, so that it was freed: how many launches came before that.
+    dropped: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def renewed(self) -> dict[int, Leaf]:
+        """Made buffers that become the gradient of a leaf when that of before is freed already: they may lie in its place."""
+        freed = {self.slots[b]: at for b, at in self.dropped.items()}
+        found = {x.buffer: leaf for leaf, x in self.left if x is not None and leaf in freed}
+        return {b.index: found[b.index] for b in self.program.made()
+                if b.index in found and b.first >= freed[found[b.index]]}
+
+
+class Builder:
+    """Makes a trace of what was recorded, with buffers numbered in order of appearance."""
+
+    def __init__(self, recorded: Recorded, inputs: list[Any], outputs: list[Any], second: Second | None) -> None:
+        self._recorded = recorded
+        self._second = second
+        self._buffers: list[Buffer] = []
+        self._index: dict[int, int] = {}
+        self._storages: dict[int, Storage] = {}
+        self._slots: dict[int, Leaf] = {}
+        self._made = {r[1]: r for r in recorded.records if r[0] == ALLOC and r[1] not in recorded.constants}
+        self._known = {r[1]: r for r in (*recorded.opening, *recorded.records) if r[0] == ALLOC}
+        self._obstacles = [] if second is None else list(second.obstacles)
+        self._leaves = recorded.slots
+        self._slot_serials = {serial: leaf for leaf, serial in self._leaves.items() if serial}
+        self._inputs = tuple(map(self._input, inputs))
+        self._results = outputs
+        self._cotangents = () if second is None else tuple(map(self._input, second.cotangents))
+
+    def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
+        """The trace. For a chain, ``parts`` and ``results`` are the numbers of launches and of results of each graph."""
+        recorded = self._recorded
+        launches = [r for r in recorded.records if r[0] == LAUNCH and id(r) not in recorded.foreign]
+        updates = {at: k for k, (at, *_) in enumerate(recorded.updates)}
+        instructions, kernels = [], []
+        if recorded.disturbed:
+            self._obstacles.append(DISTURBED)
+        if recorded.beyond:
+            self._obstacles.append(f"{recorded.beyond} continues a graph that was built before: detach it, or build it "
+                                   "inside")
+        if recorded.reshapes:
+            self._obstacles.append(f"{recorded.reshapes} changes the shape of a tensor from before the run in place")
+        if len(launches) != len(recorded.launches):
+            raise TraceError("a step (gradcore.step) or another recording was opened and closed inside a traced function: open "
+                             "it around the call")
+        for k, (record, (call, operands)) in enumerate(zip(launches, recorded.launches, strict=True)):
+            instructions.append(self._instruction(record, call, operands, updates.get(k)))
+            kernels.append(call.kernel)
+        outputs = tuple(map(self._operand, self._results))
+        left, presence = self._gradients()
+        second = self._second
+        gradients = () if second is None else tuple(None if g is None else self._operand(g) for g in second.gradients)
+        survivors = {o.buffer for _, o in left if o is not None} | {o.buffer for o in gradients if o is not None}
+        if second is None:
+            survivors |= {o.buffer for o in outputs}
+        program = Program(
+            recorded.device.name, tuple(self._buffers), tuple(instructions), self._inputs, outputs,
+            tuple(Update.of(optimizer, group, kept) for _, optimizer, group, _, kept in recorded.updates),
+            None if second is None else second.split, self._cotangents, gradients)
+        if second is not None:
+            # The program describes them; the tensors of this run are freed.
+            second.cotangents, second.gradients = [], []
+            written = {self._buffers[x.buffer].kind for i in instructions for x in i.targets()}
+            if "input" in written:
+                self._obstacles.append("it writes to an argument whose gradient will be needed")
+            if "gradient slot" in written or recorded.updates or any(o is not None for _, o in left):
+                self._obstacles.append(TWICE)
+        if parts:
+            # The tensors of the traced runs stay alive for the next graph of the chain.
+            survivors = set()
+        else:
+            self._obstacles += self._escaped(survivors | {o.buffer for o in (*outputs, *self._cotangents)})
+        return Trace(
+            with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
+            [(ref(o), g, p) for _, o, g, p, _ in recorded.updates], self._obstacles, second,
+            invocations=[call.invocation for call, _ in recorded.launches], script=self.script(recorded.records),
+            leaves={leaf: self._index[serial] for leaf, serial in recorded.leaves.items() if serial in self._index},
+            dropped={} if second is not None else self._dropped({leaf for leaf, _ in left}))
+
+    def _dropped(self, leaves: set[Leaf]) -> dict[int, int]:
+        """The gradients of before that these leaves lost, as far as they were freed: see :attr:`Trace.dropped`."""
+        found, launches = {}, 0
+        for r in self._recorded.records:
+            launches += r[0] == LAUNCH and id(r) not in self._recorded.foreign
+            if r[0] == FREE and r[1] in self._index and self._slots.get(self._index[r[1]]) in leaves:
+                found[self._index[r[1]]] = launches
+        return found
+
+    def script(self, records: list[Raw]) -> list[tuple[Any, ...]]:
+        """The records beyond launches and lifetimes: marks, and what is kept for backward; with launches as mere positions."""
+        found: list[tuple[Any, ...]] = []
+        for r in records:
+            if r[0] == LAUNCH:
+                found.append((LAUNCH,))
+            elif r[0] == MARK and r[2] != "step":
+                found.append((MARK, r[1], r[2]))
+            elif r[0] in (KEEP, DROP) and r[1] in self._index:
+                found.append((r[0], self._index[r[1]], *r[2:]))
+        return found
+
+    def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
+        """The gradients that the run left in the slots of leaves, and which leaves must have a gradient, or none, before it."""
+        left: list[tuple[Leaf, Operand | None]] = []
+        presence: dict[Leaf, bool] = {}
+        for leaf, before in self._leaves.items():
+            now = gradient_serial(leaf)
+            if now and now != before:
+                left.append((leaf, self._operand(leaf.grad)))
+            elif before and not now:
+                left.append((leaf, None))
+            if before in self._index:
+                presence[leaf] = True
+                if self._slot_serials[before] is not leaf:
+                    self._obstacles.append("gradients of several parameters lie in the same memory")
+            elif not before and now:
+                # If there were a gradient, the run would have added to it.
+                presence[leaf] = False
+        for r in self._recorded.records:
+            # What was allocated under another tag, and became a gradient, or a parameter of a module made inside, later.
+            if r[0] == RETAG and r[1] in self._index and self._buffers[self._index[r[1]]].kind == "made":
+                self._buffers[self._index[r[1]]] = replace(self._buffers[self._index[r[1]]], tag=r[2])
+        return left, presence
+
+    def _escaped(self, survivors: set[int]) -> list[str]:
+        recorded = self._recorded
+        if recorded.disturbed:
+            # What the other thread has made is among what is live.
+            return []
+        kept = {s for s, index in self._index.items() if index in survivors}
+        return escaped(recorded.device, recorded.leaves, recorded.slots, self._made, kept, self._results)
+
+    def _add(self, serial: int, kind: str, storage: Storage | None) -> int:
+        if serial in self._index:
+            return self._index[serial]
+        index = self._index[serial] = len(self._buffers)
+        record = self._known.get(serial)
+        if record is None:
+            # Pinned memory has a ledger of its own.
+            if storage is None:
+                raise TraceError("a traced function allocates pinned memory: allocate it outside, and pass it as an argument "
+                                 "or let the function refer to it")
+            record = opening(storage.block)
+        self._buffers.append(Buffer(index, kind, record[4], record[7]))
+        if kind == "gradient slot":
+            self._slots[index] = self._slot_serials[serial]
+        elif kind == "captured":
+            if storage is None:
+                self._obstacles.append(f"{record[7].site}: the result of {record[7].op} from before the run was "
+                                       "read and then freed")
+            else:
+                self._storages[index] = storage
+                # Its tag may have changed since the log began.
+                self._buffers[index] = Buffer(index, kind, record[4], storage.block.tag)
+        return index
+
+    def _input(self, tensor: Any) -> Operand:
+        return Operand(self._add(tensor.storage.serial, "input", tensor.storage), tensor.spec)
+
+    def _operand(self, tensor: Any) -> Operand:
+        return Operand(self._buffer(tensor.storage.serial, tensor.storage), tensor.spec)
+
+    def _buffer(self, serial: int, storage: Storage | None) -> int:
+        """The index of the buffer with this serial, which is added if it is new."""
+        kind = "made" if serial in self._made else "gradient slot" if serial in self._slot_serials else "captured"
+        return self._add(serial, kind, storage)
+
+    def _instruction(self, record: Raw, call: Call, operands: list[Any], update: int | None) -> Instruction:
+        _, _, tag, number, serials, outputs, _ = record
+        found: list[Any] = []
+        # An update's operands after its lists of tensors, of which some may be tensors: a learning rate, say.
+        single = [i for k, group in enumerate(call.positions) if k not in call.op.lists for i in group]
+        for i, (operand, serial) in enumerate(zip(operands, serials, strict=True)):
+            if type(operand) is tuple:
+                found.append(Operand(self._buffer(serial, operand[0]()), operand[1]))
+            elif update is not None and operand is not None:
+                found.append(Number(update, single.index(i)))
+            else:
+                found.append(operand)
+        made = tuple(Operand(self._buffer(serial, None), spec)
+                     for serial, spec in zip(outputs, (*call.specs, *(s for _, s in call.aux)), strict=False))
+        workspace = None
+        if call.workspace is not None:
+            index = len(self._buffers)
+            self._buffers.append(Buffer(index, "made", call.workspace.nbytes,
+                                        tag._replace(role="workspace", spec=None)))
+            workspace = Operand(index, call.workspace)
+        return Instruction(call.op.name, tuple(found), tuple(map(len, call.positions)), tuple(call.attrs.items()), made,
+                           tuple(call.writes), workspace, tag, number)

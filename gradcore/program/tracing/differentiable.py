@@ -1,0 +1,233 @@
+"""Compiled calls that the caller differentiates: programs in two parts, one for the results and one for their gradient.
+
+The first part leaves what the second needs in its arena. A call whose gradient has not run yet holds its arena, and the next
+call takes another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.engine.backward import run_backward
+from gradcore.engine.below import reachable
+from gradcore.engine.custom import custom_node
+from gradcore.engine.dispatch import fresh
+from gradcore.engine.hooks import hooks_of
+from gradcore.engine.node import Leaf
+from gradcore.engine.state import local
+from gradcore.engine.value import Edge, value_over
+from gradcore.errors import AlreadyReleased, NoSecondDerivative
+from gradcore.functional import zeros
+from gradcore.memory.arena import Range
+from gradcore.nn.hooks import CALLS_HOOKS
+from gradcore.program.planning.plan import Plan
+from gradcore.program.program import Program
+from gradcore.program.replaying.capture import replay_of
+from gradcore.program.replaying.replay import Replay
+from gradcore.program.tracing.building import Second, Trace
+from gradcore.program.tracing.recorder import Recorder
+from gradcore.program.tracing.trace_log import ARGUMENT, TraceLog
+
+_INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
+          "function, or pass use_reentrant=False")
+#: The name of the nodes of compiled calls.
+COMPILED = "Compiled"
+
+
+class Entered:
+    """While a function is traced, the arguments that have a graph end in nodes of their own, where the traced graph stops.
+
+    They stay the same objects: the function may return them, write to them, or to a base that they show. A context manager.
+    """
+
+    def __init__(self, tensors: list[Any]) -> None:
+        self._tensors = [*{id(t): t for t in tensors if t.edge is not None}.values()]
+        self._ends: list[tuple[Any, Edge, Edge]] = []
+        #: Had any of them hooks before?
+        self.hooked = any(t.edge[0].hooks is not None for t in self._tensors)
+        #: Reasons against a replay, when the ends have been taken away.
+        self.obstacles: list[str] = []
+
+    def __enter__(self) -> Entered:
+        for t in self._tensors:
+            before = t.edge
+            node = custom_node(ARGUMENT, [before], [t], (), lambda gs, values: gs)
+            node.call.op.boundary = True
+            t.edge = (node, 0)
+            self._ends.append((t, before, t.edge))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Take the ends away; arguments that the function has written to keep their new graphs, and hooks that it has hung on
+        them are hung where they belong."""
+        for t, before, end in self._ends:
+            if t.edge is end:
+                t.edge = before
+            else:
+                self.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
+            if end[0].hooks is not None:
+                _move(end[0].hooks, before)
+                end[0].hooks = None
+                self.obstacles.append("it hangs a hook on an argument, or asks it to retain its gradient: do that outside")
+        self._tensors, self._ends = [], []
+
+
+def _move(hooks: Any, edge: Edge) -> None:
+    """Hang the hooks of an identity's output on another edge."""
+    target, index = edge
+    there = hooks_of(target)
+    there.tensor |= {key: (index, function) for key, (_, function) in hooks.tensor.items()}
+    if 0 in hooks.retained and (tensor := hooks.retainers[0]()) is not None:
+        there.retain(index, tensor)
+        there.retained[index] = hooks.retained[0]
+
+
+def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], roots: list[int]) -> Second:
+    """Record backward from the results at ``roots``, with placeholder cotangents; graph and leaves are left unchanged."""
+    split = len(recorder.log.launches)
+    # A tensor that is given twice gets its gradient once.
+    inside = [(k, t.edge) for k, t in enumerate(arguments) if t.edge is not None and all(t is not a for a in arguments[:k])]
+    targets: list[Leaf | int] = [*recorder.log.leaves, *[k for k, _ in inside]]
+    edges = [*[(leaf, 0) for leaf in recorder.log.leaves], *[edge for _, edge in inside]]
+    captures: dict[tuple[int, int], list[Any]] = {(id(target), at): [None] for target, at in edges}
+    tensors = [outputs[k] for k in roots]
+    cotangents = [fresh(recorder.device, t.spec.like(), t.storage.block.tag, 0) for t in tensors]
+    beyond = [(edge[0], edge[0].edges) for _, edge in inside]
+    for node, _ in beyond:
+        node.edges = [None]
+    # The engine calls hooks of leaves on what each replay returns, so the recorded gradient must not include their effect.
+    hooks = [(leaf, leaf.hooks) for leaf in recorder.log.leaves]
+    for leaf, _ in hooks:
+        leaf.hooks = None
+    # A backward that the user calls inside this one adds to the gradients of leaves, which have to be restored.
+    slots = [(leaf, leaf.grad) for leaf in recorder.before]
+    for leaf, _ in slots:
+        leaf.grad = None
+    # What it writes to (running statistics in a checkpoint) is written by the caller's own backward.
+    recorder.log.undo = {}
+    try:
+        run_backward(tensors, cotangents, retain_graph=True, create_graph=False, captures=captures)
+    finally:
+        recorder.log.undone()
+        for node, before in beyond:
+            node.edges = before
+        for leaf, of in hooks:
+            leaf.hooks = of
+        inner = any(leaf.grad is not None for leaf, _ in slots)
+        for leaf, grad in slots:
+            leaf.grad = grad
+    return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges],
+                  [_INNER] if inner else [])
+
+
+def hooked(outputs: list[Any], first: int) -> bool:
+    """Does the graph of these results, as far as its nodes have numbers from ``first`` on, have hooks of the user's?"""
+    return any(node.id >= first and (node.call.op.name == CALLS_HOOKS or (
+        node.hooks is not None and bool(node.hooks.tensor or node.hooks.before or node.hooks.after)))
+        for node in reachable(outputs).values())
+
+
+class Differentiable:
+    """The replays of a program in two parts: one for each call that waits for its gradient at the same time."""
+
+    def __init__(self, trace: Trace, plan: Plan, capture: bool = True) -> None:
+        assert trace.second is not None
+        self.trace = trace
+        self.program = trace.program
+        self.plan = plan
+        self._second = trace.second
+        self._free: list[Replay] = []
+        self._capture = capture
+        self.needed = needed_cotangents(self.program)
+        specs = self.program.read_later
+        #: The positions of the inputs that the second part reads or writes.
+        self._read = [k for k, x in enumerate(self.program.inputs) if x.buffer in specs]
+        #: The captured buffers that it reads or writes.
+        self._later = [(b, specs[b]) for b in trace.storages if b in specs]
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """The results; those that had a graph in the traced run have one, if gradients are recorded."""
+        try:
+            replay = self._free.pop()
+        except IndexError:
+            replay = replay_of(self.trace, self.plan, self._capture)
+        results = replay.run(inputs)
+        second = self._second
+        edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
+        call = _Call(self, replay)
+        differentiable = [results[k] for k in second.roots]
+        node = custom_node(COMPILED, edges, differentiable, [*(inputs[k] for k in self._read), *self._read_later()],
+                           call.rule)
+        for k, result in enumerate(differentiable):
+            result.edge = (node, k)
+        return results
+
+    def _read_later(self) -> list[Any]:
+        """The captured tensors that the second part reads, which must not be written to in between."""
+        return [value_over(self.trace.storages[b], spec) for b, spec in self._later]
+
+    def give_back(self, replay: Replay) -> None:
+        replay.release()
+        self._free.append(replay)
+
+    def let_go(self) -> None:
+        """Nothing to do: its calls leave no gradients in leaves."""
+
+    def explain(self) -> list[str]:
+        """How calls are run, in the words of a replay that waits for no gradient."""
+        return self._free[-1].explain() if self._free else []
+
+
+def needed_cotangents(program: Program) -> list[set[int]]:
+    """For each gradient that the second part of a program computes: the positions of the cotangents that it depends on."""
+    reached: dict[int, set[int]] = {}
+    for k, x in enumerate(program.cotangents):
+        reached.setdefault(x.buffer, set()).add(k)
+    for i in program.instructions[program.split:]:
+        found = set().union(*(reached.get(x.buffer, ()) for x in i.tensors()))
+        for x in (*i.outputs, *i.targets()):
+            reached[x.buffer] = found
+    # A gradient that depends on no cotangent is 0, and is returned if any cotangent is there.
+    return [set() if x is None else reached.get(x.buffer) or set(range(len(program.cotangents))) for x in program.gradients]
+
+
+class _Call:
+    """The node of one call, whose gradient can run once. When its graph dies, its arena is free again."""
+
+    __slots__ = ("owner", "replay")
+
+    def __init__(self, owner: Differentiable, replay: Replay) -> None:
+        #: None when the gradient has run: who holds a result then, as a list of losses does, holds no program.
+        self.owner: Differentiable | None = owner
+        self.replay: Replay | None = replay
+
+    @property
+    def in_arena(self) -> list[Range]:
+        """The ranges of the arena that are kept until the gradient has run, which :func:`gradcore.graph` shows."""
+        return [] if self.replay is None else self.replay.lasting()
+
+    def rule(self, gs: list[Any], values: list[Any]) -> list[Any]:
+        if local.state.grad:
+            raise NoSecondDerivative("a compiled function has no second derivative (create_graph=True): call it uncompiled")
+        if self.replay is None:
+            raise AlreadyReleased("Trying to backward through the graph a second time: a compiled function releases its "
+                                  "residuals after one backward, also with retain_graph=True. Call it again, or uncompiled")
+        owner, replay, self.replay = self.owner, self.replay, None
+        assert owner is not None
+        if isinstance(log := replay.device.ledger.log, TraceLog):
+            log.replayed = True
+        try:
+            specs = [x.spec for x in replay.program.cotangents]
+            cotangents = [zeros(spec.shape, dtype=spec.dtype, device=replay.device) if g is None
+                          else g if g.spec.contiguous else g.contiguous() for g, spec in zip(gs, specs, strict=False)]
+            found = replay.backward(cotangents)
+            # An input that contributes only to results without a cotangent has no gradient (None), rather than one of 0.
+            return [g if any(gs[k] is not None for k in needed) else None
+                    for g, needed in zip(found, owner.needed, strict=True)]
+        finally:
+            self.owner = None
+            owner.give_back(replay)
+
+    def __del__(self) -> None:
+        if self.replay is not None and self.owner is not None:
+            self.owner.give_back(self.replay)

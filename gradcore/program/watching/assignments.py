@@ -1,0 +1,179 @@
+"""Finds where code assigns to anything but its own variables, which of these instructions ran, and on which objects."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections import Counter
+from collections.abc import Container, Iterator
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+from weakref import ref
+
+from gradcore.program.guarding.libraries import is_users
+
+#: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
+_STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))
+_CELLS = frozenset(("STORE_DEREF", "DELETE_DEREF"))
+#: Instructions that load a variable.
+_LOADS = ("LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")
+_ITEMS = frozenset(("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"))
+
+
+class Assignment(NamedTuple):
+    """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without.
+
+    ``operator`` is the offset of the in-place operator whose result it assigns (``x.y += z``), or -1; ``owner`` is the variable
+    whose attribute it is, if that is loaded right before; ``root`` is the one in ``root.a = x`` or ``root.a += x``.
+    """
+
+    name: str
+    line: int
+    start: int
+    at: int
+    operator: int
+    instruction: str
+    owner: str = ""
+    root: str = ""
+
+
+def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Iterator[Assignment]:
+    """Attributes, globals and variables of enclosing functions that code assigns to; items of containers too.
+
+    With ``keeping``, assignments to attributes of the first argument are left out.
+    """
+    return (found for found, container in _found(code, keeping) if container is None or container in containers)
+
+
+# Each trace asks about all functions that ran, and to disassemble them takes longer than all else that it does.
+@functools.lru_cache(maxsize=4096)
+def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]:
+    """Every assignment, and for one to an item of which variable."""
+    made: list[tuple[Assignment, str | None]] = []
+    line, outside, start = code.co_firstlineno, "", None
+    before: Any = None
+    operator = -1
+    # The variable that was loaded right before; and by name of an attribute that an operator changes: the variable that has it.
+    root, changed = "", dict[str, str]()
+    copied = False
+    # What is loaded first where an expression begins: an item's target is loaded after the value, which may load more.
+    begins: dict[tuple[int, int], str] = {}
+    for i in dis.get_instructions(code):
+        start = i.offset if start is None else start
+        if i.opname == "EXTENDED_ARG":
+            continue
+        line = (i.positions.lineno if i.positions else None) or line
+        # Without columns (python -X no_debug_ranges), the last variable that was loaded is taken for the target.
+        at = (line, i.positions.col_offset) if i.positions and i.positions.col_offset is not None else (0, i.offset)
+        name, loaded = i.argval, before
+        # Newer Pythons load two variables with one instruction; the second is on top of the stack.
+        before = i.opname.startswith((*_LOADS, "STORE_FAST_LOAD_FAST")) and (name[-1] if isinstance(name, tuple) else name)
+        kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
+        if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
+            owner = loaded if loaded and i.opname == "STORE_ATTR" else ""
+            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname, owner,
+                                    changed.pop(str(name), "") if operator >= 0 else root), None))
+        if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
+            outside = begins[at] = str(name)
+        elif i.opname.startswith("LOAD_FAST"):
+            begins[at] = ""
+        elif i.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
+            outside = ""
+        elif i.opname in _ITEMS:
+            container = begins.get(at, outside)
+            made.append((Assignment(f"an item of {container}", line, start, i.offset, operator, i.opname), container))
+        if i.opname == "LOAD_ATTR" and copied:
+            changed[str(name)] = root
+        elif before:
+            root = str(before)
+        elif i.opname != "COPY":
+            root = ""
+        copied = i.opname == "COPY"
+        if i.opname != "SWAP":
+            operator = i.offset if i.opname == "BINARY_OP" and i.argrepr.endswith("=") else -1
+        start = None
+    return made
+
+
+@functools.lru_cache(maxsize=4096)
+def _assigns(code: CodeType) -> bool:
+    return any(i.opname in _STORES | _CELLS | _ITEMS for i in dis.get_instructions(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def _owners(code: CodeType) -> dict[int, str]:
+    """By offset of an instruction that assigns to an attribute: the variable that has the object, if one has."""
+    return {a.at: a.owner for a, _ in _found(code, False) if a.owner}
+
+
+class Steps:
+    """A context manager that records which instructions run, in those of the user's functions that assign to something.
+
+    If a debugger or a coverage tool traces already, nothing is recorded, and every instruction is taken to have run.
+    """
+
+    def __init__(self) -> None:
+        #: By code: how often the instruction at each offset ran.
+        self._ran: dict[CodeType, Counter[int]] = {}
+        #: By code and offset: the objects, by id, to whose attributes the instruction assigned; None without a weak one.
+        self._owned: dict[tuple[CodeType, int], dict[int, ref[Any] | None]] = {}
+
+    def __enter__(self) -> Steps:
+        if sys.gettrace() is None:
+            # Python 3.12 follows instructions only if some frame has asked for it by now. No variable may refer to the frame
+            # that it is in, which would never be freed.
+            sys._getframe().f_trace_opcodes = True
+            sys.settrace(self._follow)
+            sys._getframe().f_trace_opcodes = False
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if sys.gettrace() == self._follow:
+            sys.settrace(None)
+
+    def _follow(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not is_users(frame.f_code) or not _assigns(frame.f_code):
+            return None
+        # Python 3.13 takes note of the wish for instructions only from a frame that has a function for them.
+        frame.f_trace = self._note
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._note
+
+    def _note(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode":
+            code, at = frame.f_code, frame.f_lasti
+            self._ran.setdefault(code, Counter())[at] += 1
+            if (owner := _owners(code).get(at)) is not None:
+                self._owns(code, at, frame.f_locals[owner] if owner in frame.f_locals else frame.f_globals.get(owner))
+        return self._note
+
+    def _owns(self, code: CodeType, at: int, owner: Any) -> None:
+        owned = self._owned.setdefault((code, at), {})
+        if id(owner) not in owned:
+            # A reference would keep what the run makes.
+            try:
+                owned[id(owner)] = ref(owner)
+            except TypeError:
+                owned[id(owner)] = None
+
+    def forget(self) -> None:
+        """Free the weak references to objects, by which one could take them for referred to."""
+        self._owned.clear()
+
+    def owners(self, code: CodeType, of: Assignment) -> list[Any]:
+        """The objects to whose attribute an assignment assigned, with None for each that is not known, or is gone."""
+        owned = self._owned.get((code, of.at), {0: None})
+        return [None if x is None else x() for x in owned.values()]
+
+    def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]],
+                dropped: Container[tuple[CodeType, int]]) -> bool:
+        """Did the assignment run more often than the runs of it, or of its operator, that were ``harmless``?
+
+        If nothing is known of its code, only those that have ``dropped`` a gradient are taken for harmless.
+        """
+        ran = self._ran.get(code)
+        if ran is None:
+            return (code, of.at) not in dropped
+        times = max(ran[at] for at in range(of.start, of.at + 1))
+        return times > max(harmless[code, of.at], harmless[code, of.operator])

@@ -1,0 +1,94 @@
+"""Tells which assignments leave all as it is, or do what a replay does too, by the library's functions that carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from types import CodeType, FrameType
+from typing import Any
+from weakref import ref
+
+from gradcore._gradients import Gradients
+from gradcore._tensor import Tensor
+from gradcore.nn.module import Module
+from gradcore.program.guarding.frames import users_line
+from gradcore.program.guarding.values import copied, equal, is_plain
+
+#: What an assignment calls, and ``requires_grad_()`` of a tensor or of a module, too.
+SETS_REQUIRES_GRAD: CodeType = Gradients.requires_grad.fset.__code__  # type: ignore[attr-defined]
+SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
+_SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined]
+_SETS_ATTRIBUTE: CodeType = Module.__setattr__.__code__
+_PUTS: CodeType = Module._put.__code__
+#: The in-place operators. What they return, which the statement assigns, is the tensor that was there.
+OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
+                       if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
+                                                         "xor", "lshift", "rshift")})
+#: What an assignment of the user's calls.
+ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, SETS_REQUIRES_GRAD, _SETS_ATTRIBUTE))
+
+
+def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]]) -> bool:
+    """Does a function of :data:`ASSIGNING`, or one that exchanges parts of a module, change nothing that a replay would not?
+
+    ``frame`` is that of the call, which has just begun; ``carried`` has the keys of the places that a replay assigns to.
+    """
+    code, given = frame.f_code, frame.f_locals
+    owner, value = given["self"], given.get("value")
+    if code is SETS_GRADIENT:
+        return value is None
+    if code is _SETS_DATA:
+        return isinstance(value, Tensor) and value.storage is owner.storage and value.spec is owner.spec
+    if code is SETS_REQUIRES_GRAD:
+        # What tensors require at the end of the run tells, for this and for `requires_grad_()`.
+        return True
+    if code in (_SETS_ATTRIBUTE, _PUTS) and ("attribute", id(owner), given["name"]) in carried:
+        return given.get("kind", "_buffers") == "_buffers"
+    if code not in (_SETS_ATTRIBUTE, _PUTS) or given["name"] not in owner.__dict__:
+        return False
+    there = owner.__dict__[given["name"]]
+    # A list with the same items is another list.
+    return there is value or (is_plain(value) and copied(value) is value and equal(there, value))
+
+
+class Requiring:
+    """The tensors that existed before the run and got another ``requires_grad`` in it.
+
+    A replay sets none, so each must end as it began. In between it may have another, as a network that judges while the one
+    that it judges learns: the trace holds what ran then.
+    """
+
+    def __init__(self) -> None:
+        #: By id, each with its state when it was first changed, and with the user's line that changed it last. Weakly, since
+        #: the engine asks what else refers to a gradient.
+        self._seen: dict[int, tuple[ref[Any], tuple[bool, Callable[[], Any]], str]] = {}
+
+    def saw(self, frame: FrameType, new: Container[Any]) -> None:
+        """Take note of a call that sets ``requires_grad``, which has just begun; ``new`` contains what the run has made."""
+        tensor = frame.f_locals["self"]
+        if frame.f_locals["wanted"] == tensor.requires_grad:
+            return
+        if id(tensor) in self._seen and self._seen[id(tensor)][0]() is tensor:
+            self._seen[id(tensor)] = *self._seen[id(tensor)][:2], users_line(frame)
+        elif tensor not in new:
+            self._seen[id(tensor)] = ref(tensor), _state_of(tensor), users_line(frame)
+
+    def changes(self) -> list[str]:
+        """Reasons against a replay: the lines that have left a tensor with another ``requires_grad``, or on another leaf."""
+        found: dict[str, str] = {}
+        for weak, (required, leaf), line in self._seen.values():
+            if (tensor := weak()) is not None:
+                now, its = _state_of(tensor)
+                if now is not required or its() is not leaf():
+                    found.setdefault(line, f"{line} assigns to requires_grad of a {type(tensor).__name__}, {tensor.spec}, "
+                                           "which does not have its former value when the function returns")
+        return [*found.values()]
+
+
+def _nothing() -> None:
+    """Takes the place of a weak reference to a leaf where there is none."""
+
+
+def _state_of(tensor: Any) -> tuple[bool, Callable[[], Any]]:
+    """Does a tensor require a gradient? And weakly the leaf that keeps it, or kept it before."""
+    edge = tensor.edge or getattr(tensor, "frozen", None)
+    return tensor.edge is not None, _nothing if edge is None else ref(edge[0])

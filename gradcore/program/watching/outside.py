@@ -1,0 +1,169 @@
+"""What a function asks of the world outside: the clock, files, the system, variables of the environment and of contexts, and
+what a tensor or a generator has beside its value."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import genericpath
+import glob
+import logging
+import os
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
+from typing import Any
+
+from gradcore._random import Generator, initial_seed
+from gradcore._tensor import Tensor
+from gradcore.engine.sites import is_inside
+from gradcore.nn.utils import parametrize
+from gradcore.program.guarding.frames import line_of, upwards, users_line
+from gradcore.program.guarding.guards import Guard, Item, identical
+from gradcore.program.guarding.libraries import is_library
+from gradcore.program.guarding.values import equal, is_plain
+
+#: What NumPy and ``secrets`` call for a new seed.
+_TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
+#: What reads a variable of the environment, for ``os.getenv`` and ``os.environ.get`` too.
+_READS_VARIABLE: CodeType = type(os.environ).__getitem__.__code__
+_FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, shutil.copy, tempfile.mkstemp, uuid.uuid1,
+                          *(f for kind in pathlib.Path.__mro__ for f in vars(kind).values() if isinstance(f, FunctionType))]
+#: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
+_ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
+_HANDLES: CodeType = logging.Logger.handle.__code__
+#: What a debugger calls to be told of lines, from Python 3.14 on by default through ``sys.monitoring``.
+_DEBUGS = frozenset((sys.settrace, getattr(getattr(sys, "monitoring", None), "use_tool_id", sys.settrace)))
+_ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
+#: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
+_COMPUTES: CodeType = parametrize._value.__code__
+#: By code of the library's: what it answers that neither the key of a call nor a guard tells.
+_ASKS: dict[CodeType, str] = {
+    Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
+    Tensor._version.fget.__code__: "a tensor's _version",  # type: ignore[attr-defined]
+    Tensor.retains_grad.fget.__code__: "retains_grad",  # type: ignore[attr-defined]
+    Tensor.data_ptr.__code__: "the address of a tensor",
+    Generator.initial_seed.__code__: "a generator's seed",
+    initial_seed.__code__: "a generator's seed",
+}
+_CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
+#: Functions of the operating system's module that give the same answer each time.
+_PURE = frozenset(("fspath", "cpu_count"))
+_ALL: frozenset[str] = frozenset(("all",))
+#: By module, without an underscore in front: the functions written in C, methods included, that answer by their arguments alone
+#: as far as a traced function is concerned, or that have effects only. What other guards know is among them.
+_BY_ARGUMENTS: dict[str, frozenset[str]] = {
+    **dict.fromkeys("""abc array ast asyncio bisect builtins binascii blake2 bz2 cmath codecs collections contextvars csv
+        datetime decimal elementtree functools hashlib heapq io itertools json locale lzma marshal math md5 ml_dtypes numpy
+        operator pickle posix nt random re sha1 sha2 sha3 sre statistics string struct time types typing unicodedata uuid
+        warnings weakref zlib zoneinfo""".split(), _ALL),
+    "gc": frozenset(("collect", "freeze", "unfreeze", "enable", "disable")),
+    "sys": frozenset(("audit", "exc_info", "exception", "getrefcount", "getsizeof", "intern")),
+    "thread": frozenset(("acquire", "acquire_lock", "release", "release_lock", "locked", "__enter__", "__exit__",
+                         "allocate_lock", "RLock", "lock", "start_new_thread")),
+}
+
+
+class Outside:
+    """Records what user code asks while a function is traced: reasons against a replay in ``drawn``, and guards by place."""
+
+    def __init__(self, drawn: list[str]) -> None:
+        self._drawn = drawn
+        self.guards: dict[tuple[str, Any], Guard] = {}
+        #: The frame that has called ``print``, or that of ``Logger.handle``, while it runs.
+        self._telling: FrameType | None = None
+
+    def tells(self, frame: FrameType, event: str, called: Any) -> bool:
+        """Is this a call from within ``print`` or ``logging``, whose streams and handlers, a notebook's say, may do anything?
+
+        A traced function gets nothing from them, so what they do is no reason against a replay.
+        """
+        if self._telling is None:
+            if (event == "c_call" and called is print) or (event == "call" and frame.f_code is _HANDLES):
+                self._telling = frame
+            return False
+        if frame is self._telling and (event == "return" or (event in ("c_return", "c_exception") and called is print)):
+            self._telling = None
+        return True
+
+    def saw(self, frame: FrameType, event: str, called: Any) -> None:
+        """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
+        if event == "c_call" and not is_inside(frame.f_code):
+            self._saw_builtin(frame, called)
+        elif event == "call":
+            self._saw_function(frame)
+
+    def _saw_builtin(self, frame: FrameType, called: Any) -> None:
+        if called in _DEBUGS:
+            self._refuse(frame, "starts a debugger, which is to stop in each call")
+            return
+        file = frame.f_code.co_filename
+        what = _asked(called, not is_library(file))
+        if what is not None and (not is_library(file) or file in _ASKING):
+            self._refuse(frame, f"calls {what}, which may give something else each time")
+        if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and called.__name__ == "get":
+            self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
+
+    def _saw_function(self, frame: FrameType) -> None:
+        code, caller = frame.f_code, frame.f_back
+        if code is _TAKES_ENTROPY:
+            self._refuse(frame, "takes a seed from the system, which differs each time")
+        elif code in _ASKS and caller is not None and caller is _asker(caller):
+            self._drawn.append(f"{line_of(caller)} asks for {_ASKS[code]}, which may differ in a later call")
+        elif code is _ASKS_FOR_THREAD and caller is not None and not is_library(caller.f_code.co_filename):
+            self._refuse(frame, "asks for the thread, which may be another one")
+        elif code is _COMPUTES:
+            self._guard("the number of blocks of parametrize.cached()", "cached", Item(parametrize._open, 0))
+            if parametrize._open[0]:
+                self._drawn.append(f"{users_line(frame)} reads a parametrized parameter, which parametrize.cached() keeps")
+        elif code is _READS_VARIABLE and _asker(frame) is not None:
+            key = frame.f_locals["key"]
+            if isinstance(key, str):
+                self._guard(f"the environment variable {key}", key, lambda: os.environ.get(key))
+
+    def _refuse(self, frame: FrameType, why: str) -> None:
+        asker = _asker(frame)
+        if asker is not None:
+            self._drawn.append(f"{line_of(asker)} {why}")
+
+    def _guard(self, name: str, place: Any, look: Any) -> None:
+        value = look()
+        self.guards["outside", place] = Guard(name, look, value, equal if is_plain(value) else identical)
+
+
+def _asked(called: Any, user: bool) -> str | None:
+    """The name of a function written in C that asks the clock, a file or the system; None for any other.
+
+    Of those that the ``user`` calls, only what is known to answer by its arguments alone is no such function.
+    """
+    of, module, name = (getattr(called, key, None) for key in ("__self__", "__module__", "__name__"))
+    if called in _CLOCKS:
+        return f"time.{name}()"
+    if isinstance(of, type) and issubclass(of, datetime.date) and name in ("now", "utcnow", "today"):
+        return f"{of.__name__}.{name}()"
+    if called is open or called is input:
+        return f"{name}()"
+    if module in ("posix", "nt") and name not in _PURE:
+        return f"os.{name}()"
+    if type(of).__module__ == "_io" and str(name).startswith(("read", "getvalue", "getbuffer", "tell")):
+        return f"{name}() of a file"
+    if not user:
+        return None
+    if not isinstance(of, (ModuleType, NoneType)):
+        kind = of if isinstance(of, type) else type(of)
+        # A class of the user's may inherit the method.
+        module = next((c.__module__ for c in kind.__mro__ if name in vars(c)), kind.__module__)
+    known = _BY_ARGUMENTS.get(str(module).partition(".")[0].lstrip("_"), ())
+    return None if known is _ALL or name in known else f"{name}() of {module}"
+
+
+def _asker(frame: FrameType) -> FrameType | None:
+    """The user's frame that a frame, of Python's own library perhaps, runs for; None for one that runs for gradcore."""
+    found = next((f for f in upwards(frame) if not is_library(f.f_code.co_filename)), None)
+    return None if found is None or is_inside(found.f_code) else found

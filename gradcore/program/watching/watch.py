@@ -1,0 +1,317 @@
+"""Watches a function while it is traced, to find what it reads besides its arguments.
+
+While it runs, every Python function that it enters is recorded. Afterwards the globals, closure variables and attributes that
+their code names are looked up, and each becomes a guard. What is read in other ways (``getattr`` with a computed name)
+no guard can see; a function that asks the clock, files, the system or other C code with a state is not replayed.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from functools import cached_property
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from gradcore.autograd.function import FunctionCtx
+from gradcore.engine.sites import is_inside
+from gradcore.engine.value import PLAIN, Value
+from gradcore.nn.module import Module
+from gradcore.optim import Optimizer
+from gradcore.optim.lr_scheduler import LRScheduler
+from gradcore.program.guarding.frames import is_generated, line_of, passed, takes_first, users_line
+from gradcore.program.guarding.guards import GENERATORS, Asking, CodeGuard, Guard, Never, Once, weakly
+from gradcore.program.guarding.libraries import is_library
+from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
+from gradcore.program.guarding.names import Names, names_of
+from gradcore.program.guarding.reach import Found, Reach
+from gradcore.program.guarding.values import is_plain
+from gradcore.program.tracing.carried import Stored, place_of
+from gradcore.program.watching.assignments import Steps, assigned
+from gradcore.program.watching.called import Called
+from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
+from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
+from gradcore.program.watching.newness import New
+from gradcore.program.watching.outside import Outside
+
+_SETS_MODE: CodeType = Module.train.__code__
+_CLEARS: CodeType = Optimizer.zero_grad.__code__
+#: What tells a caller the options of an optimizer, which only the library's own code names then.
+_TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
+#: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
+_EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
+
+
+class Watcher:
+    """A context manager that records the functions which run in it, with the objects that are their ``self``.
+
+    Places with a key among those ``carried`` are not looked at.
+    """
+
+    def __init__(self, function: Any, carried: frozenset[tuple[Any, ...]]) -> None:
+        self._carried = carried
+        #: Those among them that the code could reach; set by :meth:`guards`.
+        self.reached: set[tuple[Any, ...]] = set()
+        self._function = getattr(function, "__func__", function)
+        self.steps = Steps()
+        #: What the run makes.
+        self.new = New()
+        #: The user's functions that run. A frame would keep tensors alive.
+        self.called = Called(self.new)
+        #: By id of an object: the object, and the code objects that ran with it as an argument.
+        self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
+        #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, with the argument's name.
+        self.passed: dict[int, tuple[str, Any]] = {}
+        #: By key of a place: a guard with the plain data there when the code that can reach it was first entered.
+        self.began: dict[tuple[Any, ...], Guard] = {}
+        #: By id of an optimizer and of a parameter: the plain data in the state when one of its methods first ran.
+        self.counted: dict[int, dict[int, dict[str, Any]]] = {}
+        #: Ids of objects whose ``__init__`` ran, or that are copies: they are new, so what the function does to them needs no
+        #: guard. Optimizers among them must be gone when the run has ended.
+        self.fresh: set[int] = set()
+        self.made: list[ref[Optimizer]] = []
+        self.drawn: list[str] = []
+        self._outside = Outside(self.drawn)
+        #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
+        self.changed: dict[int, str] = {}
+        #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
+        self.keeping: set[CodeType] = set()
+        #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
+        self.harmless: Counter[tuple[CodeType, int]] = Counter()
+        self.gradients = GradientReads(self.drawn)
+        self._requiring = Requiring()
+        #: The modules whose mode ``train()`` or ``eval()`` set, each with the mode of before.
+        self.modes: dict[Module, bool] = {}
+        #: The profiler that it takes the place of.
+        self._before: Any = None
+
+    def __enter__(self) -> Watcher:
+        for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
+            self._note_value(Reach(Names()), name, generator, ("draws", name))
+        if isinstance(self._function, FunctionType):
+            # Code does not name the contents of a default.
+            self._note(Reach(names_of(self._function.__code__)).of_function(self._function))
+        self._before = sys.getprofile()
+        self.new.__enter__()
+        sys.setprofile(self._saw)
+        self.steps.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.steps.__exit__()
+        self.new.__exit__()
+        before = self._before
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:
+            # A profiler in C, such as cProfile's, sets itself.
+            before.enable()
+
+    def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if self._outside.tells(frame, event, arg):
+            return
+        self._outside.saw(frame, event, arg)
+        if event == "return" and code in OPERATORS and arg is not None:
+            # If it raises, nothing is assigned.
+            self._saw_harmless(frame)
+        if event not in ("call", "c_call") or is_library(code.co_filename):
+            return
+        inside = is_inside(code)
+        if event == "c_call":
+            if not inside:
+                self._saw_builtin(frame, arg)
+            return
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if code in ASSIGNING and is_harmless(frame, self._carried):
+            self._saw_harmless(frame)
+        if code is SETS_REQUIRES_GRAD:
+            self._requiring.saw(frame, self.new)
+        if code in READS_GRADIENT:
+            self.gradients.saw(frame)
+        if code is _SETS_MODE and isinstance(first, Module):
+            for module in first.modules():
+                if id(module) not in self.fresh:
+                    self.modes.setdefault(module, module.training)
+        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried):
+            self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
+        if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
+            if isinstance(first, Optimizer) and id(first) not in self.fresh:
+                self.made.append(ref(first))
+            self.fresh.add(id(first))
+        if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
+            self._enters(first, code, inside)
+        if is_optimizer(first) and id(first) not in self.fresh:
+            self.counted.setdefault(id(first), numbers_of(first))
+        if isinstance(first, FunctionCtx):
+            self.keeping.add(code)
+        if not inside or is_generated(frame):
+            self._saw_arguments(frame)
+        if not inside:
+            self._saw_variables(frame)
+
+    def _saw_harmless(self, frame: FrameType) -> None:
+        """Record that the caller's instruction changed nothing that a replay would not."""
+        if frame.f_back is not None:
+            self.harmless[frame.f_back.f_code, frame.f_back.f_lasti] += 1
+
+    def _saw_arguments(self, frame: FrameType) -> None:
+        """Record objects and random generators among the arguments of a function of the user's."""
+        code = frame.f_code
+        for name, x in passed(frame):
+            if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self.new:
+                if isinstance(x, (Module, Optimizer, LRScheduler)):
+                    self.passed[id(x)] = name, x
+                else:
+                    self._enters(x, code, False)
+            if isinstance(x, GENERATORS):
+                self._note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
+
+    def _knows(self, owner: Any, code: CodeType) -> bool:
+        return id(owner) in self.passed or code in self._ran_with(owner)
+
+    def _ran_with(self, owner: Any) -> set[CodeType]:
+        """The code that ran with an object as an argument."""
+        return self.methods[id(owner)][1] if id(owner) in self.methods else set()
+
+    def _saw_variables(self, frame: FrameType) -> None:
+        """Record a call of a function of the user's, and what variables it has that no call before had."""
+        code, seen = frame.f_code, frame.f_locals
+        reach = Reach(names_of(code))
+        if self.called.enters(frame):
+            self._note(reach.of_code(code, frame.f_globals))
+        for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
+            if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
+                self._note_value(reach, f"the default of {n} of {code.co_name}", x, ("default", id(x)))
+        for n, x in self.called.variables(frame):
+            # What the run has made must be freed with its tensors.
+            if type(x) not in PLAIN and not isinstance(x, Value) and x not in self.new:
+                self._note_value(reach, f"the variable {n} of {code.co_name}'s closure", x, ("cell", n, id(x)))
+
+    def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
+        """Record that code runs with this object as an argument."""
+        codes = self.methods.setdefault(id(owner), (owner, set()))[1]
+        if code not in codes:
+            codes.add(code)
+            if not inside:
+                self._note(Reach(names_of(code)).of_object(owner))
+
+    def _note_value(self, reach: Reach, name: str, x: Any, key: tuple[Any, ...]) -> None:
+        self._note(reach.of_value(name, lambda: x, x, key))
+
+    def _note(self, found: Found) -> None:
+        """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
+        for guard, key in found:
+            if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
+                self.began.setdefault(key, guard)
+
+    def _saw_builtin(self, frame: FrameType, called: Any) -> None:
+        """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
+        if called is setattr or called is delattr:
+            self.drawn.append(f"{line_of(frame)} calls {called.__name__}(), which a replay would not do")
+        of = getattr(called, "__self__", None)
+        kind = type(of).__module__
+        if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
+            self.changed[id(of)] = f"{line_of(frame)} calls {called.__name__}()"
+        if (called is next and not takes_first(frame)) or kind in ("random", "_random") or kind.startswith("numpy.random"):
+            what = getattr(called, "__qualname__", repr(called))
+            self.drawn.append(f"{line_of(frame)} calls {what}, which gives a different value each time")
+
+    @cached_property
+    def stored(self) -> Stored:
+        """What the functions stored outside; once the run has ended."""
+        changing = [(of, a, self.steps.owners(of.code, a)) for of in self.called.found
+                    for a in assigned(of.code, of.containers(), of.code in self.keeping)
+                    if self.steps.changes(of.code, a, self.harmless, self.gradients.dropped)]
+        return Stored(changing, self.new, self._carried)
+
+    def guards(self) -> list[Asking]:
+        """Guards for everything that was seen."""
+        found: dict[tuple[Any, ...], Asking] = {**self._outside.guards}
+
+        def add(more: Found) -> None:
+            for guard, key in more:
+                if place := place_of(key, self._carried):
+                    self.reached.add(place)
+                elif not isinstance(guard, Once):
+                    found.setdefault(key, guard)
+
+        # The attribute names in the library's own methods apply only to the object that these ran with.
+        reach = Reach(self.names, {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
+        for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
+            if not isinstance(owner, LRScheduler) and not is_optimizer(owner):
+                add(reach.of_object(owner))
+        for i, (name, x) in self.passed.items():
+            # That it is the same object says the key of the call, or the place where the function has it from.
+            key = "argument", i
+            add(one for one in reach.of_value(f"the argument {name}", weakly(x), x, key) if one[1] != key)
+        if isinstance(self._function, FunctionType):
+            add(_of_its_code(self._function))
+        for code, variables, functions in self.called.found:
+            add(reach.of_code(code, variables))
+            for function in functions:
+                add(reach.of_function(function, self.called.reads_defaults(function)))
+                add(_of_its_code(function))
+        return list(found.values())
+
+    def optimizers(self) -> list[Optimizer]:
+        """Those whose methods ran."""
+        return [owner for owner, _ in self.methods.values() if is_optimizer(owner)]
+
+    def only_clears(self, optimizer: Optimizer) -> bool:
+        """Did no method of an optimizer run but ``zero_grad``?"""
+        return self._ran_with(optimizer) == {_CLEARS}
+
+    def constants(self) -> set[Any]:
+        """The constants of the user's functions."""
+        return {c for code in self.called.codes() for c in code.co_consts if isinstance(c, str)}
+
+    def is_extended(self, owner: Any) -> bool:
+        """Did the object run methods that are defined outside the library?"""
+        return any(not is_inside(code) for code in self._ran_with(owner))
+
+    def tells(self, optimizer: Optimizer) -> bool:
+        """Did the optimizer run a method that tells its options, and what is in its state?"""
+        return not _TELL.isdisjoint(self._ran_with(optimizer))
+
+    @cached_property
+    def names(self) -> Names:
+        """All attributes that the functions name; once the run has ended."""
+        return Names().union(*map(names_of, self.called.codes()))
+
+    def changes(self, numbers: bool) -> list[str]:
+        """Reasons against a replay: what the functions changed in Python objects, which a replay would not do.
+
+        ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
+        """
+        found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self.drawn]
+        found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
+                  for o in [made()] if o is not None]
+        found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
+                               for name, values in of.containers().items() for x in values if id(x) in self.changed)
+        schedulers = [(type(owner).__name__, {c.co_name for c in codes}) for owner, codes in self.methods.values()
+                      if isinstance(owner, LRScheduler)]
+        found += [f"{kind}.step() changes the learning rate: call it after the function" for kind, ran in schedulers
+                  if "step" in ran]
+        found += [f"it asks {kind} for its state_dict(), which changes with the rate: call that outside"
+                  for kind, ran in schedulers if "state_dict" in ran]
+        # A local name may stand for a shared container, so writes to items are found by comparing contents.
+        return found or [*(guard.refusal() for guard in self.began.values()
+                           if not guard.holds() and (numbers or not (isinstance(guard, Never) and guard.numbers))),
+                         *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
+
+
+def _of_its_code(function: FunctionType) -> Found:
+    yield CodeGuard(function), ("code", id(function))
+
+
+#: Methods that run first with a new object, or with a copy.
+_BEGINS = frozenset(("__init__", "__setstate__"))
+#: Methods that change a list, a dict or a set.
+_CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
+                       "setdefault", "sort", "reverse"))
