@@ -87,9 +87,13 @@ _EXACT, _SMALL = 2.0 ** 28, 2.0 ** 21
 
 
 def _divided(x: Any, y: Any, most: float, a: Array, b: Array, q: Array, mask: Array) -> bool:
-    """Write the operands and their quotient as doubles; False if a quotient is ``most`` or more, or not a number."""
+    """Write the operands and their quotient as doubles; False if a quotient is ``most`` or more, or not a number, or if a
+    divisor is infinite, of which 0 times is not 0."""
     np.copyto(a, x if isinstance(x, np.ndarray) else np.float32(x))
     np.copyto(b, y if isinstance(y, np.ndarray) else np.float32(y))
+    divisors = b if isinstance(y, np.ndarray) else b[:1]
+    if not np.isfinite(divisors, mask[:divisors.size]).all():
+        return False
     np.divide(a, b, q)
     # A NaN is neither.
     return bool(np.less(q, most, mask).all()) and bool(np.greater(q, -most, mask).all())
