@@ -38,6 +38,15 @@ def _largest(part: Array, room: Array, fold: Array) -> None:
         np.maximum.reduce(part, 1, out=fold)
 
 
+def _sums(part: Array, fold: Array) -> None:
+    """Write the sum of each row to ``fold``: as a product, but for rows so long that a vector of ones is no small thing."""
+    width = part.shape[1]
+    if width > PIECE:
+        np.add.reduce(part, 1, out=fold)
+    else:
+        np.matmul(part, ones(width, part.dtype), out=fold)
+
+
 @kernel
 def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
@@ -51,14 +60,14 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         np.sum(out, axis=dim, out=fold, keepdims=True)
         np.true_divide(out, fold, out)
         return
-    xs, outs, one = x.reshape(-1, width), out.reshape(-1, width), ones(width, x.dtype)
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     for some in slices(len(xs), _some(width)):
         part, y = xs[some], outs[some]
         fold = folds[:len(part)]
         _largest(part, y, fold)
         np.subtract(part, fold[:, None], y)
         np.exp(y, y)
-        np.matmul(y, one, out=fold)
+        _sums(y, fold)
         np.true_divide(y, fold[:, None], y)
 
 
@@ -74,11 +83,11 @@ def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int)
         np.subtract(dy, fold, out)
         np.multiply(out, x, out)
         return
-    dys, xs, outs, one = (*(t.reshape(-1, width) for t in (dy, x, out)), ones(width, x.dtype))
+    dys, xs, outs = (t.reshape(-1, width) for t in (dy, x, out))
     for some in slices(len(xs), _some(width)):
         g, y, d = dys[some], xs[some], outs[some]
         fold = folds[:len(g)]
-        np.vecdot(g, y, out=fold) if width > NARROW else np.matmul(np.multiply(g, y, d), one, out=fold)
+        np.vecdot(g, y, out=fold) if width > NARROW else _sums(np.multiply(g, y, d), fold)
         np.subtract(g, fold[:, None], d)
         np.multiply(d, y, d)
 
@@ -101,7 +110,7 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         np.log(folds, folds)
         np.subtract(out, fold, out)
         return
-    xs, outs, one = x.reshape(-1, width), out.reshape(-1, width), ones(width, x.dtype)
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     for some in slices(count, rows(width)):
         part = xs[some]
         _largest(part, exps[:part.size], folds[some])
@@ -110,7 +119,7 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         part = outs[some]
         e = exps[:part.size].reshape(part.shape)
         np.exp(part, e)
-        np.matmul(e, one, out=folds[some])
+        _sums(e, folds[some])
     np.log(folds, folds)
     np.subtract(outs, folds[:, None], outs)
 
@@ -127,11 +136,11 @@ def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: 
         np.multiply(out, fold, out)
         np.subtract(dy, out, out)
         return
-    dys, xs, outs, one = (*(t.reshape(-1, width) for t in (dy, x, out)), ones(width, x.dtype))
+    dys, xs, outs = (t.reshape(-1, width) for t in (dy, x, out))
     for some in slices(len(xs), _some(width)):
         g, y, d = dys[some], xs[some], outs[some]
         fold = folds[:len(g)]
-        np.matmul(g, one, out=fold)
+        _sums(g, fold)
         np.exp(y, d)
         np.multiply(d, fold[:, None], d)
         np.subtract(g, d, d)

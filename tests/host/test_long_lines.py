@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,26 @@ def test_softmax_of_few_and_of_many_rows(count: int, width: int) -> None:
         total = (g * expected if name == "softmax" else g).sum(1, keepdims=True)
         slopes = expected * (g - total) if name == "softmax" else g - expected * total
         np.testing.assert_allclose(dx, slopes, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_of_long_rows_takes_no_memory_of_their_length(name: str) -> None:
+    """As a vector of ones would that is kept for sums, one for each length."""
+    x = gradcore.tensor(rng.standard_normal((2, 300_000 + len(name))).astype(np.float32), requires_grad=True)
+    g = gradcore.ones_like(x)
+    call = getattr(gradcore, name)
+    call(x[:, :40], dim=1).sum().backward()
+    tracemalloc.start()
+    try:
+        y = call(x, dim=1)
+        y.backward(g)
+        assert tracemalloc.get_traced_memory()[1] < 300_000
+    finally:
+        tracemalloc.stop()
+    exact = np.exp(np.asarray(x.detach()).astype(np.float64))
+    exact /= exact.sum(1, keepdims=True)
+    found = np.asarray(y.detach())
+    np.testing.assert_allclose(found if name == "softmax" else np.exp(found), exact, 2e-6)
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
