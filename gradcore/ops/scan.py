@@ -68,7 +68,9 @@ def _prod_rule(g: Any, x: Any, dim: int) -> Any:
         index = (*((0, n, 1) for n in shape[:dim]), (shape[dim] - 1, 1, 1), *((0, n, 1) for n in shape[dim + 1:]))
         follows = recurrence(slice_grad(g, shape=shape, index=index), x, dim=dim, reverse=True)
     else:
-        follows = flip(cumprod(before(flip(x, dims=(dim,)), dim, 1.0), dim=dim), dims=(dim,)) * g
+        # The cotangent comes first, as in the recurrence: the factors alone may overflow, of which 0 times is no number.
+        factors = cat([g, narrow(flip(x, dims=(dim,)), dim, 0, shape[dim] - 1)], dim=dim)
+        follows = flip(cumprod(factors, dim=dim), dims=(dim,))
     return before(cumprod(x, dim=dim), dim, 1.0) * follows
 
 

@@ -32,6 +32,15 @@ def test_the_gradient_of_a_long_product_takes_no_step_for_each_factor(zeros: tup
         lambda x: x.prod(1), lines[:1, :70, :1].detach().requires_grad_())
 
 
+def test_the_gradient_of_a_long_product_whose_factors_overflow() -> None:
+    """A cotangent of 0 gives 0, and a small one what a product of fewer factors gives."""
+    x = gradcore.tensor(np.array([[0.0] + [3.0] * 99] * 2, np.float32), requires_grad=True)
+    (x.prod(1) * gradcore.tensor([0.0, 1e-30])).sum().backward()
+    expected = np.zeros((2, 100))
+    expected[1, 0] = 1e-30 * 3.0 ** 99
+    np.testing.assert_allclose(np.asarray(x.grad), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 6), (1, 1), (2, 0, 3)], ids=str)
 def test_rolled_rows_are_numpys(shape: tuple[int, ...]) -> None:
     x = rng.standard_normal(shape)
