@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,21 @@ def nan_to_num(input: Tensor, nan: float | None = 0.0, posinf: float | None = No
 
 def _ends(x: Tensor, nan: float | None, posinf: float | None, neginf: float | None) -> dict[str, float | None]:
     """The replacements; a kernel's own default for an infinity could be out of range, as that of a wider dtype."""
-    nan = 0.0 if nan is None else nan
+    nan, posinf, neginf = (_end(*end) for end in (("nan", 0.0 if nan is None else nan), ("posinf", posinf), ("neginf", neginf)))
     if not x.spec.narrow:
         return {"nan": nan, "posinf": posinf, "neginf": neginf}
     own = limits(x.spec.dtype)
     return {"nan": nan, "posinf": float(own.max) if posinf is None else posinf,
             "neginf": float(own.min) if neginf is None else neginf}
+
+
+def _end(name: str, given: Any) -> Any:
+    # A kernel looks at it only where there is something to replace.
+    if isinstance(given, Value) and given.spec.numel == 1:
+        given = given.item()  # type: ignore[attr-defined]
+    if not (given is None or isinstance(given, Real)):
+        raise TypeError(f"nan_to_num(): argument '{name}' must be float, not {type(given).__name__}")
+    return given
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:

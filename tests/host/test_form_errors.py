@@ -118,6 +118,8 @@ CASES: dict[str, Case] = {
     "tril_ by several": (lambda t: f(t, 2, 2).tril_(i(t, 1, 2)), TypeError, ("tril", "'diagonal'", "int, not Tensor")),
     "roll by a tensor": (lambda t: f(t, 2, 3).roll(f(t, 2, 3), (0, 1)), TypeError, ("roll", "'shifts'", "ints, not Tensor")),
     "roll by a float": (lambda t: t.roll(f(t, 2), 1.5, 0), TypeError, ("roll", "'shifts'", "ints, not float")),
+    "nan_to_num by a name": (lambda t: f(t, 2, 2).nan_to_num("a"), TypeError, ("nan_to_num", "'nan'", "float, not str")),
+    "nan_to_num by several": (lambda t: f(t, 2).nan_to_num(0.0, f(t, 2)), TypeError, ("nan_to_num", "'posinf'", "not Tensor")),
     "tril of a number": (lambda t: t.tril(3), TypeError, ("tril", "int")),
     "normal": (lambda t: t.normal(f(t, 2), t.tensor([1.0, -0.5])), RuntimeError, ("std >= 0.0", "-0.5")),
     "normal of a number": (lambda t: t.normal(0.0, -f(t, 2)), RuntimeError, ("std >= 0.0", "-1.0")),
