@@ -70,6 +70,21 @@ def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, bidirecti
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize(("sizes", "order"), [([3, 2], None), ([3, 2, 2], [2, 0]), ([3, 2, 2], [0, 0, 1, 2])],
+                         ids=["fewer rows", "a choice", "repeated"])
+def test_packed_sequences_made_by_hand_are_padded_as_torchs(sizes: list[int], order: Any, torch: Any) -> None:
+    values, found = rng.normal(size=(7, 2)), []
+    for library in (gradcore, torch):
+        rnn, x = library.nn.utils.rnn, library.tensor(values, requires_grad=True)
+        made = rnn.PackedSequence(x, library.tensor(sizes), None, None if order is None else library.tensor(order))
+        padded, lengths = rnn.pad_packed_sequence(made, padding_value=2.0, total_length=4)
+        (padded * padded).sum().backward()
+        found.append([plain(padded), plain(lengths), plain(x.grad)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_packed_run_is_the_run_of_each_sequence_alone() -> None:
     layer = gradcore.nn.LSTM(3, 4, bidirectional=True)
     sequences = [gradcore.randn(n, 3) for n in (2, 5, 1)]
@@ -124,6 +139,12 @@ def test_it_moves_and_needs_no_numbers() -> None:
     padded, lengths = pad_packed_sequence(out)
     assert padded.shape == (4, 2, 4) and last.shape == (1, 2, 4) and lengths.tolist() == [4, 2]
     assert packed.to(dtype=gradcore.float64).data.dtype == gradcore.float64
+
+
+def test_growing_batch_sizes_are_refused() -> None:
+    made = PackedSequence(gradcore.ones(7, 2), gradcore.tensor([2, 3, 2]))
+    with raises(ValueError, "decreasing", "[2, 3, 2]"):
+        pad_packed_sequence(made)
 
 
 def test_what_does_not_fit_is_refused() -> None:

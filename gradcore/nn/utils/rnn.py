@@ -119,22 +119,31 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
                         total_length: int | None = None) -> tuple[Tensor, Tensor]:
     """Padded sequences [L, N, ...], or [N, L, ...] with ``batch_first``, and their lengths, int64 [N].
 
-    L is ``total_length``, by default the largest length. Raises ValueError if it is too small.
+    L is ``total_length``, by default the largest length. Raises ValueError if it is too small, or if batch sizes grow.
     """
     counts = sequence.batch_sizes.tolist()
     length, batch = len(counts), counts[0]
+    if any(a < b for a, b in pairwise(counts)):
+        raise ValueError(f"pad_packed_sequence: expected batch sizes in decreasing order, but got {counts}")
     if total_length is not None and total_length < length:
         raise ValueError(f"Expected total_length to be at least the length of the longest sequence in input, but got "
                          f"total_length={total_length} and max sequence length being {length}")
     length = length if total_length is None else total_length
     steps, columns = _places(counts)
-    if sequence.unsorted_indices is not None:
-        columns = np.argsort(sequence.unsorted_indices.tolist())[columns]
+    order = None if sequence.unsorted_indices is None else sequence.unsorted_indices.tolist()
+    # Indices of a program's own may leave sequences out, or repeat them.
+    chosen = order is not None and sorted(order) != [*range(batch)]
+    if order is not None and not chosen:
+        columns = np.argsort(order)[columns]
     lengths = np.bincount(columns, minlength=batch)
+    # Batch sizes of its own may end before the rows do.
     data, tail = sequence.data, sequence.data.spec.shape[1:]
+    data = functional.narrow(data, 0, 0, len(steps)) if data.spec.shape[0] > len(steps) else data
     rows = functional.tensor(steps * batch + columns, device=data.storage.device)
     padded = functional.full((length * batch, *tail), padding_value, dtype=data.spec.dtype, device=data.storage.device)
     padded = functional.reshape(placing.put_(padded, rows, data, dim=0, wrap=False), (length, batch, *tail))
+    if chosen:
+        padded, lengths = functional.index_select(padded, 1, sequence.unsorted_indices), lengths[order]
     return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths, device="cpu")
 
 
