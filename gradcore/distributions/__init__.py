@@ -1,6 +1,6 @@
 """Probability distributions, with the names of ``torch.distributions``; all computations are composed of ops."""
 
-from gradcore.distributions import constraints, kl_gammas, transforms  # noqa: F401 - registers divergences
+from gradcore.distributions import constraints, transforms
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from gradcore.distributions.counts import Binomial, Geometric, NegativeBinomial, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical

@@ -14,9 +14,10 @@ from gradcore.distributions.continuous import Exponential, Laplace, Normal, Unif
 from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution, filled, summed
+from gradcore.distributions.gammas import Beta, Dirichlet, Gamma
 from gradcore.distributions.joint import Independent, MultivariateNormal
 from gradcore.distributions.one_hot import OneHotCategorical
-from gradcore.distributions.skewed import Cauchy, Gumbel, HalfNormal, Pareto
+from gradcore.distributions.skewed import Cauchy, Gumbel, Pareto
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.functional import linalg
 
@@ -74,6 +75,9 @@ def _find(p: type, q: type) -> Callable[[Any, Any], Any] | None:
         warnings.warn(f"Ambiguous kl_divergence({p.__name__}, {q.__name__}). Please register_kl({first[0].__name__}, "
                       f"{second[1].__name__})", RuntimeWarning, stacklevel=3)
     return _REGISTRY[first]
+
+
+# -- of two of a kind ----------------------------------------------------------------------------------------------------
 
 
 @register_kl(Normal, Normal)
@@ -147,11 +151,6 @@ def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Any:
     return kl_divergence(p.base_dist, q.base_dist)
 
 
-@register_kl(HalfNormal, HalfNormal)
-def _half_normal(p: HalfNormal, q: HalfNormal) -> Any:
-    return _normal(p.base_dist, q.base_dist)
-
-
 @register_kl(Cauchy, Cauchy)
 def _cauchy(p: Cauchy, q: Cauchy) -> Any:
     """Chyzak and Nielsen, arXiv:1905.10965."""
@@ -181,11 +180,6 @@ def _poisson(p: Poisson, q: Poisson) -> Any:
     return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
 
 
-@register_kl(Bernoulli, Poisson)
-def _bernoulli_poisson(p: Bernoulli, q: Poisson) -> Any:
-    return -p.entropy() - (p.probs * q.rate.log() - q.rate)
-
-
 @register_kl(Binomial, Binomial)
 def _binomial(p: Binomial, q: Binomial) -> Any:
     """Infinite for fewer trials of q. PyTorch raises an error for more, which would read the counts: this gives NaN."""
@@ -194,62 +188,44 @@ def _binomial(p: Binomial, q: Binomial) -> Any:
     return functional.where(p.total_count < q.total_count, math.nan, more)
 
 
-@register_kl(Poisson, Bernoulli)
-@register_kl(Poisson, Binomial)
-@register_kl(Exponential, Pareto)
-@register_kl(Exponential, Uniform)
-@register_kl(Gumbel, Exponential)
-@register_kl(Gumbel, Pareto)
-@register_kl(Gumbel, Uniform)
-@register_kl(Laplace, Exponential)
-@register_kl(Laplace, Pareto)
-@register_kl(Laplace, Uniform)
-@register_kl(Normal, Exponential)
-@register_kl(Normal, Pareto)
-@register_kl(Normal, Uniform)
-@register_kl(Pareto, Uniform)
-def _outside(p: Any, q: Any) -> Any:
-    """p has values that q cannot have. The result has p's shape, as PyTorch's."""
-    return filled(next(getattr(p, name) for name in ("loc", "rate", "scale") if hasattr(p, name)), math.inf)
+@register_kl(Dirichlet, Dirichlet)
+def _dirichlet(p: Dirichlet, q: Dirichlet) -> Any:
+    a, b = p.concentration, q.concentration
+    logs = a.digamma() - a.sum(-1, True).digamma()
+    norms = a.sum(-1).lgamma() - b.sum(-1).lgamma() - (a.lgamma() - b.lgamma()).sum(-1)
+    return norms + ((a - b) * logs).sum(-1)
 
 
-@register_kl(Exponential, Gumbel)
-def _exponential_gumbel(p: Exponential, q: Gumbel) -> Any:
-    product, ratio = p.rate * q.scale, q.loc / q.scale
-    return product.log() - 1 - ratio + ratio.exp() * product / (product + 1) + product.reciprocal()
+# -- of two kinds: what q's density expects of p, less p's entropy --------------------------------------------------------
 
 
-@register_kl(Exponential, Normal)
-def _exponential_normal(p: Exponential, q: Normal) -> Any:
-    square = p.rate.square()
-    away = square.reciprocal() - q.loc / p.rate + q.loc.square() * 0.5
-    return 0.5 * (square * q.scale.square() * 2 * math.pi).log() - 1 + away / q.scale.square()
+def _log_mean(p: Any) -> Any:
+    """The mean of log x."""
+    if isinstance(p, Gamma):
+        return p.concentration.digamma() - p.rate.log()
+    if isinstance(p, Beta):
+        return p.concentration1.digamma() - (p.concentration1 + p.concentration0).digamma()
+    if isinstance(p, Exponential):
+        return -np.euler_gamma - p.rate.log()
+    if isinstance(p, Pareto):
+        return p.scale.log() + p.alpha.reciprocal()
+    return _log_mean_between(p.low, p.high)
 
 
-@register_kl(Gumbel, Normal)
-def _gumbel_normal(p: Gumbel, q: Normal) -> Any:
-    ratio = p.scale / q.scale
-    away = ((p.loc + p.scale * np.euler_gamma - q.loc) / q.scale).square() * 0.5
-    return -(ratio / math.sqrt(2 * math.pi)).log() + (math.pi * ratio * 0.5).square() / 3 + away - (np.euler_gamma + 1)
+def _log_mean_between(low: Any, high: Any) -> Any:
+    """The mean of log x of a uniform x."""
+    return (high.xlogy(high) - low.xlogy(low)) / (high - low) - 1
 
 
-@register_kl(Laplace, Normal)
-def _laplace_normal(p: Laplace, q: Normal) -> Any:
-    ratio = p.scale.square() / q.scale.square()
-    return ratio - 0.5 * (2 * ratio / math.pi).log() + 0.5 * ((p.loc - q.loc) / q.scale).square() - 1
+@register_kl(Beta, Exponential)
+@register_kl(Gamma, Exponential)
+def _to_exponential(p: Any, q: Exponential) -> Any:
+    return q.rate * p.mean - q.rate.log() - p.entropy()
 
 
-@register_kl(Normal, Gumbel)
-def _normal_gumbel(p: Normal, q: Gumbel) -> Any:
-    square, away = (p.scale / q.scale).square(), (p.loc - q.loc) / q.scale
-    return -0.5 * square.log() + away + (0.5 * square - away).exp() - 0.5 * (1 + math.log(2 * math.pi))
-
-
-@register_kl(Normal, Laplace)
-def _normal_laplace(p: Normal, q: Laplace) -> Any:
-    away, ratio = p.loc - q.loc, (p.loc - q.loc) / p.scale
-    mean = math.sqrt(2 / math.pi) * p.scale * (-0.5 * ratio.square()).exp() + away * functional.erf(math.sqrt(0.5) * ratio)
-    return mean / q.scale - (p.scale / q.scale).log() - 0.5 * (1 + math.log(0.5 * math.pi))
+@register_kl(Uniform, Exponential)
+def _uniform_exponential(p: Uniform, q: Exponential) -> Any:
+    return functional.where(p.low < 0, math.inf, _to_exponential(p, q))
 
 
 @register_kl(Pareto, Exponential)
@@ -257,6 +233,17 @@ def _pareto_exponential(p: Pareto, q: Exponential) -> Any:
     product = p.scale * q.rate
     inside = (p.alpha / product).log() - p.alpha.reciprocal() + p.alpha * product / (p.alpha - 1) - 1
     return functional.where(p.alpha <= 1, math.inf, inside)
+
+
+@register_kl(Beta, Normal)
+@register_kl(Exponential, Normal)
+@register_kl(Gamma, Normal)
+@register_kl(Gumbel, Normal)
+@register_kl(Laplace, Normal)
+@register_kl(Uniform, Normal)
+def _to_normal(p: Any, q: Normal) -> Any:
+    spread = (p.variance + (p.mean - q.loc).square()) / q.scale.square()
+    return q.scale.log() + 0.5 * (math.log(2 * math.pi) + spread) - p.entropy()
 
 
 @register_kl(Pareto, Normal)
@@ -267,10 +254,65 @@ def _pareto_normal(p: Pareto, q: Normal) -> Any:
     return functional.where(p.alpha <= 2, math.inf, inside + spread / (2 * q.scale.square()) - 1)
 
 
-@register_kl(Uniform, Exponential)
-def _uniform_exponential(p: Uniform, q: Exponential) -> Any:
-    inside = q.rate * (p.high + p.low) / 2 - ((p.high - p.low) * q.rate).log()
-    return functional.where(p.low < 0, math.inf, inside)
+@register_kl(Normal, Laplace)
+def _normal_laplace(p: Normal, q: Laplace) -> Any:
+    away, ratio = p.loc - q.loc, (p.loc - q.loc) / p.scale
+    mean = math.sqrt(2 / math.pi) * p.scale * (-0.5 * ratio.square()).exp() + away * functional.erf(math.sqrt(0.5) * ratio)
+    return mean / q.scale - (p.scale / q.scale).log() - 0.5 * (1 + math.log(0.5 * math.pi))
+
+
+@register_kl(Beta, Gamma)
+@register_kl(Exponential, Gamma)
+@register_kl(Gamma, Gamma)
+def _to_gamma(p: Any, q: Gamma) -> Any:
+    c = q.concentration
+    return c.lgamma() - c * q.rate.log() - (c - 1) * _log_mean(p) + q.rate * p.mean - p.entropy()
+
+
+@register_kl(Pareto, Gamma)
+def _pareto_gamma(p: Pareto, q: Gamma) -> Any:
+    return functional.where(p.alpha <= 1, math.inf, _to_gamma(p, q))
+
+
+@register_kl(Uniform, Gamma)
+def _uniform_gamma(p: Uniform, q: Gamma) -> Any:
+    return functional.where(p.low < 0, math.inf, _to_gamma(p, q))
+
+
+def _to_beta(p: Any, q: Beta, log_rest: Any) -> Any:
+    """``log_rest`` is the mean of log(1 - x), x following p."""
+    a, b = q.concentration1, q.concentration0
+    return a.lgamma() + b.lgamma() - (a + b).lgamma() - (a - 1) * _log_mean(p) - (b - 1) * log_rest - p.entropy()
+
+
+@register_kl(Beta, Beta)
+def _beta(p: Beta, q: Beta) -> Any:
+    a, b = p.concentration1, p.concentration0
+    return _to_beta(p, q, b.digamma() - (a + b).digamma())
+
+
+@register_kl(Uniform, Beta)
+def _uniform_beta(p: Uniform, q: Beta) -> Any:
+    found = _to_beta(p, q, _log_mean_between(1 - p.high, 1 - p.low))
+    return functional.where((p.high > 1) | (p.low < 0), math.inf, found)
+
+
+@register_kl(Exponential, Gumbel)
+def _exponential_gumbel(p: Exponential, q: Gumbel) -> Any:
+    product, ratio = p.rate * q.scale, q.loc / q.scale
+    return product.log() - 1 - ratio + ratio.exp() * product / (product + 1) + product.reciprocal()
+
+
+@register_kl(Gamma, Gumbel)
+def _gamma_gumbel(p: Gamma, q: Gumbel) -> Any:
+    decay = (q.loc / q.scale).exp() * (1 + (p.rate * q.scale).reciprocal()).pow(-p.concentration)
+    return q.scale.log() + (p.mean - q.loc) / q.scale + decay - p.entropy()
+
+
+@register_kl(Normal, Gumbel)
+def _normal_gumbel(p: Normal, q: Gumbel) -> Any:
+    square, away = (p.scale / q.scale).square(), (p.loc - q.loc) / q.scale
+    return -0.5 * square.log() + away + (0.5 * square - away).exp() - 0.5 * (1 + math.log(2 * math.pi))
 
 
 @register_kl(Uniform, Gumbel)
@@ -279,15 +321,30 @@ def _uniform_gumbel(p: Uniform, q: Gumbel) -> Any:
     return ratio.log() + 0.5 * (high + low) - ratio * ((-high).exp() - (-low).exp())
 
 
-@register_kl(Uniform, Normal)
-def _uniform_normal(p: Uniform, q: Normal) -> Any:
-    width = p.high - p.low
-    spread = width.square() / 12 + ((p.high + p.low - 2 * q.loc) / 2).square()
-    return (math.sqrt(math.pi * 2) * q.scale / width).log() + 0.5 * spread / q.scale.square()
-
-
 @register_kl(Uniform, Pareto)
 def _uniform_pareto(p: Uniform, q: Pareto) -> Any:
-    width = p.high - p.low
-    mean = (p.high.xlogy(p.high) - p.low.xlogy(p.low) - width) / width
-    return functional.where(p.low < q.scale, math.inf, mean * (q.alpha + 1) - (q.alpha * q.scale.pow(q.alpha) * width).log())
+    found = _log_mean(p) * (q.alpha + 1) - (q.alpha * q.scale.pow(q.alpha) * (p.high - p.low)).log()
+    return functional.where(p.low < q.scale, math.inf, found)
+
+
+@register_kl(Beta, Uniform)
+def _beta_uniform(p: Beta, q: Uniform) -> Any:
+    return functional.where((q.low > 0) | (q.high < 1), math.inf, (q.high - q.low).log() - p.entropy())
+
+
+@register_kl(Bernoulli, Poisson)
+def _bernoulli_poisson(p: Bernoulli, q: Poisson) -> Any:
+    return -p.entropy() - (p.probs * q.rate.log() - q.rate)
+
+
+def _infinite(p: Any, q: Any) -> Any:
+    """p has values that q cannot have. The result has p's shape, as PyTorch's."""
+    return filled(p.mean, math.inf)
+
+
+_BOUNDED = Beta, Exponential, Gamma, Pareto, Uniform
+for _p, _qs in {Beta: (Pareto,), Exponential: (Beta, Pareto, Uniform), Gamma: (Beta, Pareto, Uniform),
+                Gumbel: _BOUNDED, Laplace: _BOUNDED, Normal: _BOUNDED,
+                Pareto: (Beta, Uniform), Poisson: (Bernoulli, Binomial)}.items():
+    for _q in _qs:
+        register_kl(_p, _q)(_infinite)
