@@ -12,7 +12,7 @@ from gradcore.devices.kernels import check_bounds
 from gradcore.engine.owners import made_of_numbers, upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
-from gradcore.ops import creation, elementwise, movement, placing, pointwise
+from gradcore.ops import creation, in_place, movement, placing, pointwise
 from gradcore.spec import TensorSpec
 
 
@@ -54,7 +54,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     part = movement.slice(x, index=basic) if basic != _whole(x.spec) else x
     if not tensors:
         if accumulate:
-            elementwise.add_(part, value)
+            in_place.add_(part, value)
         elif isinstance(value, Value):
             movement.copy_(part, _without_ones(value, part.spec.ndim))
         elif isinstance(value, (np.ndarray, list, tuple)):

@@ -108,8 +108,7 @@ class Operators(Value):
     __lshift__, __rshift__ = map(_plain, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
     __rlshift__, __rrshift__ = map(_turned, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
 
-    __iadd__, __isub__ = map(_plain, (elementwise.add_, elementwise.sub_))
-    __imul__, __itruediv__ = map(_plain, (elementwise.mul_, elementwise.div_))
+    __iadd__, __isub__, __imul__, __itruediv__ = (_plain(IN_PLACE[name]) for name in ("add", "sub", "mul", "div"))
     __ipow__, __ifloordiv__, __imod__ = (_plain(IN_PLACE[name]) for name in ("pow", "floor_divide", "remainder"))
     __iand__, __ior__, __ixor__ = (_plain(IN_PLACE[name]) for name in ("bitwise_and", "bitwise_or", "bitwise_xor"))
     __ilshift__, __irshift__ = (_plain(IN_PLACE[name]) for name in ("bitwise_left_shift", "bitwise_right_shift"))

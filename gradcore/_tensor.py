@@ -23,7 +23,7 @@ from gradcore.engine.owners import retag
 from gradcore.engine.state import local
 from gradcore.events import LASTING
 from gradcore.functional.mathematics import scaled
-from gradcore.ops import creation, elementwise, movement
+from gradcore.ops import creation, elementwise, in_place, movement
 
 
 class Tensor(Operators, Conversions, Gradients):
@@ -269,15 +269,15 @@ class Tensor(Operators, Conversions, Gradients):
     def add_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
         if older:
             other, alpha = arguments.in_todays_order("add_", 1, other, *older)
-        return elementwise.add_(self, scaled(self, other, alpha))
+        return in_place.add_(self, scaled(self, other, alpha))
 
     def sub_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
         if older:
             other, alpha = arguments.in_todays_order("sub_", 1, other, *older)
-        return elementwise.sub_(self, scaled(self, other, alpha))
+        return in_place.sub_(self, scaled(self, other, alpha))
 
     def mul_(self, other: Any) -> Tensor:
-        return elementwise.mul_(self, other)
+        return in_place.mul_(self, other)
 
     # -- functions that take their arguments in another order, or by keyword alone -------------------------------------
 
@@ -296,11 +296,9 @@ class Tensor(Operators, Conversions, Gradients):
 
 def _attach_methods(names: Sequence[str]) -> None:
     """Make functions whose first argument is a tensor its methods too."""
-    for name in names:
+    for name, method in {**{name: getattr(functional, name) for name in names}, **functional.TENSOR_METHODS}.items():
         if name not in Tensor.__dict__:
-            setattr(Tensor, name, getattr(functional, name))
-    for name, method in functional.TENSOR_METHODS.items():
-        setattr(Tensor, name, method)
+            setattr(Tensor, name, method)
 
 
 _attach_methods(functional.METHODS)

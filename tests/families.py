@@ -58,7 +58,8 @@ def declared_in() -> dict[str, str]:
         module = importlib.import_module(f"gradcore.ops.{info.name}")
         tree = ast.parse(Path(str(module.__file__)).read_text())
         imported = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-        found |= {v.name: info.name for name, v in vars(module).items() if isinstance(v, Op) and name not in imported}
+        found |= {v.name: info.name for name, v in vars(module).items() if isinstance(v, Op) and name not in imported
+                  and info.name != "in_place"}
     return {name: found.get(name) or found[name.removesuffix("_")] for name in all_ops()}
 
 

@@ -248,5 +248,6 @@ def _fits(row: Row) -> bool:
 
 
 _MADE = [r for r in map(_overwriting, [*rows_elementwise.ROWS, *ROWS]) if r is not None]
-ROWS += [r for r in _MADE if r.op[:-1] in OVERWRITING and _fits(r)
-         and not (r.args[0].kind != "float" and r.op in ("arcsinh_", "arctan2_", "exp_", "sin_", "sqrt_", "div_"))]
+_OWN = {r.op for r in rows_elementwise.ROWS}
+ROWS += [r for r in _MADE if r.op[:-1] in OVERWRITING and r.op not in _OWN and _fits(r)
+         and not (r.args[0].kind != "float" and r.op in ("arcsinh_", "arctan2_", "exp_", "sin_", "sqrt_"))]

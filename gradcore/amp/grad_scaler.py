@@ -12,7 +12,7 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.sites import here
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.ops import elementwise, reduce
+from gradcore.ops import elementwise, in_place, reduce
 
 _READY, _UNSCALED, _STEPPED = range(3)
 _FLOAT = np.dtype(np.float32)
@@ -80,7 +80,7 @@ class GradScaler:
         folded = [reduce.all(functional.stack(each), dims=(0,), keepdim=False) for each in found.values()]
         # Last, since that needs no memory: after an OutOfMemory none has been divided, and the call can be repeated.
         for grad in grads:
-            elementwise.mul_(grad, 1 / self._scale)
+            in_place.mul_(grad, 1 / self._scale)
         self._seen[id(optimizer)] = _UNSCALED, folded
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.dtypes import is_floating, limits
-from gradcore.overwriting import WITH_THEIR_KERNELS
+from gradcore.overwriting import OVERWRITING
 
 #: The kernel argument for a row that repeats.
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
@@ -276,4 +276,4 @@ def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 gl.KERNELS |= {f"{name}_": _written(function("erf") if name == "erf" else gl.KERNELS[name])
-               for name in WITH_THEIR_KERNELS}
+               for name in OVERWRITING}

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcore.devices.host_erf import CHEBYSHEV, erf_piece
 from gradcore.devices.host_kernels import HOST_KERNELS, Array, horner
-from gradcore.overwriting import WITH_THEIR_KERNELS
+from gradcore.overwriting import OVERWRITING
 
 #: Bytes of a piece, and of all temporaries of a piece for functions whose callers know how many they hold.
 _BYTES, ROOM = 8 << 10, 48 << 10
@@ -146,7 +146,7 @@ def in_place_kernels(table: dict[str, Callable[..., Any]]) -> dict[str, Callable
     """A kernel for each in-place op, made from those of the functional ops in ``table``."""
     # That of erf has a workspace, which the in-place op does not declare.
     table = table | {"erf": lambda x, out: walk(_erf, (x,), out)}
-    made = {f"{name}_": _written(table[name]) for name in WITH_THEIR_KERNELS}
+    made = {f"{name}_": _written(table[name]) for name in OVERWRITING}
     for name, kernel in made.items():
         kernel.__name__ = name
     return made

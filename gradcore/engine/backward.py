@@ -29,7 +29,8 @@ from gradcore.events import Tag
 from gradcore.forking import long
 from gradcore.memory.placement import install_outlives
 from gradcore.ops.creation import full
-from gradcore.ops.elementwise import add, add_
+from gradcore.ops.elementwise import add
+from gradcore.ops.in_place import add_
 from gradcore.ops.movement import cast, clone
 
 

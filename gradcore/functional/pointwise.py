@@ -16,7 +16,6 @@ from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind, unsqueeze
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
-from gradcore.ops.op import Op
 from gradcore.ops.shapes import written_into
 
 Tensor = Any
@@ -188,52 +187,51 @@ def positive(input: Tensor) -> Tensor:
 # -- in place, as methods only -------------------------------------------------------------------------------------------
 
 
-def _written(name: str, op: Op) -> Callable[..., Any]:
+def _written(name: str, op: Any) -> Callable[..., Any]:
     if len(op.inputs) == 1:
         def function(input: Tensor) -> Tensor:
-            return op(input)  # type: ignore[operator]
+            return op(input)
     else:
         def function(input: Tensor, other: Any) -> Tensor:  # type: ignore[misc]
-            return op(input, other)  # type: ignore[operator]
+            return op(input, other)
 
     return with_name(function, f"{name}_", f"``{name}``, written over the tensor; returns it.")
 
 
 def pow_(input: Tensor, exponent: Any) -> Tensor:
     """``pow`` in place; returns the tensor."""
-    return in_place.IN_PLACE["pow"](input, exponent)  # type: ignore[operator]
+    return in_place.IN_PLACE["pow"](input, exponent)
 
 
 def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
     """``round`` in place; returns the tensor."""
     if decimals:
         return movement.copy_(input, m.round(input, decimals=decimals))
-    return in_place.IN_PLACE["round"](input)  # type: ignore[operator]
+    return in_place.IN_PLACE["round"](input)
 
 
 def lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """``lerp`` in place; returns the tensor."""
-    return in_place.IN_PLACE["lerp"](input, end, weight)  # type: ignore[operator]
+    return in_place.IN_PLACE["lerp"](input, end, weight)
 
 
 def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """``addcmul`` in place; returns the tensor."""
     if older:
         tensor1, tensor2, value = in_todays_order("addcmul_", 2, tensor1, tensor2, *older)
-    return in_place.IN_PLACE["addcmul"](  # type: ignore[operator]
-        input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
+    return in_place.IN_PLACE["addcmul"](input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
 def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
     """``addcdiv`` in place; returns the tensor."""
     if older:
         tensor1, tensor2, value = in_todays_order("addcdiv_", 2, tensor1, tensor2, *older)
-    return in_place.IN_PLACE["addcdiv"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
+    return in_place.IN_PLACE["addcdiv"](input, tensor1, tensor2, value=value)
 
 
 def clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """``clamp`` in place; returns the tensor."""
-    return in_place.IN_PLACE["clamp"](input, min, max)  # type: ignore[operator]
+    return in_place.IN_PLACE["clamp"](input, min, max)
 
 
 def clamp_min_(input: Tensor, min: Any) -> Tensor:
@@ -254,13 +252,13 @@ def masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 def nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """:func:`nan_to_num` in place; returns the tensor."""
-    return in_place.IN_PLACE["nan_to_num"](input, **_ends(input, nan, posinf, neginf))  # type: ignore[operator]
+    return in_place.IN_PLACE["nan_to_num"](input, **_ends(input, nan, posinf, neginf))
 
 
 def div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """``div`` in place; returns the tensor."""
     if rounding_mode is None:
-        return elementwise.div_(input, other)
+        return in_place.div_(input, other)
     made = m.div(input, other, rounding_mode=rounding_mode)
     written_into(input.spec, made.spec)
     return movement.copy_(input, made)
@@ -268,22 +266,22 @@ def div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tens
 
 def multiply_(input: Tensor, other: Any) -> Tensor:
     """``mul`` in place; returns the tensor."""
-    return elementwise.mul_(input, other)
+    return in_place.mul_(input, other)
 
 
 def deg2rad_(input: Tensor) -> Tensor:
     """``deg2rad`` in place; returns the tensor."""
-    return elementwise.mul_(input, math.pi / 180)
+    return in_place.mul_(input, math.pi / 180)
 
 
 def rad2deg_(input: Tensor) -> Tensor:
     """``rad2deg`` in place; returns the tensor."""
-    return elementwise.mul_(input, 180 / math.pi)
+    return in_place.mul_(input, 180 / math.pi)
 
 
 def subtract_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """``sub`` in place; returns the tensor."""
-    return elementwise.sub_(input, m.scaled(input, other, alpha))
+    return in_place.sub_(input, m.scaled(input, other, alpha))
 
 
 _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",

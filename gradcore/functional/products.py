@@ -11,7 +11,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.arranging import roll
-from gradcore.ops import elementwise, linalg, movement, reduce
+from gradcore.ops import elementwise, in_place, linalg, movement, reduce
 
 Tensor = Any
 
@@ -214,8 +214,8 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
         beta, alpha = _factors(made, beta, alpha)
         if beta == 0:
             return movement.copy_(input, made if alpha == 1 else made * alpha)
-        scaled = input if beta == 1 else elementwise.mul_(input, beta)
-        return elementwise.add_(scaled, made if alpha == 1 else made * alpha)
+        scaled = input if beta == 1 else in_place.mul_(input, beta)
+        return in_place.add_(scaled, made if alpha == 1 else made * alpha)
 
     function.operands = names  # type: ignore[attr-defined]
     return with_name(function, name, f"``{name[:-1]}``, written over the tensor; returns it.")

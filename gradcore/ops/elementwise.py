@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.dtypes import default_float, promote
+from gradcore.dtypes import promote
 from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.movement import sum_to
@@ -22,7 +22,6 @@ from gradcore.ops.shapes import (
     like,
     numbers,
     shape_of,
-    written_into,
 )
 from gradcore.spec import TensorSpec, broadcast_shapes
 
@@ -186,31 +185,3 @@ def _below(x: Any, low: Any, high: Any) -> Any:
 
 def _above(x: Any, low: Any, high: Any) -> Any:
     return gt(x, high) if low is None else logical_or(gt(x, high), lt(high, low))
-
-
-# -- in place ----------------------------------------------------------------------------------------------------------
-
-
-def _into(x: TensorSpec, y: Operand) -> TensorSpec:
-    """The result of writing ``x op y`` into ``x``; raises where it has another shape or a stronger type."""
-    return written_into(x, broadcast(x, y))
-
-
-def _into_less(x: TensorSpec, y: Operand) -> TensorSpec:
-    _sub_spec(x, y)
-    return _into(x, y)
-
-
-def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
-    if not x.floating:
-        raise SpecError(f"result type {default_float().name} can't be cast to the desired output type {x.dtype.name}")
-    return _into(x, y)
-
-
-add_ = op("add_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(g, to=y_spec))
-sub_ = op("sub_", _into_less, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
-mul_ = op("mul_", _into, writes=("x",), x=lambda g, y, x_spec: sum_to(g * y, to=x_spec),
-          y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
-          doc="The rule for y reads what x was before: a copy is kept when y needs a gradient.")
-div_ = op("div_", _into_float, writes=("x",), x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
-          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))
