@@ -24,7 +24,7 @@ from tests.rows import ROWS, Row, parts, tensors_of
 
 #: By family: the modules of gradcore.ops that declare its ops, and the test modules that call its functions.
 FAMILIES: dict[str, tuple[str, str]] = {
-    "elementwise": ("elementwise pointwise special activation rectifiers", "forms_pointwise forms_composed forms_special"),
+    "elementwise": ("elementwise pointwise special activation", "forms_pointwise forms_composed forms_special"),
     "reductions, running sums, sorting": ("reduce scan statistics order", "forms_folds forms_gathered"),
     "linear algebra": ("linalg decompositions factors", "forms_products forms_factors"),
     "shape and index": ("movement arrangement placing", "forms_shapes"),

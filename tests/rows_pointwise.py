@@ -1,4 +1,4 @@
-"""Sample calls of the elementwise ops of ``ops.pointwise``, ``ops.rectifiers`` and ``ops.in_place``."""
+"""Sample calls of the elementwise ops of ``ops.pointwise``, ``ops.activation`` and ``ops.in_place``."""
 
 from __future__ import annotations
 

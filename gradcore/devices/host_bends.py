@@ -1,4 +1,4 @@
-"""Activations of the CPU that bend at a number: shrinking ones, elu, softplus, hardtanh; ``ops.rectifiers`` defines them."""
+"""Activations of the CPU that bend at a number: shrinking ones, elu, softplus, hardtanh; ``ops.activation`` defines them."""
 
 from __future__ import annotations
 

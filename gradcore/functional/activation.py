@@ -15,7 +15,7 @@ from gradcore.arguments import warn
 from gradcore.errors import SpecError
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
-from gradcore.ops import activation, movement, nn, rectifiers
+from gradcore.ops import activation, movement, nn
 
 Tensor = Any
 
@@ -24,7 +24,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """x if x > 0, else negative_slope * x, element by element."""
     if inplace:
         return overwritten(leaky_relu, input, negative_slope)
-    return rectifiers.leaky_relu(input, negative_slope)
+    return activation.leaky_relu(input, negative_slope)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -38,21 +38,21 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         raise SpecError("Mismatch of parameter numbers and input channel size. Found parameter numbers = "
                         f"{count} and channel size = {channels}.")
     shape = (1,) * spec.ndim if spec.ndim < 2 else (1, count, *(1,) * (spec.ndim - 2))
-    return rectifiers.leaky_relu(input, reshape(weight, shape))
+    return activation.leaky_relu(input, reshape(weight, shape))
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x if x > 0, else alpha * (exp(x) - 1). Clevert et al., arXiv:1511.07289."""
     if inplace:
         return overwritten(elu, input, alpha)
-    return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0)
+    return activation.elu(input, alpha=float(alpha), scale=1.0, inner=1.0)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """scale * elu(x, alpha), with the constants that preserve mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
     if inplace:
         return overwritten(selu, input)
-    return rectifiers.elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946, inner=1.0)
+    return activation.elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946, inner=1.0)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
@@ -61,36 +61,36 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
         return overwritten(celu, input, alpha)
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
-    return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
+    return activation.elu(input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     if inplace:
         return overwritten(silu, input)
-    return rectifiers.silu(input)
+    return activation.silu(input)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x)). Misra, arXiv:1908.08681."""
     if inplace:
         return overwritten(mish, input)
-    return rectifiers.mish(input)
+    return activation.mish(input)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x > ``threshold``, for numerical stability."""
-    return rectifiers.softplus(input, beta=float(beta), threshold=float(threshold))
+    return activation.softplus(input, beta=float(beta), threshold=float(threshold))
 
 
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
-    return rectifiers.softsign(movement.as_float(input))
+    return activation.softsign(movement.as_float(input))
 
 
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)), without underflow."""
-    return rectifiers.logsigmoid(input)
+    return activation.logsigmoid(input)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
@@ -111,7 +111,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
         # The gradient compares the result with the bounds, and the result is rounded to its dtype.
         with np.errstate(over="ignore"):
             min_val, max_val = (float(input.spec.dtype.type(v)) for v in (min_val, max_val))
-    return rectifiers.hardtanh(input, low=min_val, high=max_val)
+    return activation.hardtanh(input, low=min_val, high=max_val)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -125,26 +125,26 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """x / 6 + 1 / 2, clamped to [0, 1]."""
     if inplace:
         return overwritten(hardsigmoid, input)
-    return rectifiers.hardsigmoid(input)
+    return activation.hardsigmoid(input)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x). Howard et al., arXiv:1905.02244."""
     if inplace:
         return overwritten(hardswish, input)
-    return rectifiers.hardswish(input)
+    return activation.hardswish(input)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > ``lambd``, else 0."""
-    return rectifiers.hardshrink(input, lambd)
+    return activation.hardshrink(input, lambd)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """sign(x) * max(|x| - lambd, 0). Raises RuntimeError if ``lambd`` is negative."""
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
-    return rectifiers.softshrink(input, lambd)
+    return activation.softshrink(input, lambd)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
@@ -157,8 +157,8 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     if not input.spec.floating:
         threshold, value = (int(v) if math.isfinite(v) else v for v in (threshold, value))
     if inplace:
-        return overwritten(rectifiers.threshold, input, threshold, value)
-    return rectifiers.threshold(input, threshold, value)
+        return overwritten(activation.threshold, input, threshold, value)
+    return activation.threshold(input, threshold, value)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

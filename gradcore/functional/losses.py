@@ -11,7 +11,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
-from gradcore.ops import activation, elementwise, losses, movement, rectifiers
+from gradcore.ops import activation, elementwise, losses, movement
 from gradcore.spec import TensorSpec
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
@@ -180,7 +180,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1."""
-    loss = rectifiers.softplus(input * -target, beta=1.0, threshold=math.inf)
+    loss = activation.softplus(input * -target, beta=1.0, threshold=math.inf)
     return reduced(movement.cast_to(loss, input.spec), reduction)
 
 

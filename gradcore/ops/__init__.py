@@ -23,7 +23,6 @@ from gradcore.ops import (
     pointwise,
     pooling,
     random,
-    rectifiers,
     recurrent,
     reduce,
     rms_norm,
@@ -36,5 +35,5 @@ from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "ctc",
            "decompositions", "elementwise", "factors", "group_norm", "in_place", "linalg", "losses", "movement", "nn",
-           "optimizer", "order", "placing", "pointwise", "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm",
+           "optimizer", "order", "placing", "pointwise", "pooling", "random", "recurrent", "reduce", "rms_norm",
            "sampling", "scan", "special", "statistics"]
