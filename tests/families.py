@@ -28,7 +28,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "reductions, running sums, sorting": ("reduce scan statistics order", "forms_folds forms_gathered"),
     "linear algebra": ("linalg decompositions factors", "forms_products forms_factors"),
     "shape and index": ("movement arrangement placing", "forms_shapes"),
-    "networks": ("nn losses ctc attention batch_norm group_norm convolution pooling recurrent rms_norm",
+    "networks": ("normalizers losses norms ctc attention convolution pooling recurrent",
                  "forms_networks forms_layers"),
     "creation and random": ("creation random sampling", ""),
     "updates of optimizers": ("optimizer", "")}

@@ -15,7 +15,7 @@ from gradcore.arguments import warn
 from gradcore.errors import SpecError
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
-from gradcore.ops import activation, movement, nn
+from gradcore.ops import activation, movement, normalizers
 
 Tensor = Any
 
@@ -184,7 +184,7 @@ def implied_dim(name: str, input: Tensor, dim: int | None) -> int:
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along ``dim``. ``_stacklevel`` has no effect."""
-    return nn.softmax(-(input if dtype is None else input.to(dtype)), dim=implied_dim("softmin", input, dim))
+    return normalizers.softmax(-(input if dtype is None else input.to(dtype)), dim=implied_dim("softmin", input, dim))
 
 
 #: Functions of this module that are also functions of the package and methods of a tensor.

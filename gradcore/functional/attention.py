@@ -12,8 +12,7 @@ from gradcore.errors import SpecError
 from gradcore.functional.creation import ones, zeros
 from gradcore.functional.dropouts import check_probability
 from gradcore.functional.mathematics import matmul
-from gradcore.ops import attention, elementwise, linalg, movement, random
-from gradcore.ops import nn as normalisers
+from gradcore.ops import attention, elementwise, linalg, movement, normalizers, random
 from gradcore.spec import broadcast_shapes
 from gradcore.tiling import words_a_row
 
@@ -111,7 +110,7 @@ def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
         scores = scores + additive(elementwise.ne(allowed, 0), scores)
     if mask is not None:
         scores = scores + mask
-    weights = normalisers.softmax(scores, dim=scores.spec.ndim - 1)
+    weights = normalizers.softmax(scores, dim=scores.spec.ndim - 1)
     if dropout:
         generator = default_generator(weights.storage.device)
         weights = random.dropout(weights, generator.snapshot(weights.spec.numel), float(dropout))

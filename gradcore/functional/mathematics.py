@@ -13,7 +13,7 @@ from gradcore.dtypes import is_floating, promote
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
-from gradcore.ops import activation, creation, elementwise, linalg, movement, nn, pointwise, reduce
+from gradcore.ops import activation, creation, elementwise, linalg, movement, normalizers, pointwise, reduce
 from gradcore.ops.op import Op
 from gradcore.spec import normalize_dims
 
@@ -283,11 +283,11 @@ def equal(input: Tensor, other: Tensor) -> bool:
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along ``dim``."""
-    return nn.softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
+    return normalizers.softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
 
 
 def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    return nn.log_softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
+    return normalizers.log_softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
 
 
 # -- matrix products ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from gradcore.functional import (
     dropouts,
     embeddings,
     grids,
-    losses,
     norms,
     padding,
     pooling,
@@ -27,6 +26,7 @@ from gradcore.functional import (
     similarity,
     unpooling,
 )
+from gradcore.functional import losses as _losses
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.activation import implied_dim
 from gradcore.functional.attention import scaled_dot_product_attention
@@ -48,12 +48,12 @@ from gradcore.functional.products import bilinear
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import *  # noqa: F403
 from gradcore.functional.unpooling import *  # noqa: F403
-from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
+from gradcore.ops import activation, elementwise, linalg, losses, movement, normalizers, random, reduce
 
 __all__ = ["bilinear", "celu_", "cross_entropy", "ctc_loss", "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_",
            "leaky_relu_", "linear", "log_softmax", "mse_loss", "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_",
            "scaled_dot_product_attention", "selu_", "sigmoid", "softmax", "tanh", "threshold_"]
-__all__ += _activations.__all__ + convolution.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + losses.__all__
+__all__ += _activations.__all__ + convolution.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + _losses.__all__
 __all__ += norms.__all__ + padding.__all__ + pooling.__all__ + sampling.__all__ + similarity.__all__ + unpooling.__all__
 
 Tensor = Any
@@ -102,12 +102,13 @@ def sigmoid(input: Tensor) -> Tensor:
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along ``dim``. ``_stacklevel`` has no effect."""
-    return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=implied_dim("softmax", input, dim))
+    return normalizers.softmax(input if dtype is None else input.to(dtype=dtype), dim=implied_dim("softmax", input, dim))
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax over ``dim``, in ``dtype`` if given; without ``dim``, as PyTorch chooses it."""
-    return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=implied_dim("log_softmax", input, dim))
+    return normalizers.log_softmax(input if dtype is None else input.to(dtype=dtype),
+                                   dim=implied_dim("log_softmax", input, dim))
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
@@ -189,18 +190,18 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
         raise RuntimeError("cross_entropy is not differentiable with respect to the argument weight: expected one without "
                            "requires_grad, as weight.detach() is")
     if input.spec.ndim == 2 and not label_smoothing:
-        return nn.cross_entropy(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+        return losses.cross_entropy(input, target, weight, reduction=reduction, ignore_index=ignore_index)
     rows, classes = _rows(input, target)
     if label_smoothing:
         loss = _smoothed(rows, classes, weight, ignore_index, reduction, label_smoothing)
     else:
-        loss = nn.cross_entropy(rows, classes, weight, reduction=reduction, ignore_index=ignore_index)
+        loss = losses.cross_entropy(rows, classes, weight, reduction=reduction, ignore_index=ignore_index)
     return movement.reshape(loss, target.spec.shape) if reduction == "none" else loss
 
 
 def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
               smoothing: float) -> Tensor:
-    log_p = nn.log_softmax(rows, dim=1)
+    log_p = normalizers.log_softmax(rows, dim=1)
     exact, norm, kept = _picked(log_p, classes, weight, ignore_index)
     spread = reduce.sum(log_p if weight is None else log_p * weight, dims=(1,), keepdim=False)
     spread = elementwise.where(kept, spread, 0.0)
@@ -234,7 +235,7 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
         target = target * (1.0 - smoothing) + smoothing / count
     if weight is not None:
         target = target * movement.reshape(weight, (count, *[1] * (input.spec.ndim - dim - 1)))
-    loss = -reduce.sum(nn.log_softmax(input, dim=dim) * target, dims=(dim,), keepdim=False)
+    loss = -reduce.sum(normalizers.log_softmax(input, dim=dim) * target, dims=(dim,), keepdim=False)
     if reduction != "mean":
         return reduced(loss, reduction)
     return functional.sum(loss) / loss.spec.numel
@@ -266,5 +267,5 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Ten
         return weighted(elementwise.square(elementwise.sub(input, target)), input, weight, reduction)
     if same and reduction != "none":
         dtype = promote([input.spec, target.spec])
-        return nn.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)
+        return losses.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)
     return reduced(elementwise.square(elementwise.sub(input, target)), reduction)

@@ -4,19 +4,18 @@ from gradcore.ops import (
     activation,
     arrangement,
     attention,
-    batch_norm,
     convolution,
     creation,
     ctc,
     decompositions,
     elementwise,
     factors,
-    group_norm,
     in_place,
     linalg,
     losses,
     movement,
-    nn,
+    normalizers,
+    norms,
     optimizer,
     order,
     placing,
@@ -25,7 +24,6 @@ from gradcore.ops import (
     random,
     recurrent,
     reduce,
-    rms_norm,
     sampling,
     scan,
     special,
@@ -33,7 +31,6 @@ from gradcore.ops import (
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "ctc",
-           "decompositions", "elementwise", "factors", "group_norm", "in_place", "linalg", "losses", "movement", "nn",
-           "optimizer", "order", "placing", "pointwise", "pooling", "random", "recurrent", "reduce", "rms_norm",
-           "sampling", "scan", "special", "statistics"]
+__all__ = ["activation", "all_ops", "arrangement", "attention", "convolution", "creation", "ctc", "decompositions",
+           "elementwise", "factors", "in_place", "linalg", "losses", "movement", "normalizers", "norms", "optimizer", "order",
+           "placing", "pointwise", "pooling", "random", "recurrent", "reduce", "sampling", "scan", "special", "statistics"]

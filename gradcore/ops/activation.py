@@ -101,7 +101,7 @@ gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True, may_alias=("dy", "
 def _with_grad(name: str, curve: Callable[[Any], Any] | None = None, doc: str = "", grad_doc: str = "") -> tuple[Any, Any]:
     """An activation without a parameter, and its gradient; ``curve`` is its second derivative, out of ops, None for 0."""
     made = op(name, _float, may_alias=("x",), x=lambda g, x: grad(g, x), again=lambda x: made(x), doc=doc)
-    second = {} if curve is None else {"x": lambda g, dy, x: g * dy * curve(x)}
+    second: dict[str, Any] = {} if curve is None else {"x": lambda g, dy, x: g * dy * curve(x)}
     grad = op(f"{name}_grad", _like_dy(_float), may_alias=("dy", "x"), dy=lambda g, x: grad(g, x), doc=grad_doc, **second)
     return made, grad
 

@@ -1,4 +1,4 @@
-"""Losses element by element, of ops that would keep more than their operands if they were made of smaller ones."""
+"""Losses, of ops that would keep more than their operands if they were made of smaller ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.activation import sigmoid
-from gradcore.ops.elementwise import clamp, log, log1p
+from gradcore.ops.elementwise import clamp, log, log1p, ne, where
+from gradcore.ops.movement import cast, reshape, take
+from gradcore.ops.normalizers import softmax
 from gradcore.ops.op import op
-from gradcore.ops.shapes import Operand, need_float, pieces, with_workspace
-from gradcore.spec import TensorSpec
+from gradcore.ops.reduce import sum
+from gradcore.ops.shapes import Operand, need_float, pieces, row_bytes, same, with_workspace
+from gradcore.spec import PIECE, TensorSpec
+
+# -- element by element ------------------------------------------------------------------------------------------------
 
 #: What a logarithm is at least, as in PyTorch: the loss of a certain error is finite.
 LEAST_LOG = -100.0
@@ -47,4 +52,112 @@ bce_logits = op("bce_logits", _bce_logits_spec, contiguous=True,
                 target=lambda g, x: -g * x,
                 doc="log(1 + exp(x)) - target x, without overflow; for a target of 1 that is log(1 + exp(-x)).")
 
-__all__ = ["bce", "bce_logits", "huber"]
+# -- of all elements --------------------------------------------------------------------------------------------------
+
+
+def _mse_spec(x: TensorSpec, target: TensorSpec, *, reduction: str = "mean") -> Any:
+    need_float("mse_loss", input=x, target=target)
+    same("mse_loss", x, target)
+    if x.dtype != target.dtype:
+        raise SpecError(f"mse_loss: input is {x.dtype.name} and target {target.dtype.name}")
+    return with_workspace(TensorSpec.of((), x.dtype), min(x.numel, PIECE) * x.dtype.itemsize)
+
+
+def _mse_grad_spec(dy: TensorSpec, x: TensorSpec, target: TensorSpec, *, reduction: str) -> TensorSpec:
+    return x.like()
+
+
+def _mse_scale(spec: TensorSpec, reduction: str) -> float:
+    return 2.0 / max(spec.numel, 1) if reduction == "mean" else 2.0
+
+
+mse_loss = op("mse_loss", _mse_spec, contiguous=True,
+              x=lambda g, x, target, reduction: mse_grad(g, x, target, reduction=reduction),
+              target=lambda g, x, target, reduction: -mse_grad(g, x, target, reduction=reduction),
+              doc="Mean or sum of (x - target)^2, by pieces: the squares are never stored.")
+mse_grad = op("mse_grad", _mse_grad_spec, contiguous=True, may_alias=("x", "target"),
+              dy=lambda g, x, target, reduction: sum(
+                  g * (x - target), dims=tuple(range(x.spec.ndim)), keepdim=False) * _mse_scale(x.spec, reduction),
+              x=lambda g, dy, x_spec, reduction: g * dy * _mse_scale(x_spec, reduction),
+              target=lambda g, dy, x_spec, reduction: g * dy * -_mse_scale(x_spec, reduction))
+
+# -- of samples and their classes --------------------------------------------------------------------------------------
+
+
+def _check_targets(logits: TensorSpec, target: TensorSpec, weight: TensorSpec | None) -> None:
+    need_float("cross_entropy", input=logits)
+    if target.dtype.kind not in "iu":
+        raise SpecError(f"cross_entropy: expected class indices of an integer type as target, but got "
+                        f"{target.dtype.name} of shape {list(target.shape)}")
+    if target.shape == logits.shape and logits.ndim:
+        raise SpecError(f"cross_entropy: Expected floating point type for target with class probabilities, got "
+                        f"{target.dtype.name} of the input's shape {list(target.shape)}: class indices are [N]")
+    if logits.ndim != 2 or target.shape != logits.shape[:1]:
+        raise SpecError(f"cross_entropy: Expected input batch_size ({logits.shape[0] if logits.ndim else None}) to match "
+                        f"target batch_size: got input {list(logits.shape)}, expected [N, C], and target "
+                        f"{list(target.shape)}, expected [N]")
+    if weight is not None and (weight.shape != logits.shape[1:] or weight.dtype != logits.dtype):
+        raise SpecError(f"cross_entropy: weight tensor should be defined either for all {logits.shape[1]} classes or no "
+                        f"classes but got {weight}")
+
+
+def _cross_entropy_spec(logits: TensorSpec, target: TensorSpec, weight: TensorSpec | None = None, *,
+                        reduction: str = "mean", ignore_index: int = -100) -> Any:
+    _check_targets(logits, target, weight)
+    if reduction not in ("mean", "sum", "none"):
+        raise SpecError(f"{reduction!r} is not a valid value for reduction: expected 'mean', 'sum' or 'none'")
+    shape = target.shape if reduction == "none" else ()
+    return with_workspace(TensorSpec.of(shape, logits.dtype), _loss_room(logits))
+
+
+def _loss_room(logits: TensorSpec) -> int:
+    """Bytes for a piece of exponentials, and for the loss and the weight of each sample."""
+    return row_bytes(logits, logits.shape[1]) + 32 + 2 * logits.shape[0] * logits.dtype.itemsize
+
+
+def _cross_entropy_grad_spec(dy: TensorSpec, logits: TensorSpec, target: TensorSpec, weight: TensorSpec | None = None, *,
+                             reduction: str, ignore_index: int) -> Any:
+    _check_targets(logits, target, weight)
+    return with_workspace(logits.like(), _loss_room(logits))
+
+
+cross_entropy = op(
+    "cross_entropy", _cross_entropy_spec, contiguous=True,
+    logits=lambda g, logits, target, weight, reduction, ignore_index: cross_entropy_grad(
+        g, logits, target, weight, reduction=reduction, ignore_index=ignore_index),
+    doc="-log softmax(logits)[target], each sample times its class's weight; the mean is over the weights. The logits "
+        "are kept and not their softmax: the matrix product before made them anyway, and one pass finds them again.")
+
+
+def _row_factor(logits: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
+    """What each row's softmax - onehot is multiplied with for a cotangent of 1, as a column, out of ops."""
+    kept = ne(target, ignore_index)
+    factor = cast(kept, dtype=logits.spec.dtype)
+    if weight is not None:
+        factor = factor * take(weight, target * kept, dim=0)
+    if reduction == "mean":
+        factor = where(kept, factor / sum(factor, dims=(0,), keepdim=False), 0.0)
+    return reshape(factor, (-1, 1))
+
+
+def _cross_entropy_second(g: Any, dy: Any, logits: Any, target: Any, weight: Any, reduction: str,
+                          ignore_index: int) -> Any:
+    p = softmax(logits, dim=1)
+    factor = _row_factor(logits, target, weight, reduction, ignore_index) * _column(dy)
+    return p * (g - sum(g * p, dims=(1,), keepdim=True)) * factor
+
+
+def _cross_entropy_dy(g: Any, dy: Any, logits: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
+    slope = cross_entropy_grad(dy * 0 + 1, logits, target, weight, reduction=reduction, ignore_index=ignore_index)
+    return sum(g * slope, dims=(1,) if reduction == "none" else (0, 1), keepdim=False)
+
+
+def _column(dy: Any) -> Any:
+    return reshape(dy, (-1, 1)) if dy.spec.ndim else dy
+
+
+cross_entropy_grad = op("cross_entropy_grad", _cross_entropy_grad_spec, contiguous=True, dy=_cross_entropy_dy,
+                        logits=_cross_entropy_second,
+                        doc="(softmax(logits) - onehot(target)) * dy, each row times its weight over the norm.")
+
+__all__ = ["bce", "bce_logits", "cross_entropy", "cross_entropy_grad", "huber", "mse_grad", "mse_loss"]

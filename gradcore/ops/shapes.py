@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -116,3 +117,13 @@ def pieces(x: TensorSpec, count: int) -> int:
 def with_workspace(spec: TensorSpec, nbytes: int) -> Inferred:
     """One output and ``nbytes`` bytes of workspace, on every device alike."""
     return Inferred((spec,), workspace=nbytes)
+
+
+def row_bytes(x: TensorSpec, width: int) -> int:
+    """Bytes of a temporary of rows of ``width`` elements: a cache-sized piece of them, but at least one row."""
+    return min(x.numel, max(PIECE // max(width, 1), 1) * width) * x.dtype.itemsize
+
+
+def row_width(x: TensorSpec, dims: int) -> int:
+    """Elements of the last ``dims`` dimensions."""
+    return math.prod(x.shape[x.ndim - dims:])

@@ -8,7 +8,7 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, ne, pow, sign, where
-from gradcore.ops.movement import cast, expand
+from gradcore.ops.movement import cast
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.reduce import Dims, count, folded, mean, reduced, sum, widen
 from gradcore.ops.shapes import need_float
@@ -63,18 +63,4 @@ def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
 
 vector_norm = op("vector_norm", _norm_spec, x=_norm_rule, doc="(sum |x|^p)^(1/p); for p = 0 how many are not 0.")
 
-
-def by_statistics(x: Any, mean: Any, rstd: Any, g_mean: Any, g_rstd: Any, *, count: int) -> Any:
-    """The cotangent of ``x`` by way of its mean and of rstd = 1 / sqrt(var + eps), each of ``count`` elements.
-
-    Without a mean, ``rstd`` is that of the mean square.
-    """
-    count = max(count, 1)  # of nothing, the gradient is as empty
-    by_rstd = None if g_rstd is None else (x if mean is None else x - mean) * (g_rstd * (rstd * rstd * rstd) * (-1 / count))
-    if g_mean is None:
-        return by_rstd
-    by_mean = g_mean * (1 / count)
-    return expand(by_mean, shape=x.spec.shape) if by_rstd is None else by_rstd + by_mean
-
-
-__all__ = ["by_statistics", "var", "vector_norm"]
+__all__ = ["var", "vector_norm"]

@@ -1,0 +1,55 @@
+"""Softmax and log_softmax: numbers along a dimension as probabilities, or as their logarithms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.ops.elementwise import exp
+from gradcore.ops.op import op
+from gradcore.ops.reduce import sum
+from gradcore.ops.shapes import need_float, row_bytes, same, with_workspace
+from gradcore.spec import TensorSpec
+
+
+def _over_dim_spec(dy: TensorSpec, x: TensorSpec, *, dim: int) -> Any:
+    same("softmax_grad", dy, x)
+    return with_workspace(x.like(), x.numel // max(x.shape[dim] if x.ndim else 1, 1) * x.dtype.itemsize)
+
+
+def _softmax_forward_spec(x: TensorSpec, *, dim: int) -> Any:
+    need_float("softmax", x=x)
+    return with_workspace(x.like(), x.numel // max(x.shape[dim] if x.ndim else 1, 1) * x.dtype.itemsize)
+
+
+def _log_softmax_spec(x: TensorSpec, *, dim: int) -> Any:
+    need_float("log_softmax", x=x)
+    width = x.shape[dim] if x.ndim else 1
+    # Over the last dimension the exponentials are summed row by row; elsewhere they need their whole array.
+    room = row_bytes(x, width) if dim == x.ndim - 1 else x.nbytes
+    return with_workspace(x.like(), room + 32 + x.numel // max(width, 1) * x.dtype.itemsize)
+
+
+def _along(x: Any, dim: int) -> Any:
+    """The sum along one dimension, which stays; a 0-d tensor has none and is its own sum."""
+    return sum(x, dims=(dim,) if x.spec.ndim else (), keepdim=True)
+
+
+softmax = op("softmax", _softmax_forward_spec, x=lambda g, out, dim: softmax_grad(g, out, dim=dim))
+softmax_grad = op("softmax_grad", _over_dim_spec,
+                  dy=lambda g, x, dim: softmax_grad(g, x, dim=dim),
+                  x=lambda g, dy, x, dim: g * dy - g * _along(dy * x, dim) - dy * _along(g * x, dim),
+                  doc="x * (dy - sum(dy * x)), where x is the result of softmax.")
+
+log_softmax = op("log_softmax", _log_softmax_spec, contiguous=True, x=lambda g, out, dim: log_softmax_grad(g, out, dim=dim))
+
+
+def _log_softmax_second(g: Any, dy: Any, x: Any, dim: int) -> Any:
+    return exp(x) * g * _along(dy, dim) * -1
+
+
+log_softmax_grad = op("log_softmax_grad", _over_dim_spec,
+                      dy=lambda g, x, dim: g - _along(g * exp(x), dim),
+                      x=_log_softmax_second,
+                      doc="dy - exp(x) * sum(dy), where x is the result of log_softmax.")
+
+__all__ = ["log_softmax", "log_softmax_grad", "softmax", "softmax_grad"]
