@@ -26,6 +26,7 @@ class _Call:
 
     def __init__(self, what: str, func: Function, argnums: Argnums, args: tuple[Any, ...], kwargs: dict[str, Any],
                  has_aux: bool) -> None:
+        self.what, self.has_aux = what, has_aux
         #: Do derivatives need a graph if the function leads to other tensors that require a gradient?
         graphs = is_grad_enabled()
         #: The arguments, as they are given.
@@ -52,18 +53,25 @@ class _Call:
         #: Do its results, and their derivatives, keep their graph?
         self.graph = graphs and not mine.issuperset(leaves_below([*tensors_in((result, self.aux))]))
 
-    def need_tensors(self, what: str) -> None:
+    def need_tensors(self) -> None:
         for y in self.outputs:
             if not isinstance(y, Tensor):
-                raise RuntimeError(f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(y)}")
+                raise RuntimeError(f"{self.what}: expected f(*primals) to return only tensors, got unsupported type {type(y)}")
 
     def left(self, tree: Any) -> Any:
         """Results without the graph of this call, unless they keep it."""
         return tree if self.graph else filled(tree, (x.detach() if isinstance(x, Tensor) else x for x in leaves(tree)))
 
-    def with_aux(self, *results: Any, has_aux: bool) -> Any:
-        found = (*results, self.left(self.aux)) if has_aux else results
+    def with_aux(self, *results: Any) -> Any:
+        found = (*results, self.left(self.aux)) if self.has_aux else results
         return found if len(found) > 1 else found[0]
+
+
+def _call_of(what: str, func: Function, primals: tuple[Any, ...], has_aux: bool = False) -> _Call:
+    """A call that is differentiated by all arguments, and returns tensors."""
+    call = _Call(what, func, tuple(range(len(primals))), primals, {}, has_aux)
+    call.need_tensors()
+    return call
 
 
 def _chosen(argnums: Argnums, args: tuple[Any, ...]) -> tuple[Any, list[int]]:
@@ -104,17 +112,16 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
 
     @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        what = "grad_and_value(f)(*args)"
-        call = _Call(what, func, argnums, args, kwargs, has_aux)
+        call = _Call("grad_and_value(f)(*args)", func, argnums, args, kwargs, has_aux)
         y = call.result
         if not isinstance(y, Tensor):
-            raise RuntimeError(f"{what}: Expected f(*args) to return a Tensor, got {type(y)}")
+            raise RuntimeError(f"{call.what}: Expected f(*args) to return a Tensor, got {type(y)}")
         if y.spec.ndim:
-            raise RuntimeError(f"{what}: Expected f(*args) to return a scalar Tensor, got tensor with {y.spec.ndim} dims. "
+            raise RuntimeError(f"{call.what}: Expected f(*args) to return a scalar Tensor, got tensor with {y.spec.ndim} dims. "
                                "Maybe you wanted to use the vjp or jacrev APIs instead?")
         with enable_grad():
             found = slopes([y], call.own, None, call.graph, False, retain_graph=call.graph)
-        return filled(call.chosen, found), call.with_aux(call.left(y), has_aux=has_aux)
+        return filled(call.chosen, found), call.with_aux(call.left(y))
 
     return run
 
@@ -126,9 +133,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     The graph is released with that function. Raises as :func:`grad`, and RuntimeError for cotangents of another structure or
     shape.
     """
-    what = "vjp(f, *primals)"
-    call = _Call(what, func, tuple(range(len(primals))), primals, {}, has_aux)
-    call.need_tensors(what)
+    call = _call_of("vjp(f, *primals)", func, primals, has_aux)
 
     def back(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> tuple[Any, ...]:
         given = _alike("cotangents", cotangents, call.result, call.outputs)
@@ -138,7 +143,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
             found = slopes(call.outputs, call.own, given, create_graph, False, retain_graph)
         return tuple(filled(call.chosen, found))
 
-    return call.with_aux(call.left(call.result), back, has_aux=has_aux)
+    return call.with_aux(call.left(call.result), back)
 
 
 def _alike(name: str, given: Any, result: Any, outputs: list[Any]) -> list[Any]:
@@ -173,9 +178,8 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
     if _structure(primals) != _structure(tangents):
         raise RuntimeError(f"{what}: Expected primals and tangents to have the same structure: {_structure(primals)}, "
                            f"{_structure(tangents)}")
-    call = _Call(what, func, tuple(range(len(primals))), primals, {}, has_aux)
-    call.need_tensors(what)
-    return call.with_aux(call.left(call.result), _forward(call, tangents, strict), has_aux=has_aux)
+    call = _call_of(what, func, primals, has_aux)
+    return call.with_aux(call.left(call.result), _forward(call, tangents, strict))
 
 
 def _forward(call: _Call, tangents: tuple[Any, ...], strict: bool = False) -> Any:
@@ -194,9 +198,7 @@ def _forward(call: _Call, tangents: tuple[Any, ...], strict: bool = False) -> An
 
 def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
     """The function's results, and the function from tangents to the Jacobian times them; its graph is released with it."""
-    what = "linearize(f, *primals)"
-    call = _Call(what, func, tuple(range(len(primals))), primals, {}, False)
-    call.need_tensors(what)
+    call = _call_of("linearize(f, *primals)", func, primals)
     return call.left(call.result), lambda *tangents: _forward(call, tangents)
 
 
@@ -210,10 +212,10 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk
     @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         call = _Call("jacrev(f)(*args)", func, argnums, args, kwargs, has_aux)
-        call.need_tensors("jacrev(f)(*args)")
+        call.need_tensors()
         with enable_grad():
             found = [filled(call.chosen, rows(y, call.own, call.graph, False)) for y in call.outputs]
-        return call.with_aux(filled(call.result, found), has_aux=has_aux)
+        return call.with_aux(filled(call.result, found))
 
     return run
 

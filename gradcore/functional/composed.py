@@ -65,8 +65,7 @@ def signbit(input: Tensor) -> Tensor:
 def copysign(input: Tensor, other: Any) -> Tensor:
     """|input| with the sign of ``other``, a tensor or a number; -0.0 counts as negative. Integers are converted to floats."""
     x, y = promoted_floats(input, other)
-    return elementwise.abs(x) * elementwise.where(signbit(y), -1.0, creation.full(1, shape=(), dtype=x.spec.dtype,
-                                                                                  device=x.storage.device))
+    return elementwise.abs(x) * elementwise.where(signbit(y), -1.0, creation.new_full(x, (), 1))
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:

@@ -237,7 +237,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
     x = folding.sort(x, -1).values
     last = x.spec.shape[-1] - 1
     ranks = (sh.reshape(q, -1).to(x.spec.dtype) if isinstance(q, Value)
-             else creation.full(q, shape=(1,), dtype=x.spec.dtype, device=x.storage.device)) * last
+             else creation.new_full(x, (1,), q)) * last
     made = _between(x, ranks, interpolation)
     highest = movement.narrow(x, x.spec.ndim - 1, last, 1)
     made = arranging.movedim(elementwise.where(elementwise.isnan(highest), highest, made), -1, 0)

@@ -190,8 +190,7 @@ def _older_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> _SV
     """``gradcore.svd``: U, S and V, whose vectors are columns; zeros [..., m, m] and [..., n, n] without ``compute_uv``."""
     if not compute_uv:
         *lead, m, n = input.spec.shape
-        u, v = (creation.full(0.0, shape=(*lead, size, size), dtype=input.spec.dtype, device=input.storage.device)
-                for size in (m, n))
+        u, v = (creation.new_full(input, (*lead, size, size), 0.0) for size in (m, n))
         return _SVD(u, svdvals(input), v)
     u, s, vh = svd(input, not some)
     return _SVD(u, s, sh.transpose(vh, -2, -1))

@@ -52,7 +52,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 def _source(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
     """The values to write: the leading part of ``src`` with the index's shape, or a number as a 0-d tensor."""
     if not isinstance(src, Value):
-        return creation.full(src, shape=(), dtype=x.spec.dtype, device=x.storage.device)
+        return creation.new_full(x, (), src)
     if src.spec.ndim != index.spec.ndim or any(n < m for n, m in zip(src.spec.shape, index.spec.shape, strict=True)):
         raise SpecError(f"{name}: Expected index {list(index.spec.shape)} to be no larger than src {list(src.spec.shape)}")
     for d, n in enumerate(index.spec.shape):
@@ -132,8 +132,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     if isinstance(value, Value) and value.spec.ndim:
         raise SpecError("index_fill_ only supports a 0-dimensional value tensor, but got tensor with "
                         f"{value.spec.ndim} dimension(s).")
-    given = value if isinstance(value, Value) else creation.full(value, shape=(), dtype=input.spec.dtype,
-                                                                 device=input.storage.device)
+    given = value if isinstance(value, Value) else creation.new_full(input, (), value)
     x = sh.atleast_1d(input)
     d, places, given = sh.dim_of(dim, input), _vector("index_fill", index), movement.cast_to(given, input.spec)
     if not given.requires_grad:
@@ -141,7 +140,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
         return input
     # A slice counts once in the value's gradient, even if the index repeats it.
     named = creation.full(False, shape=(x.spec.shape[d],), dtype=np.dtype(bool), device=x.storage.device)
-    placing.put_(named, places, creation.full(True, shape=(), dtype=named.spec.dtype, device=x.storage.device), dim=0)
+    placing.put_(named, places, creation.new_full(named, (), True), dim=0)
     pointwise.masked_fill_(x, sh.reshape(named, (-1, *[1] * (x.spec.ndim - d - 1))), given)
     return input
 
@@ -281,8 +280,8 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
 
 def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
     """How many elements are reduced into each position, at least 1."""
-    start = creation.full(int(include_self), shape=x.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
-    ones = creation.full(1, shape=index.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
+    start = creation.new_full(x, x.spec.shape, int(include_self))
+    ones = creation.new_full(x, index.spec.shape, 1)
     return elementwise.clamp(scatter_add_(start, dim, index, ones), 1, None)
 
 

@@ -74,7 +74,7 @@ def _unpooled(input: Tensor, indices: Tensor, kernel_size: Size, stride: Size | 
             raise SpecError(f"{name}: Expected input to have non-zero size for non-batch dimensions, but got {list(shape)} "
                             f"with dimension {d} being empty.")
     flat = (*lead, math.prod(tail))
-    out = creation.full(0, shape=(*lead, math.prod(size)), dtype=input.spec.dtype, device=input.storage.device)
+    out = creation.new_full(input, (*lead, math.prod(size)), 0)
     scatter_(out, -1, movement.reshape(indices, flat), movement.reshape(input, flat))
     return movement.reshape(out, (*lead, *size))
 

@@ -47,9 +47,14 @@ eye = op("eye", _eye_spec)
 fill_ = op("fill_", _fill_spec, writes=("x",), x=lambda g: zeros_of(g))
 
 
+def new_full(x: Any, shape: tuple[int, ...], value: Any) -> Any:
+    """A number in every element, with the dtype and on the device of ``x``."""
+    return full(value, shape=shape, dtype=x.spec.dtype, device=x.storage.device)
+
+
 def zeros_of(g: Any) -> Any:
     """The gradient of what a result does not depend on. Not a product, since 0 times an infinite cotangent is NaN."""
-    return full(0.0, shape=g.spec.shape, dtype=g.spec.dtype, device=g.storage.device)
+    return new_full(g, g.spec.shape, 0.0)
 
 
 def length_of_range(start: float, end: float, step: float) -> int:

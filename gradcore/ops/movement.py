@@ -11,7 +11,7 @@ import numpy as np
 
 from gradcore.dtypes import default_float, promote
 from gradcore.errors import DimError, SpecError
-from gradcore.ops.creation import full, zeros_of
+from gradcore.ops.creation import new_full, zeros_of
 from gradcore.ops.op import op
 from gradcore.ops.shapes import like, with_workspace
 from gradcore.spec import TensorSpec, expand_strides, resolve_shape, view_strides
@@ -260,9 +260,11 @@ def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...],
         index = (*((0, m, 1) for m in lead), (builtins.sum(sizes[:given[0]]), sizes[given[0]], 1))
         return slice_grad(gs[given[0]], shape=x_spec.shape, index=index)
     like, parts = gs[given[0]], []
-    for run in [[*run] for _, run in groupby(zip(gs, sizes, strict=False), key=lambda part: part[0] is None)]:
-        parts += [full(0.0, shape=(*lead, builtins.sum(n for _, n in run), *tail), dtype=like.spec.dtype,
-                       device=like.storage.device)] if run[0][0] is None else [g for g, _ in run]
+    for absent, run in groupby(zip(gs, sizes, strict=False), key=lambda part: part[0] is None):
+        if absent:
+            parts.append(new_full(like, (*lead, builtins.sum(n for _, n in run), *tail), 0.0))
+        else:
+            parts += [g for g, _ in run]
     return cat(parts, dim=dim)
 
 
@@ -337,8 +339,3 @@ take_along = op("take_along", _take_along_spec, contiguous=True,
                 doc="out[.., i, ..] = x[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's.")
 take_along_grad = op("take_along_grad", _take_along_grad_spec, contiguous=True,
                      dy=lambda g, index, dim: take_along(g, index, dim=dim))
-
-
-def zero_like(g: Any) -> Any:
-    """A 0-d zero beside ``g``."""
-    return full(0.0, shape=(), dtype=g.spec.dtype, device=g.storage.device)

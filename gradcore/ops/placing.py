@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.errors import DimError, SpecError
-from gradcore.ops.movement import broadcasts, clone, sum_to, take, take_along, take_result, zero_like
+from gradcore.ops.creation import new_full
+from gradcore.ops.movement import broadcasts, clone, sum_to, take, take_along, take_result
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import with_workspace
 from gradcore.spec import TensorSpec
@@ -75,10 +76,10 @@ def _with_groups(x: TensorSpec, groups: Groups | None) -> Inferred:
 
 
 put_ = op("put_", _put_spec, writes=("x",),
-          x=lambda g, index, dim: put_(clone(g), index, zero_like(g), dim=dim),
+          x=lambda g, index, dim: put_(clone(g), index, new_full(g, (), 0.0), dim=dim),
           values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
 put_along_ = op("put_along_", _put_along_spec, writes=("x",),
-                x=lambda g, index, dim: put_along_(clone(g), index, zero_like(g), dim=dim),
+                x=lambda g, index, dim: put_along_(clone(g), index, new_full(g, (), 0.0), dim=dim),
                 values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
                 doc="x[.., index[.., i, ..], ..] = values[.., i, ..] along ``dim``; of repeated positions the last wins.")
 add_along_ = op("add_along_", _add_along_spec, writes=("x",),

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.activation import relu_grad, sigmoid_grad, tanh, tanh_grad
-from gradcore.ops.creation import full
+from gradcore.ops.creation import new_full
 from gradcore.ops.linalg import matmul
 from gradcore.ops.movement import cat, narrow, reshape, split
 from gradcore.ops.op import Inferred, derived, joint, op
@@ -113,6 +113,11 @@ def _first(state: Any) -> Any:
     return reshape(state, (1, *state.spec.shape))
 
 
+def _nothing(state: Any) -> Any:
+    """No cotangent of a state."""
+    return new_full(state, (1, *state.spec.shape), 0.0)
+
+
 def _before(states: Any, first: Any, backwards: bool) -> Any:
     """The states that the steps began with."""
     length = states.spec.shape[0]
@@ -129,10 +134,6 @@ def _to_weight(slopes: Any, before: Any) -> Any:
 def _given(count: int, backwards: bool, *cotangents: Any) -> list[list[Any]]:
     """The steps of each cotangent, None for each step where it is None."""
     return [[None] * count if g is None else _steps(g, backwards) for g in cotangents]
-
-
-def _zeros(state: Any) -> Any:
-    return full(0.0, shape=(1, *state.spec.shape), dtype=state.spec.dtype, device=state.storage.device)
 
 
 def _gates(x: Any, count: int) -> Any:
@@ -157,7 +158,7 @@ def _lstm_back(dy: Any, dlast: Any, dgates: Any, dcells: Any, gates: Any, cells:
                backwards: bool) -> Any:
     """lstm_grad, where what the gates and cells are asked for joins what comes through the outputs."""
     slopes: list[Any] = []
-    dh, dc = _zeros(h0), _zeros(c0) if dlast is None else _first(dlast)
+    dh, dc = _nothing(h0), _nothing(c0) if dlast is None else _first(dlast)
     each = [_steps(x, backwards) for x in (gates, cells, _before(cells, c0, backwards))]
     for gate, cell, was, d, to_gate, to_cell in zip(*each, *_given(len(each[0]), backwards, dy, dgates, dcells), strict=True):
         (i, f, g, o), bent = _gates(gate, 4), tanh(cell)
@@ -174,7 +175,7 @@ def _gru_back(dy: Any, dgates: Any, gates: Any, out: Any, h0: Any, weight: Any, 
     """gru_grad, where what the gates are asked for joins what comes through the outputs."""
     to_input: list[Any] = []
     to_state: list[Any] = []
-    dh, before = _zeros(h0), _before(out, h0, backwards)
+    dh, before = _nothing(h0), _before(out, h0, backwards)
     each = [_steps(x, backwards) for x in (gates, before)]
     for gate, was, d, to_gate in zip(*each, *_given(len(each[0]), backwards, dy, dgates), strict=True):
         (r, z, n, from_state), to = _gates(gate, 4), _gates(to_gate, 4)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.ops.arrangement import flip
-from gradcore.ops.creation import full
+from gradcore.ops.creation import new_full
 from gradcore.ops.movement import cat, narrow, reshape, slice_grad
 from gradcore.ops.op import op
 from gradcore.ops.reduce import reduced
@@ -46,7 +46,7 @@ def _recurrence_spec(b: TensorSpec, a: TensorSpec, *, dim: int, reverse: bool = 
 def before(x: Any, dim: int, first: float) -> Any:
     """Each element's predecessor along ``dim``; the first one's is a number."""
     shape = x.spec.shape
-    head = full(first, shape=(*shape[:dim], min(shape[dim], 1), *shape[dim + 1:]), dtype=x.spec.dtype, device=x.storage.device)
+    head = new_full(x, (*shape[:dim], min(shape[dim], 1), *shape[dim + 1:]), first)
     return cat([head, narrow(x, dim, 0, max(shape[dim] - 1, 0))], dim=dim)
 
 
@@ -61,7 +61,7 @@ def _prod_rule(g: Any, x: Any, dim: int) -> Any:
     if not shape:
         return g
     if not shape[dim]:
-        return full(0.0, shape=shape, dtype=x.spec.dtype, device=x.storage.device)
+        return new_full(x, shape, 0.0)
     g = reshape(g, (*shape[:dim], 1, *shape[dim + 1:]))
     if shape[dim] <= _SHORT:
         # The last of the running products is the product: its cotangent is 0 but there.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from gradcore.ops.creation import full
+from gradcore.ops.creation import new_full
 from gradcore.ops.elementwise import exp, log
 from gradcore.ops.movement import clone, expand, sum_to
 from gradcore.ops.op import Inferred, op
@@ -30,7 +30,7 @@ def _tensors(a: Any, x: Any) -> Iterator[Any]:
     """Both as tensors, of which one may be a number."""
     like = a if hasattr(a, "spec") else x
     for v in (a, x):
-        yield v if hasattr(v, "spec") else full(v, shape=(), dtype=like.spec.dtype, device=like.storage.device)
+        yield v if hasattr(v, "spec") else new_full(like, (), v)
 
 
 def _density(a: Any, x: Any) -> Any:
