@@ -14,7 +14,7 @@ from gradcore.dtypes import is_floating, limits
 from gradcore.engine import modes
 from gradcore.functional import folding, types
 from gradcore.functional.shape import plain
-from gradcore.ops import movement, random, sampling
+from gradcore.ops import movement, random
 from gradcore.spec import broadcast_shapes
 
 Tensor = Any
@@ -145,7 +145,7 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
 
 def standard_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
     """Numbers of gamma distributions of rate 1, with a gradient for their concentrations; those of 0 give the least number."""
-    return sampling.standard_gamma(concentration, _blocks(concentration, generator))
+    return random.standard_gamma(concentration, _blocks(concentration, generator))
 
 
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
@@ -154,7 +154,7 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     On the CPU, raises RuntimeError for a negative rate; on a GPU it gives NaN.
     """
     with modes.no_grad():
-        return sampling.poisson(input, _blocks(input, generator))
+        return random.poisson(input, _blocks(input, generator))
 
 
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
@@ -164,7 +164,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     """
     with modes.no_grad():
         count, prob = functional.broadcast_tensors(count, prob)
-        return sampling.binomial(count, prob, _blocks(count, generator))
+        return random.binomial(count, prob, _blocks(count, generator))
 
 
 def _blocks(like: Tensor, generator: Generator | None) -> Tensor:

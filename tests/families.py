@@ -25,12 +25,12 @@ from tests.rows import ROWS, Row, parts, tensors_of
 #: By family: the modules of gradcore.ops that declare its ops, and the test modules that call its functions.
 FAMILIES: dict[str, tuple[str, str]] = {
     "elementwise": ("elementwise pointwise special activation", "forms_pointwise forms_composed forms_special"),
-    "reductions, running sums, sorting": ("reduce scan statistics order", "forms_folds forms_gathered"),
+    "reductions, running sums, sorting": ("reduce scan order", "forms_folds forms_gathered"),
     "linear algebra": ("linalg decompositions factors", "forms_products forms_factors"),
     "shape and index": ("movement arrangement placing", "forms_shapes"),
     "networks": ("normalizers losses norms ctc attention convolution pooling recurrent",
                  "forms_networks forms_layers"),
-    "creation and random": ("creation random sampling", ""),
+    "creation and random": ("creation random", ""),
     "updates of optimizers": ("optimizer", "")}
 
 

@@ -1,4 +1,4 @@
-"""Incomplete gamma functions on the CPU, and the derivative of a gamma distribution's quantile; see ``ops.sampling``.
+"""Incomplete gamma functions on the CPU, and the derivative of a gamma distribution's quantile; see ``ops.random``.
 
 All are computed in double precision, over parts of pieces, and rounded once. The functions are sums and continued fractions of
 as many terms as the slowest element needs: Press et al., Numerical Recipes, section 6.2. For large a these would be too many,

@@ -1,4 +1,4 @@
-"""Draws of gamma, Poisson and binomial distributions on the CPU, in double precision; see ``ops.sampling``."""
+"""Draws of gamma, Poisson and binomial distributions on the CPU, in double precision; see ``ops.random``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.pointwise import logaddexp
 from gradcore.functional.shape import dim_of
-from gradcore.ops import creation, elementwise, movement, pointwise, statistics
+from gradcore.ops import creation, elementwise, movement, pointwise, reduce
 from gradcore.spec import TensorSpec
 
 Tensor = Any
@@ -122,7 +122,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
         raise SpecError("renorm: expected a positive p, a maxnorm that is not negative, and at least 2 dimensions, but got "
                         f"{p}, {maxnorm} and {spec.ndim}")
     kept = dim_of(dim, input)
-    size = statistics.vector_norm(input, p=float(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
+    size = reduce.vector_norm(input, p=float(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
     large = elementwise.gt(size, float(maxnorm))
     # The same number as PyTorch's against a division by 0. Where nothing is scaled, the slope of the quotient may be infinite.
     factor = float(maxnorm) / (elementwise.where(large, size, 1.0) + 1e-7)

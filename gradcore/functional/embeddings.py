@@ -16,7 +16,7 @@ from gradcore.errors import DataDependentShape
 from gradcore.functional import any as any_of
 from gradcore.functional import max as max_of
 from gradcore.functional import ones, sum, unsqueeze
-from gradcore.ops import elementwise, movement, placing, scan, statistics
+from gradcore.ops import elementwise, movement, placing, reduce, scan
 from gradcore.spec import TensorSpec
 
 __all__ = ["embedding", "embedding_bag"]
@@ -72,7 +72,7 @@ def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) ->
     with no_grad():
         index = movement.reshape(input, (-1,))
         rows = movement.take(weight, index, dim=0, wrap=False)
-        size = statistics.vector_norm(rows, p=float(norm_type), dims=(1,), keepdim=True)
+        size = reduce.vector_norm(rows, p=float(norm_type), dims=(1,), keepdim=True)
         # The same number as PyTorch's against a division by 0.
         factor = elementwise.where(elementwise.gt(size, float(max_norm)), float(max_norm) / (size + 1e-7), 1.0)
         placing.put_(weight, index, rows * factor, dim=0, wrap=False)

@@ -14,7 +14,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.linalg import matrix_norm
 from gradcore.functional.mathematics import Ranked, need_dim
-from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
+from gradcore.ops import elementwise, movement, order, reduce, scan
 from gradcore.spec import normalize_dims
 
 Tensor = Any
@@ -190,7 +190,7 @@ def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: b
     if math.prod(shape[d] for d in over) <= less:
         warn(f"var(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel "
              f"divided by output numel), but got correction={less} for shape {list(shape)} and dims {list(over)}.")
-    return statistics.var(input, dims=over, correction=less, keepdim=keepdim)
+    return reduce.var(input, dims=over, correction=less, keepdim=keepdim)
 
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
@@ -229,7 +229,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, 
         return matrix_norm(input, p, tuple(range(input.spec.ndim)) if dim is None else dim, keepdim, dtype=dtype)
     x = input if dtype is None else input.to(dtype)
     power = 2.0 if p in ("fro", None) else float(p)
-    return statistics.vector_norm(x, p=power, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    return reduce.vector_norm(x, p=power, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:

@@ -15,7 +15,7 @@ from gradcore.functional.factors import singular_norm, svdvals
 from gradcore.functional.matrices import diagonal as _diagonal
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
-from gradcore.ops import creation, decompositions, elementwise, statistics
+from gradcore.ops import creation, decompositions, elementwise, reduce
 from gradcore.spec import broadcast_shapes, normalize_dims
 
 Tensor = Any
@@ -39,7 +39,7 @@ class SlogDet(NamedTuple):
 def vector_norm(x: Tensor, ord: float = 2, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """(sum |x|^ord)^(1 / ord) over ``dim``, or of all elements; the largest |x| for inf, the number of nonzero x for 0."""
     x = x if dtype is None else x.to(dtype)
-    return statistics.vector_norm(x, p=float(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    return reduce.vector_norm(x, p=float(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: int | Sequence[int] = (-2, -1), keepdim: bool = False, *,

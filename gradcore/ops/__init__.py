@@ -24,13 +24,11 @@ from gradcore.ops import (
     random,
     recurrent,
     reduce,
-    sampling,
     scan,
     special,
-    statistics,
 )
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "convolution", "creation", "ctc", "decompositions",
            "elementwise", "factors", "in_place", "linalg", "losses", "movement", "normalizers", "norms", "optimizer", "order",
-           "placing", "pointwise", "pooling", "random", "recurrent", "reduce", "sampling", "scan", "special", "statistics"]
+           "placing", "pointwise", "pooling", "random", "recurrent", "reduce", "scan", "special"]

@@ -10,7 +10,7 @@ from gradcore.ops.creation import new_full
 from gradcore.ops.elementwise import exp, log
 from gradcore.ops.movement import clone, expand, sum_to
 from gradcore.ops.op import Inferred, op
-from gradcore.ops.sampling import standard_gamma_slope
+from gradcore.ops.random import standard_gamma_slope
 from gradcore.ops.shapes import Operand, broadcast, float_like, float_like_by, need_float
 from gradcore.spec import TensorSpec, broadcast_shapes
 from gradcore.tiling import intricate
