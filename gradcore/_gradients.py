@@ -13,7 +13,7 @@ from gradcore.engine.below import GradientEdge, behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag, retag_gradient
-from gradcore.engine.value import Edge, Value, make_value
+from gradcore.engine.value import Edge, Value, alias
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import LASTING
 
@@ -161,7 +161,7 @@ class Gradients(Value):
 
     def detach(self) -> Any:
         """A tensor with the same memory and without a graph."""
-        return make_value(self.storage, self.spec, self.array, None)
+        return alias(self, None)
 
     def detach_(self) -> Any:
         if self.edge is not None and type(self.edge[0]) is Leaf:

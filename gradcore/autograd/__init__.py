@@ -16,7 +16,7 @@ from gradcore.engine.backward import run_backward
 from gradcore.engine.below import GradientEdge, captures_of, slot_of
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradcore.engine.node import Node
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, alias
 from gradcore.functional import zeros_like
 
 Tensors = Any
@@ -109,7 +109,7 @@ def _roots(tensors: Tensors, cotangents: Tensors) -> tuple[list[Any], Sequence[A
         if isinstance(x, GradientEdge):
             if not isinstance(g, Value):
                 raise RuntimeError("grad can be implicitly created only for scalar outputs: a GradientEdge needs its gradient")
-            roots[k] = make_value(g.storage, g.spec, g.array, x[:2])
+            roots[k] = alias(g, x[:2])
     for x in (*roots, *(g for g in gradients if g is not None)):
         if not isinstance(x, Value):
             raise TypeError(f"backward: expected tensors, but got {type(x).__name__}")

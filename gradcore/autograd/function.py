@@ -17,7 +17,7 @@ from gradcore.engine.node import Node
 from gradcore.engine.owners import note_write
 from gradcore.engine.residuals import residuals
 from gradcore.engine.state import local
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, alias
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import DeviceError, NoSecondDerivative, SpecError
 from gradcore.ops.movement import broadcasts, sum_to
@@ -156,7 +156,7 @@ class Function:
 
 def _seen_again(x: Any) -> Any:
     """An argument that is returned unchanged: a view of it, so that it can have an edge of its own."""
-    view = make_value(x.storage, x.spec, x.array, None)
+    view = alias(x, None)
     view.base = x if x.base is None else x.base
     note_view(view, recorded=False)
     return view
@@ -207,7 +207,7 @@ def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
                           f"got {g.storage.device}")
     fitted = sum_to(g, to=spec)
     # As an object of its own: the function may hold the tensor, or return it for several inputs.
-    return make_value(g.storage, g.spec, g.array, g.edge) if fitted is g else fitted
+    return alias(g, g.edge) if fitted is g else fitted
 
 
 def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,8 +220,7 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
         if not local.state.grad:
             return found
         several = isinstance(found, tuple)
-        outputs = [make_value(o.storage, o.spec, o.array, None) if isinstance(o, Value) else o
-                   for o in (found if several else (found,))]
+        outputs = [alias(o, None) if isinstance(o, Value) else o for o in (found if several else (found,))]
         edges = [a.edge for a in args if isinstance(a, Value)]
         if any(e is not None for e in edges):
             tensors = [o for o in outputs if isinstance(o, Value)]

@@ -23,7 +23,7 @@ from gradcore.engine.residuals import backward_scope, residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
 from gradcore.engine.state import local, mark
-from gradcore.engine.value import Edge, make_value
+from gradcore.engine.value import Edge, alias
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import Tag
 from gradcore.forking import long
@@ -168,7 +168,7 @@ class Sweep:
             result = rule(gs, values)
             for i, part in zip(targets, result if several else (result,), strict=True):
                 if part is not None and node.edges[i] is not None:
-                    results[i] = make_value(part.storage, part.spec, part.array, part.edge)
+                    results[i] = alias(part, part.edge)
         result = part = None
         if local.state.anomaly:
             check_for_nan(node, results)
@@ -222,7 +222,7 @@ class Sweep:
         for k, g in enumerate(gs):
             slot = self.captures.get((id(node), k))
             if slot is not None and g is not None:
-                slot[0] = make_value(g.storage, g.spec, g.array, g.edge)
+                slot[0] = alias(g, g.edge)
 
     def _hold(self, leaf: Leaf, g: Any) -> None:
         if self.last_use is None:
@@ -260,7 +260,7 @@ def _own(part: Any, gs: list[Any]) -> Any:
     """
     for g in gs:
         if part is g:
-            return make_value(g.storage, g.spec, g.array, g.edge)
+            return alias(g, g.edge)
     return part
 
 
@@ -342,4 +342,4 @@ def _seed(root: Any, g: Any) -> Any:
     if g.spec.dtype != root.spec.dtype:
         # A leaf would be left with it, and its type decides how the optimizer's steps are computed.
         return cast(g, dtype=root.spec.dtype)
-    return make_value(g.storage, g.spec, g.array, g.edge)
+    return alias(g, g.edge)

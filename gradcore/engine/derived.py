@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.engine.backward import Sweep
 from gradcore.engine.state import local
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, alias
 from gradcore.ops.movement import cast_to, expand
 from gradcore.ops.op import install_differentiation
 
@@ -29,7 +29,7 @@ def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[An
         for y, g in zip(made if isinstance(made, tuple) else (made,), gs, strict=True):
             if y is not None and y.edge is not None and g is not None:
                 g = cast_to(g, y.spec)  # a function of 16-bit floats may compute in float32
-                sweep.deliver(y.edge, make_value(g.storage, g.spec, g.array, g.edge))
+                sweep.deliver(y.edge, alias(g, g.edge))
         made = y = None
         state.grad = recorded
         sweep.drain(max(gates))
@@ -41,7 +41,7 @@ def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[An
 
 def _gate(value: Any, wanted: bool) -> Any:
     """A value for the function to read: with an edge of its own, at which the sweep stops, or without any."""
-    alone = make_value(value.storage, value.spec, value.array, value.edge if wanted else None)
+    alone = alias(value, value.edge if wanted else None)
     return alone if alone.edge is None else expand(alone, shape=alone.spec.shape)
 
 

@@ -22,7 +22,7 @@ from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
 from gradcore.engine.state import State, Where, local
 from gradcore.engine.tracer import Tracer
-from gradcore.engine.value import PLAIN, install_made, make_value
+from gradcore.engine.value import PLAIN, alias, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_views, rebase
 from gradcore.errors import LocatedError, SpecError
 from gradcore.events import LAUNCH, VIEW, Raw, Site, Tag
@@ -326,7 +326,7 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | Non
     for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
             target = written[0]
-            copy = clone(make_value(target.storage, target.spec, target.array, None))
+            copy = clone(alias(target, None))
             return keep(copy, edges[index], None, number, name)
     return None
 

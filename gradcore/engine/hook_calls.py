@@ -7,7 +7,7 @@ from typing import Any
 from gradcore.engine.hooks import Hooks
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.state import local
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, alias
 from gradcore.errors import DeviceError, SpecError
 from gradcore.ops.movement import clone
 
@@ -29,7 +29,7 @@ def seen(g: Any, index: int, hooks: Hooks, where: str) -> Any:
     """A cotangent after the hooks on its tensor. Raises TypeError or :class:`SpecError` if one returns no cotangent."""
     for at, hook in list(hooks.tensor.values()):
         if at == index and g is not None:
-            g = replaced(g, hook(make_value(g.storage, g.spec, g.array, g.edge)), f"a hook on {where}")
+            g = replaced(g, hook(alias(g, g.edge)), f"a hook on {where}")
     return g
 
 
@@ -46,7 +46,7 @@ def replaced(g: Any, result: Any, whose: str) -> Any:
             raise SpecError(f"{whose} returned {result.spec.dtype.name} for a gradient of {g.spec.dtype.name}")
         if result.storage.device.compute is not g.storage.device.compute:
             raise DeviceError(f"{whose} returned a tensor on {result.storage.device} for a gradient on {g.storage.device}")
-    return make_value(result.storage, result.spec, result.array, result.edge)
+    return alias(result, result.edge)
 
 
 def _all_replaced(gs: list[Any], result: Any, whose: str) -> list[Any]:
@@ -87,7 +87,7 @@ def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]
     with as_user():
         for hook in list(node.hooks.after.values()):
             # As objects of their own, since a hook may hold them.
-            changed = hook(tuple(None if g is None else make_value(g.storage, g.spec, g.array, g.edge) for g in results), gs)
+            changed = hook(tuple(None if g is None else alias(g, g.edge) for g in results), gs)
             if changed is not None:
                 results = _all_replaced(results, changed, f"a hook of {node.name()}")
     return results

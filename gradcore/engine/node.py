@@ -10,7 +10,7 @@ from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
 from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep, kept
 from gradcore.engine.state import Where, local
-from gradcore.engine.value import PLAIN, Edge, Value, make_value
+from gradcore.engine.value import PLAIN, Edge, Value, alias
 from gradcore.errors import AlreadyReleased
 from gradcore.events import Network, Site
 
@@ -45,7 +45,7 @@ class Node:
         if self.saved is None and self.plan.slots:
             raise AlreadyReleased("Trying to backward through the graph a second time (or directly access saved tensors after "
                                   f"they have already been freed): {self.name()} released its residuals when it ran")
-        return tuple(make_value(r.storage, r.spec, r.array, None) for r in self.saved or () if type(r) is Saved)
+        return tuple(alias(r, None) for r in self.saved or () if type(r) is Saved)
 
     @property
     def op(self) -> Any:

@@ -9,7 +9,7 @@ from weakref import ref
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
 from gradcore.engine.state import Where, local, mark, where
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value, alias
 from gradcore.errors import AlreadyReleased
 from gradcore.events import Site
 
@@ -42,18 +42,17 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
         saved = [r if type(r) is not Again or k in read else None for k, r in enumerate(saved)]
     values = []
     for residual in saved:
-        if type(residual) is Saved:
-            storage = residual.storage
-            if storage.version != residual.version:
-                raise residual.modified(node.name())
+        kind = type(residual)
+        if kind is Saved or kind is Packed or kind is Again:
             edge = (node, residual.output) if double and residual.output is not None else residual.edge
-            residual = make_value(storage, residual.spec, residual.array, edge)
-        elif type(residual) is Packed:
-            residual = unpack(residual, (node, residual.output) if double and residual.output is not None else residual.edge)
-        elif type(residual) is Again:
-            edge = (node, residual.output) if double and residual.output is not None else residual.edge
-            made = _make(residual.recipe, node, remade)
-            residual = make_value(made.storage, made.spec, made.array, edge)
+            if kind is Saved:
+                if residual.storage.version != residual.version:
+                    raise residual.modified(node.name())
+                residual = alias(residual, edge)
+            elif kind is Packed:
+                residual = unpack(residual, edge)
+            else:
+                residual = alias(_make(residual.recipe, node, remade), edge)
         values.append(residual)
     return values
 
@@ -65,7 +64,7 @@ def unpack(residual: Packed, edge: Any) -> Any:
     if not isinstance(value, Value):
         raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
                         f"{type(value).__name__}")
-    return make_value(value.storage, value.spec, value.array, edge)
+    return alias(value, edge)
 
 
 def recalled(residual: Saved | Again, reader: Any) -> Any:
@@ -87,7 +86,7 @@ def _unchanged(saved: Saved, reader: Any) -> Any:
     """A kept tensor, without an edge. Raises :class:`~gradcore.errors.ModifiedInPlace` if it was written to since."""
     if saved.storage.version != saved.version:
         raise saved.modified(reader.name())
-    return make_value(saved.storage, saved.spec, saved.array, None)
+    return alias(saved, None)
 
 
 def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:

@@ -8,7 +8,7 @@ from weakref import ref
 
 from gradcore.devices.storage import Storage
 from gradcore.engine.state import local, mark
-from gradcore.engine.value import Edge, Value, make_value
+from gradcore.engine.value import Edge, Value, alias
 from gradcore.errors import ModifiedInPlace
 from gradcore.events import CONSUMED, DIED, DROP, KEEP
 from gradcore.spec import TensorSpec
@@ -80,7 +80,7 @@ class Packed:
         self.output = output
         self.node = node
         self.name = name
-        plain = make_value(value.storage, value.spec, value.array, None)
+        plain = alias(value, None)
         mark("pack", f"{name} of node {node}")
         before = value.storage.version
         self.packed = answer(pack, plain)

@@ -56,6 +56,17 @@ def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None
     return value
 
 
+def alias(x: Any, edge: Edge | None) -> Any:
+    """Another tensor object over the bytes of a tensor or of a kept one, with an edge of its own."""
+    value = _new(_tensor)
+    value.storage = x.storage
+    value.spec = x.spec
+    value.array = x.array
+    value.edge = edge
+    value.base = None
+    return value
+
+
 def value_over(storage: Storage, spec: TensorSpec) -> Any:
     """A tensor without a graph that shows bytes of ``storage``."""
     return make_value(storage, spec, storage.device.array(storage.block, spec), None)

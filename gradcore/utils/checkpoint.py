@@ -23,7 +23,7 @@ from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.residuals import recalled, scope_like, unpack
 from gradcore.engine.saved import Again, Deferred, Packed, Rerun, Saved, keep
 from gradcore.engine.state import local
-from gradcore.engine.value import Value, make_value, tensors_in
+from gradcore.engine.value import Value, alias, tensors_in
 from gradcore.nn import paths
 
 Tensor = Any
@@ -263,7 +263,7 @@ def _shown(held: Any) -> Any:
     kept, wants = held
     if isinstance(kept, Saved) and kept.storage.version != kept.version:
         raise kept.modified("checkpoint")
-    value: Any = unpack(kept, None) if isinstance(kept, Packed) else make_value(kept.storage, kept.spec, kept.array, None)
+    value: Any = unpack(kept, None) if isinstance(kept, Packed) else alias(kept, None)
     value.requires_grad = wants
     return value
 
