@@ -111,6 +111,11 @@ class _IndependentConstraint(_Wrapping):
         return f"IndependentConstraint({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
 
 
+def widened(constraint: Any, dims: int) -> Any:
+    """The set whose events have so many more dimensions; the set itself for none."""
+    return _IndependentConstraint(constraint, dims) if dims else constraint
+
+
 class MixtureSameFamilyConstraint(_Wrapping):
     """The set of the components of a mixture, for values without the components' dimension."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import rand, randn
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import Distribution, broadcast, filled
+from gradcore.distributions.distribution import Distribution, broadcast, filled, same_as
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -26,21 +26,13 @@ class LocationScale(Distribution):
         self.loc, self.scale = broadcast(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
+    mean = mode = same_as("loc")
 
 
 class Normal(LocationScale):
     """The normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
-    @property
-    def stddev(self) -> Any:
-        return self.scale
+    stddev = same_as("scale")
 
     @property
     def variance(self) -> Any:

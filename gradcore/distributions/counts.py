@@ -10,10 +10,9 @@ from gradcore._distributions import binomial, poisson
 from gradcore._random import rand
 from gradcore.distributions import constraints
 from gradcore.distributions.discrete import _OfChance, chances, counted
-from gradcore.distributions.distribution import Distribution, broadcast
+from gradcore.distributions.distribution import Distribution, above_zero, broadcast, same_as
 from gradcore.distributions.gammas import Gamma
 from gradcore.engine.modes import no_grad
-from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 
@@ -46,9 +45,8 @@ class Geometric(_OfChance):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
-            u = self._drawn(rand, self.probs, sample_shape)
-            least = float(finfo(self.probs.dtype).tiny)
-            return functional.floor(u.clamp(min=least).log() / functional.log1p(-self.probs))
+            u = above_zero(self._drawn(rand, self.probs, sample_shape))
+            return functional.floor(u.log() / functional.log1p(-self.probs))
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)
@@ -71,11 +69,7 @@ class Poisson(Distribution):
         self.rate, = broadcast(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.rate
-
-    variance = mean
+    mean = variance = same_as("rate")
 
     @property
     def mode(self) -> Any:
@@ -98,7 +92,7 @@ class _OfTrials(Distribution):
         self.total_count = count.to(self.probs.dtype)
         super().__init__(self.probs.shape, validate_args=validate_args)
 
-    param_shape = property(lambda self: self.probs.shape)
+    param_shape = same_as("probs.shape")
 
 
 class NegativeBinomial(_OfTrials):

@@ -11,7 +11,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._distributions import bernoulli, multinomial
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import Distribution, broadcast, filled, one_of
+from gradcore.distributions.distribution import Distribution, broadcast, filled, one_of, same_as
 from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits
@@ -58,9 +58,7 @@ class Bernoulli(_OfChance):
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.boolean
 
-    @property
-    def mean(self) -> Any:
-        return self.probs
+    mean = same_as("probs")
 
     @property
     def mode(self) -> Any:
@@ -70,9 +68,7 @@ class Bernoulli(_OfChance):
     def variance(self) -> Any:
         return self.probs * (1 - self.probs)
 
-    @property
-    def param_shape(self) -> Any:
-        return self.probs.shape
+    param_shape = same_as("probs.shape")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
@@ -129,9 +125,7 @@ class Categorical(Distribution):
     def mode(self) -> Any:
         return self.probs.argmax(dim=-1)
 
-    @property
-    def param_shape(self) -> Any:
-        return self.probs.shape
+    param_shape = same_as("probs.shape")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():

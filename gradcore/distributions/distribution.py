@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from gradcore import functional
@@ -12,6 +13,7 @@ from gradcore._classes import Size
 from gradcore._tensor import Tensor
 from gradcore.distributions import constraints
 from gradcore.engine.modes import no_grad
+from gradcore.functional.types import finfo
 
 
 def _unknown(name: str) -> Callable[[Any], Any]:
@@ -186,6 +188,16 @@ class Distribution:
             value = getattr(self, name)
             shown.append(f"{name}: {value if value.numel() == 1 else value.shape}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def same_as(path: str) -> Any:
+    """A property that is another attribute, or one of an attribute, such as ``base_dist.loc``."""
+    return property(attrgetter(path))
+
+
+def above_zero(x: Any) -> Any:
+    """Numbers of at least the least normal one of their dtype."""
+    return x.clamp(min=float(finfo(x.dtype).tiny))
 
 
 def broadcast(*values: Any) -> list[Any]:

@@ -11,10 +11,9 @@ from gradcore._distributions import standard_gamma
 from gradcore._random import randn
 from gradcore.distributions import constraints
 from gradcore.distributions.continuous import LocationScale
-from gradcore.distributions.distribution import Distribution, broadcast
+from gradcore.distributions.distribution import Distribution, above_zero, broadcast, same_as
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import PowerTransform
-from gradcore.functional.types import finfo
 from gradcore.nn.functional import one_hot
 
 
@@ -47,8 +46,7 @@ class Gamma(Distribution):
         return self.concentration / self.rate.square()
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        drawn = _drawn(self.concentration, self._extended_shape(sample_shape)) / self.rate
-        return drawn.clamp(min=float(finfo(drawn.dtype).tiny))
+        return above_zero(_drawn(self.concentration, self._extended_shape(sample_shape)) / self.rate)
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)
@@ -89,8 +87,8 @@ class InverseGamma(TransformedDistribution):
         base = Gamma(concentration, rate, validate_args=validate_args)
         super().__init__(base, PowerTransform(functional.full_like(base.rate.detach(), -1.0)), validate_args)
 
-    concentration = property(lambda self: self.base_dist.concentration)
-    rate = property(lambda self: self.base_dist.rate)
+    concentration = same_as("base_dist.concentration")
+    rate = same_as("base_dist.rate")
 
     @property
     def mean(self) -> Any:
@@ -270,7 +268,7 @@ class FisherSnedecor(Distribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
         one, two = (_drawn(0.5 * df, shape) / df for df in (self.df1, self.df2))
-        return (one / two).clamp(min=float(finfo(one.dtype).tiny))
+        return above_zero(one / two)
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import randn
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import Distribution, summed
+from gradcore.distributions.distribution import Distribution, same_as, summed
 from gradcore.functional import linalg
 
 
@@ -30,13 +30,12 @@ class Independent(Distribution):
         self.base_dist, self.reinterpreted_batch_ndims = base_distribution, n
         super().__init__(batch[:len(batch) - n], (*batch[len(batch) - n:], *base_distribution.event_shape), validate_args)
 
-    has_rsample = property(lambda self: self.base_dist.has_rsample)
+    has_rsample = same_as("base_dist.has_rsample")
     has_enumerate_support = property(lambda self: not self.reinterpreted_batch_ndims and self.base_dist.has_enumerate_support)
 
     @constraints.dependent_property
     def support(self) -> Any:
-        base, n = self.base_dist.support, self.reinterpreted_batch_ndims
-        return constraints.independent(base, n) if n else base
+        return constraints.widened(self.base_dist.support, self.reinterpreted_batch_ndims)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         made = super().expand(batch_shape, _instance)
@@ -48,17 +47,9 @@ class Independent(Distribution):
             raise NotImplementedError("Enumeration over cartesian product is not implemented")
         return self.base_dist.enumerate_support(expand)
 
-    @property
-    def mean(self) -> Any:
-        return self.base_dist.mean
-
-    @property
-    def mode(self) -> Any:
-        return self.base_dist.mode
-
-    @property
-    def variance(self) -> Any:
-        return self.base_dist.variance
+    mean = same_as("base_dist.mean")
+    mode = same_as("base_dist.mode")
+    variance = same_as("base_dist.variance")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self.base_dist.sample(sample_shape)
@@ -122,11 +113,7 @@ class MultivariateNormal(Distribution):
         inverse = linalg.inv(self.scale_tril)
         return inverse.mT @ inverse
 
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    mode = mean
+    mean = mode = same_as("loc")
 
     @property
     def variance(self) -> Any:

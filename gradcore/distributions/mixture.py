@@ -8,7 +8,7 @@ from typing import Any
 from gradcore import functional
 from gradcore.distributions import constraints
 from gradcore.distributions.discrete import Categorical
-from gradcore.distributions.distribution import Distribution, broadcastable
+from gradcore.distributions.distribution import Distribution, broadcastable, same_as
 from gradcore.engine.modes import no_grad
 
 
@@ -40,8 +40,8 @@ class MixtureSameFamily(Distribution):
         self._num_component, self._event_ndims = n, len(component_distribution.event_shape)
         super().__init__(batch, component_distribution.event_shape, validate_args)
 
-    mixture_distribution = property(lambda self: self._mixture_distribution)
-    component_distribution = property(lambda self: self._component_distribution)
+    mixture_distribution = same_as("_mixture_distribution")
+    component_distribution = same_as("_component_distribution")
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         made = super().expand(batch_shape, _instance)

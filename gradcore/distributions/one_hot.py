@@ -10,7 +10,7 @@ from gradcore import functional
 from gradcore._random import rand
 from gradcore.distributions import constraints
 from gradcore.distributions.discrete import Categorical, _OfChance, away_from_ends
-from gradcore.distributions.distribution import Distribution
+from gradcore.distributions.distribution import Distribution, same_as
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import ExpTransform, SigmoidTransform
 from gradcore.nn.functional import one_hot
@@ -29,9 +29,9 @@ class _OfCategories(Distribution):
         self._categorical = Categorical(probs, logits)
         super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
 
-    probs = property(lambda self: self._categorical.probs)
-    logits = property(lambda self: self._categorical.logits)
-    param_shape = property(lambda self: self._categorical.param_shape)
+    probs = same_as("_categorical.probs")
+    logits = same_as("_categorical.logits")
+    param_shape = same_as("_categorical.param_shape")
 
 
 class OneHotCategorical(_OfCategories):
@@ -48,9 +48,7 @@ class OneHotCategorical(_OfCategories):
     def _vectors(self, index: Any) -> Any:
         return one_hot(index, self._event_shape[0]).to(self.probs.dtype)
 
-    @property
-    def mean(self) -> Any:
-        return self.probs
+    mean = same_as("probs")
 
     @property
     def mode(self) -> Any:
@@ -98,7 +96,7 @@ class LogitRelaxedBernoulli(_OfChance):
         self.temperature = temperature
         super().__init__(probs, logits, validate_args)
 
-    param_shape = property(lambda self: self.probs.shape)
+    param_shape = same_as("probs.shape")
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         probs = away_from_ends(self.probs)
@@ -123,9 +121,9 @@ class RelaxedBernoulli(TransformedDistribution):
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform(), validate_args)
 
-    temperature = property(lambda self: self.base_dist.temperature)
-    probs = property(lambda self: self.base_dist.probs)
-    logits = property(lambda self: self.base_dist.logits)
+    temperature = same_as("base_dist.temperature")
+    probs = same_as("base_dist.probs")
+    logits = same_as("base_dist.logits")
 
 
 class ExpRelaxedCategorical(_OfCategories):
@@ -164,6 +162,6 @@ class RelaxedOneHotCategorical(TransformedDistribution):
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(ExpRelaxedCategorical(temperature, probs, logits, validate_args), ExpTransform(), validate_args)
 
-    temperature = property(lambda self: self.base_dist.temperature)
-    probs = property(lambda self: self.base_dist.probs)
-    logits = property(lambda self: self.base_dist.logits)
+    temperature = same_as("base_dist.temperature")
+    probs = same_as("base_dist.probs")
+    logits = same_as("base_dist.logits")

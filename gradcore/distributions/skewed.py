@@ -12,7 +12,7 @@ from gradcore import functional
 from gradcore._random import rand
 from gradcore.distributions import constraints
 from gradcore.distributions.continuous import Exponential, LocationScale, Normal, Uniform
-from gradcore.distributions.distribution import broadcast, filled
+from gradcore.distributions.distribution import broadcast, filled, same_as
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import (
     AbsTransform,
@@ -37,8 +37,8 @@ class LogNormal(TransformedDistribution):
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(loc, scale, validate_args=validate_args), ExpTransform(), validate_args)
 
-    loc = property(lambda self: self.base_dist.loc)
-    scale = property(lambda self: self.base_dist.scale)
+    loc = same_as("base_dist.loc")
+    scale = same_as("base_dist.scale")
 
     @property
     def mean(self) -> Any:
@@ -82,9 +82,7 @@ class Gumbel(TransformedDistribution):
     def mean(self) -> Any:
         return self.loc + self.scale * np.euler_gamma
 
-    @property
-    def mode(self) -> Any:
-        return self.loc
+    mode = same_as("loc")
 
     @property
     def stddev(self) -> Any:
@@ -133,7 +131,7 @@ class _Half(TransformedDistribution):
 
     arg_constraints, support, has_rsample = {"scale": constraints.positive}, constraints.nonnegative, True
 
-    scale = property(lambda self: self.base_dist.scale)
+    scale = same_as("base_dist.scale")
 
     @property
     def mode(self) -> Any:
@@ -179,7 +177,7 @@ class HalfCauchy(_Half):
     def mean(self) -> Any:
         return filled(self.scale, math.inf)
 
-    variance = property(lambda self: self.base_dist.variance)
+    variance = same_as("base_dist.variance")
 
 
 class Weibull(TransformedDistribution):
@@ -241,9 +239,7 @@ class Pareto(TransformedDistribution):
         a = self.alpha.clamp(min=1)
         return a * self.scale / (a - 1)
 
-    @property
-    def mode(self) -> Any:
-        return self.scale
+    mode = same_as("scale")
 
     @property
     def variance(self) -> Any:
@@ -266,5 +262,5 @@ class LogisticNormal(TransformedDistribution):
         base: Any = Normal(loc, scale, validate_args=validate_args)
         super().__init__(base if base.batch_shape else base.expand([1]), StickBreakingTransform(), validate_args)
 
-    loc = property(lambda self: self.base_dist.base_dist.loc)
-    scale = property(lambda self: self.base_dist.base_dist.scale)
+    loc = same_as("base_dist.base_dist.loc")
+    scale = same_as("base_dist.base_dist.scale")

@@ -11,7 +11,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._classes import Size
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import summed
+from gradcore.distributions.distribution import same_as, summed
 
 
 class Transform:
@@ -117,11 +117,11 @@ class _InverseTransform(Transform):
         super().__init__(transform._cache_size)
         self._of = transform
 
-    domain = property(lambda self: self._of.codomain)
-    codomain = property(lambda self: self._of.domain)
-    bijective = property(lambda self: self._of.bijective)
-    sign = property(lambda self: self._of.sign)
-    inv = property(lambda self: self._of)
+    domain = same_as("_of.codomain")
+    codomain = same_as("_of.domain")
+    bijective = same_as("_of.bijective")
+    sign = same_as("_of.sign")
+    inv = same_as("_of")
 
     def with_cache(self, cache_size: int = 1) -> Any:
         return self._of.with_cache(cache_size).inv
@@ -162,7 +162,8 @@ class ComposeTransform(Transform):
         dim = self.parts[-1].codomain.event_dim
         for part in reversed(self.parts):
             dim = max(dim + part.domain.event_dim - part.codomain.event_dim, part.domain.event_dim)
-        return _widened(self.parts[0].domain, dim)
+        domain = self.parts[0].domain
+        return constraints.widened(domain, dim - domain.event_dim)
 
     @constraints.dependent_property(is_discrete=False)
     def codomain(self) -> Any:
@@ -171,7 +172,8 @@ class ComposeTransform(Transform):
         dim = self.parts[0].domain.event_dim
         for part in self.parts:
             dim = max(dim + part.codomain.event_dim - part.domain.event_dim, part.codomain.event_dim)
-        return _widened(self.parts[-1].codomain, dim)
+        codomain = self.parts[-1].codomain
+        return constraints.widened(codomain, dim - codomain.event_dim)
 
     bijective = property(lambda self: all(p.bijective for p in self.parts))
     sign = property(lambda self: functools.reduce(operator.mul, (p.sign for p in self.parts), 1))
@@ -215,11 +217,6 @@ class ComposeTransform(Transform):
         return "ComposeTransform(\n    " + ",\n    ".join(map(repr, self.parts)) + "\n)"
 
 
-def _widened(constraint: Any, dim: int) -> Any:
-    more = dim - constraint.event_dim
-    return constraints.independent(constraint, more) if more else constraint
-
-
 def need_dims(shape: Any, least: int) -> None:
     if len(shape) < least:
         raise ValueError("Too few dimensions on input")
@@ -243,8 +240,8 @@ class IndependentTransform(Transform):
     def codomain(self) -> Any:
         return constraints.independent(self.base_transform.codomain, self.reinterpreted_batch_ndims)
 
-    bijective = property(lambda self: self.base_transform.bijective)
-    sign = property(lambda self: self.base_transform.sign)
+    bijective = same_as("base_transform.bijective")
+    sign = same_as("base_transform.sign")
 
     def _call(self, x: Any) -> Any:
         need_dims(x.shape, self.domain.event_dim)

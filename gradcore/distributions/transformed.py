@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore._classes import Size
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import Distribution, summed
+from gradcore.distributions.distribution import Distribution, same_as, summed
 from gradcore.distributions.joint import Independent
 from gradcore.distributions.transform import ComposeTransform, Transform
 from gradcore.engine.modes import no_grad
@@ -53,10 +53,9 @@ class TransformedDistribution(Distribution):
         if not self.transforms:
             return self.base_dist.support
         support = self.transforms[-1].codomain
-        more = len(self._event_shape) - support.event_dim
-        return constraints.independent(support, more) if more > 0 else support
+        return constraints.widened(support, max(len(self._event_shape) - support.event_dim, 0))
 
-    has_rsample: Any = property(lambda self: self.base_dist.has_rsample)
+    has_rsample: Any = same_as("base_dist.has_rsample")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._classes import Size
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import broadcast
+from gradcore.distributions.distribution import above_zero, broadcast, same_as
 from gradcore.distributions.transform import (
     ComposeTransform,
     IndependentTransform,
@@ -136,7 +136,7 @@ class StickBreakingTransform(_Pointwise):
 
     def _inverse(self, y: Any) -> Any:
         some = y[..., :-1]
-        left = (1 - some.cumsum(-1)).clamp(min=float(finfo(y.dtype).tiny))
+        left = above_zero(1 - some.cumsum(-1))
         return some.log() - left.log() + self._log_offset(some)
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
@@ -161,11 +161,11 @@ class AffineTransform(Transform):
         super().__init__(cache_size)
         self.loc, self.scale, self._event_dim = loc, scale, event_dim
 
-    event_dim = property(lambda self: self._event_dim)
+    event_dim = same_as("_event_dim")
 
     @constraints.dependent_property(is_discrete=False)
     def domain(self) -> Any:
-        return constraints.independent(constraints.real, self._event_dim) if self._event_dim else constraints.real
+        return constraints.widened(constraints.real, self._event_dim)
 
     codomain = domain
 
