@@ -27,7 +27,7 @@ def promoted_floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
     """Two operands, at most one of them a number, as tensors of the floating dtype that they promote to."""
     if not isinstance(input, Value) and not isinstance(other, Value):
         raise TypeError(f"expected a tensor and a number, or two tensors, but got {input!r} and {other!r}")
-    dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
+    dtype = types.result_type(input, other)
     dtype = dtype if is_floating(dtype) else default_float()
     device = (input if isinstance(input, Value) else other).storage.device
     one, two = (movement.cast(v, dtype=dtype) if isinstance(v, Value) else

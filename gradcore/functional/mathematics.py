@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.arguments import by_numpy, into, with_name
-from gradcore.dtypes import is_floating, promote
+from gradcore.dtypes import is_floating
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
+from gradcore.functional.types import result_type
 from gradcore.ops import activation, creation, elementwise, linalg, movement, normalizers, pointwise, reduce
 from gradcore.ops.op import Op
 from gradcore.spec import normalize_dims
@@ -43,7 +44,7 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
 
     Raises RuntimeError for a non-integer ``alpha`` if both operands are integers.
     """
-    dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
+    dtype = result_type(input, other)
     if isinstance(alpha, float) and not is_floating(dtype):
         raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
     if dtype.kind == "b":
@@ -78,7 +79,7 @@ def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Any
         return into("div", out, div(input, other, rounding_mode=rounding_mode))
     if rounding_mode is None:
         return elementwise.div(input, other)
-    dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
+    dtype = result_type(input, other)
     if dtype.kind == "b":
         raise NotImplementedError(f"div with rounding_mode={rounding_mode!r} is not implemented for bools: expected integers "
                                   "or floats")
