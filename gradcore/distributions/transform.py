@@ -157,23 +157,11 @@ class ComposeTransform(Transform):
 
     @constraints.dependent_property(is_discrete=False)
     def domain(self) -> Any:
-        if not self.parts:
-            return constraints.real
-        dim = self.parts[-1].codomain.event_dim
-        for part in reversed(self.parts):
-            dim = max(dim + part.domain.event_dim - part.codomain.event_dim, part.domain.event_dim)
-        domain = self.parts[0].domain
-        return constraints.widened(domain, dim - domain.event_dim)
+        return _reached([(part.codomain, part.domain) for part in reversed(self.parts)])
 
     @constraints.dependent_property(is_discrete=False)
     def codomain(self) -> Any:
-        if not self.parts:
-            return constraints.real
-        dim = self.parts[0].domain.event_dim
-        for part in self.parts:
-            dim = max(dim + part.codomain.event_dim - part.domain.event_dim, part.codomain.event_dim)
-        codomain = self.parts[-1].codomain
-        return constraints.widened(codomain, dim - codomain.event_dim)
+        return _reached([(part.domain, part.codomain) for part in self.parts])
 
     bijective = property(lambda self: all(p.bijective for p in self.parts))
     sign = property(lambda self: functools.reduce(operator.mul, (p.sign for p in self.parts), 1))
@@ -215,6 +203,16 @@ class ComposeTransform(Transform):
 
     def __repr__(self) -> str:
         return "ComposeTransform(\n    " + ",\n    ".join(map(repr, self.parts)) + "\n)"
+
+
+def _reached(steps: list[tuple[Any, Any]]) -> Any:
+    """Where steps from one set to another lead: the last set, with the dimensions that all of them together need."""
+    if not steps:
+        return constraints.real
+    dim = steps[0][0].event_dim
+    for before, after in steps:
+        dim = max(dim + after.event_dim - before.event_dim, after.event_dim)
+    return constraints.widened(after, dim - after.event_dim)
 
 
 def need_dims(shape: Any, least: int) -> None:
