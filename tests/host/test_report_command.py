@@ -212,7 +212,10 @@ def large() -> Recording:
     return step.recording
 
 
-def test_equal_blocks_share_a_row_of_what_is_live(large: Recording, capsys: Any, tmp_path: Path) -> None:
+def test_equal_blocks_share_a_row_of_what_is_live(large: Recording, capsys: Any, tmp_path: Path,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers of pytest-xdist have the width of their parent's terminal, in which the table may be folded.
+    monkeypatch.setenv("COLUMNS", "132")
     large.export(tmp_path / "large.json", "json")
     status, out, _ = command(capsys, "report", tmp_path / "large.json")
     rows = [line.split() for line in out.partition("Live at the peak")[2].splitlines()[4:]]
