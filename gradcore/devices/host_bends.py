@@ -76,42 +76,37 @@ def elu_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, room: Array
     np.multiply(t, dy, out)
 
 
-def _beyond(x: Array, threshold: float, mask: Array) -> bool:
-    """Mark where softplus takes ``x`` itself; False if that is what it rounds to there anyway, as exp(-x) is less than half a
-    bit."""
-    if x.itemsize < 8 and threshold >= 17:
-        return False
-    np.greater(x, threshold, mask)
-    return True
+def _bent(scaled: Array, threshold: float, straight: Array, bend: Array, out: Array, bits: Array, room: Array,
+          mask: Array) -> None:
+    """Softplus or its gradient: ``straight`` beyond the threshold, and ``bend`` up to there.
+
+    A high threshold changes nothing in single precision: exp(-x) is less than half a bit there.
+    """
+    if scaled.itemsize < 8 and threshold >= 17:
+        np.copyto(out, bend)
+        return
+    np.greater(scaled, threshold, mask)
+    spread(mask, bits)
+    take_where(bits, room, straight, bend, out)
 
 
-@scratched("xxxxii?")
-def softplus(x: Array, out: Array, t: Array, u: Array, w: Array, lost: Array, bits: Array, room: Array, mask: Array, *,
-             beta: float, threshold: float) -> None:
-    scaled = x if beta == 1 else np.multiply(x, beta, t)
-    beyond = _beyond(scaled, threshold, mask)
+@scratched("xxxxxii?")
+def softplus(x: Array, out: Array, s: Array, t: Array, u: Array, w: Array, lost: Array, bits: Array, room: Array, mask: Array,
+             *, beta: float, threshold: float) -> None:
+    scaled = x if beta == 1 else np.multiply(x, beta, s)
     log1p_exp(scaled, t, u, w, lost)
     if beta != 1:
         np.divide(t, beta, t)
-    if beyond:
-        spread(mask, bits)
-        take_where(bits, room, x, t, out)
-    else:
-        np.copyto(out, t)
+    _bent(scaled, threshold, x, t, out, bits, room, mask)
 
 
 @scratched("xxii?")
 def softplus_grad(dy: Array, x: Array, out: Array, t: Array, s: Array, bits: Array, room: Array, mask: Array, *, beta: float,
                   threshold: float) -> None:
     scaled = x if beta == 1 else np.multiply(x, beta, t)
-    beyond = _beyond(scaled, threshold, mask)
     sigmoid(scaled, s)
     np.multiply(s, dy, s)
-    if beyond:
-        spread(mask, bits)
-        take_where(bits, room, dy, s, out)
-    else:
-        np.copyto(out, s)
+    _bent(scaled, threshold, dy, s, out, bits, room, mask)
 
 
 @kernel
