@@ -53,7 +53,7 @@ def _block(q: TensorSpec, k: TensorSpec) -> tuple[int, int]:
     return samples * some, queries
 
 
-def _drawn(k: TensorSpec, matrices: int, rows: int, dropping: bool) -> int:
+def _drawn_bytes(k: TensorSpec, matrices: int, rows: int, dropping: bool) -> int:
     """Bytes of one matrix's uniforms, of what they leave of each score, and of a generator's state."""
     if not dropping:
         return 0
@@ -66,9 +66,9 @@ def _spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None =
     _check(q, k, v, mask)
     (matrices, rows), keys = _block(q, k), k.shape[2]
     # Scores, scaled queries, ones to add scores up with, a number a row, the triangle that a causal block masks.
-    room = matrices * rows * (keys + q.shape[3] + 1) + keys + rows * rows
+    elements = matrices * rows * (keys + q.shape[3] + 1) + keys + rows * rows
     return Inferred((_laid_like((*q.shape[:3], v.shape[3]), q),), (("lse", TensorSpec.of(q.shape[:3], q.widened().dtype)),),
-                    room * q.dtype.itemsize + 80 + _drawn(k, matrices, rows, state is not None))
+                    elements * q.dtype.itemsize + 80 + _drawn_bytes(k, matrices, rows, state is not None))
 
 
 def _grad_spec(dy: TensorSpec, q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None, out: TensorSpec,
@@ -76,10 +76,10 @@ def _grad_spec(dy: TensorSpec, q: TensorSpec, k: TensorSpec, v: TensorSpec, mask
                scale: float) -> Inferred:
     (matrices, rows), keys = _block(q, k), k.shape[2]
     # Scores and their gradients, scaled queries, dy, dy times out, ones, a number a row, a product, the triangle.
-    room = matrices * rows * (2 * keys + q.shape[3] + 2 * v.shape[3] + 1) + v.shape[3] + rows * rows
-    room += matrices * keys * max(q.shape[3], v.shape[3])
+    elements = matrices * rows * (2 * keys + q.shape[3] + 2 * v.shape[3] + 1) + v.shape[3] + rows * rows
+    elements += matrices * keys * max(q.shape[3], v.shape[3])
     return Inferred((_laid_like(q.shape, q), _laid_like(k.shape, k), _laid_like(v.shape, v)), (),
-                    room * q.dtype.itemsize + 144 + _drawn(k, matrices, rows, state is not None))
+                    elements * q.dtype.itemsize + 144 + _drawn_bytes(k, matrices, rows, state is not None))
 
 
 def _rule(g: Any, g_lse: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, causal: bool,

@@ -47,7 +47,7 @@ def _out(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pai
     return h, w
 
 
-def _room(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> int:
+def _piece_elements(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> int:
     """Elements of a laid-out piece and what goes with it, whatever the batch."""
     if is_pointwise(weight, stride, padding):
         return 0
@@ -69,7 +69,7 @@ def _conv_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
     need_one_dtype("conv2d", input=x, weight=weight, bias=bias)
     shape = (x.shape[0], weight.shape[0], *_out(x.shape, weight.shape, stride, padding, dilation))
     return Inferred((TensorSpec.of(shape, x.dtype),), (),
-                    _room(x.shape, weight.shape, stride, padding, dilation) * x.dtype.itemsize)
+                    _piece_elements(x.shape, weight.shape, stride, padding, dilation) * x.dtype.itemsize)
 
 
 def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
@@ -78,7 +78,7 @@ def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ..
     need_one_dtype("conv_transpose2d", input=dy, weight=weight)
     _check(shape, weight.shape, stride, padding, dilation, groups)
     return Inferred((TensorSpec.of(shape, dy.dtype),), (),
-                    _room(shape, weight.shape, stride, padding, dilation) * dy.dtype.itemsize)
+                    _piece_elements(shape, weight.shape, stride, padding, dilation) * dy.dtype.itemsize)
 
 
 def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,

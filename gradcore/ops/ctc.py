@@ -52,8 +52,8 @@ def _ctc_spec(log_probs: TensorSpec, targets: TensorSpec, input_lengths: TensorS
     steps, samples, _ = log_probs.shape
     columns, dtype = _columns(log_probs, targets), log_probs.dtype
     # A class and a flag for each column, and two rows.
-    room = columns * (9 + 2 * dtype.itemsize) + 64
-    return Inferred((TensorSpec.of((samples,), dtype),), (("alpha", TensorSpec.of((steps, columns), dtype)),), room)
+    workspace = columns * (9 + 2 * dtype.itemsize) + 64
+    return Inferred((TensorSpec.of((samples,), dtype),), (("alpha", TensorSpec.of((steps, columns), dtype)),), workspace)
 
 
 def _ctc_grad_spec(dy: TensorSpec, log_probs: TensorSpec, targets: TensorSpec, input_lengths: TensorSpec,

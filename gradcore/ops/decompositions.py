@@ -28,37 +28,37 @@ def need_wide(name: str, a: TensorSpec) -> None:
         raise SpecError(f"linalg.{name}: Low precision dtypes and integers are not supported. Got {a.dtype.name}")
 
 
-def _result(a: TensorSpec, *outputs: TensorSpec, room: int) -> Inferred:
+def _result(a: TensorSpec, *outputs: TensorSpec, workspace: int) -> Inferred:
     """Room for a copy of the matrices, in which a device eliminates; NumPy takes copies in double precision by itself."""
-    return Inferred(outputs, workspace=room, library=5 * (a.nbytes + sum(s.nbytes for s in outputs)))
+    return Inferred(outputs, workspace=workspace, library=5 * (a.nbytes + sum(s.nbytes for s in outputs)))
 
 
 def _inv_spec(a: TensorSpec) -> Inferred:
     need_square("inv", a)
-    return _result(a, a.like(), room=a.nbytes)
+    return _result(a, a.like(), workspace=a.nbytes)
 
 
 def _solve_spec(a: TensorSpec, b: TensorSpec, *, transpose: bool = False) -> Inferred:
     need_square("solve", a)
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1] or b.dtype != a.dtype:
         raise SpecError(f"linalg.solve: Incompatible shapes or types of A and B for the equation AX = B: {a} and {b}")
-    return _result(a, b.like(), room=a.nbytes)
+    return _result(a, b.like(), workspace=a.nbytes)
 
 
 def _cholesky_spec(a: TensorSpec) -> Inferred:
     need_square("cholesky", a)
-    return _result(a, a.like(), room=0)
+    return _result(a, a.like(), workspace=0)
 
 
 def _slogdet_spec(a: TensorSpec) -> Inferred:
     need_square("slogdet", a)
     out = TensorSpec.of(a.shape[:-2], a.dtype)
-    return _result(a, out, out, room=a.nbytes)
+    return _result(a, out, out, workspace=a.nbytes)
 
 
 def _det_spec(a: TensorSpec) -> Inferred:
     need_square("det", a)
-    return _result(a, TensorSpec.of(a.shape[:-2], a.dtype), room=a.nbytes)
+    return _result(a, TensorSpec.of(a.shape[:-2], a.dtype), workspace=a.nbytes)
 
 
 def transposed(x: Any) -> Any:

@@ -24,10 +24,10 @@ from gradcore.ops.op import Inferred, op
 from gradcore.spec import TensorSpec, contiguous_strides
 
 
-def _result(a: TensorSpec, *outputs: TensorSpec, room: int, pieces: int = 1) -> Inferred:
-    """``room`` elements of workspace for each matrix, in pieces that begin at multiples of 16 bytes, for a GPU; LAPACK takes
+def _result(a: TensorSpec, *outputs: TensorSpec, elements: int, pieces: int = 1) -> Inferred:
+    """Workspace of so many ``elements`` for each matrix, in pieces that begin at multiples of 16 bytes, for a GPU; LAPACK takes
     its own."""
-    return Inferred(outputs, workspace=math.prod(a.shape[:-2]) * room * a.dtype.itemsize + 16 * (pieces - 1),
+    return Inferred(outputs, workspace=math.prod(a.shape[:-2]) * elements * a.dtype.itemsize + 16 * (pieces - 1),
                     library=12 * (a.nbytes + sum(s.nbytes for s in outputs)))
 
 
@@ -43,26 +43,26 @@ def _matrices(name: str, a: TensorSpec) -> tuple[int, int, int]:
 def _eigh_spec(a: TensorSpec) -> Inferred:
     need_square("eigh", a)
     n = a.shape[-1]
-    return _result(a, TensorSpec.of(a.shape[:-1], a.dtype), a.like(), room=2 * n * n + n)
+    return _result(a, TensorSpec.of(a.shape[:-1], a.dtype), a.like(), elements=2 * n * n + n)
 
 
 def _svd_spec(a: TensorSpec) -> Inferred:
     m, n, k = _matrices("svd", a)
     u, s, vh = (TensorSpec.of((*a.shape[:-2], *size), a.dtype) for size in ((m, k), (k,), (k, n)))
-    return _result(a, u, s, vh, room=2 * m * n + k * k + 2 * k)
+    return _result(a, u, s, vh, elements=2 * m * n + k * k + 2 * k)
 
 
 def _qr_spec(a: TensorSpec, *, complete: bool = False) -> Inferred:
     m, n, k = _matrices("qr", a)
     k = m if complete else k
     q, r = (TensorSpec.of((*a.shape[:-2], *size), a.dtype) for size in ((m, k), (k, n)))
-    return _result(a, q, r, room=m * n + min(m, n))
+    return _result(a, q, r, elements=m * n + min(m, n))
 
 
 def _pinv_spec(a: TensorSpec, *, atol: float = 0.0, rtol: float) -> Inferred:
     m, n, k = _matrices("pinv", a)
     # U, S and V^T, and what svd takes.
-    return _result(a, TensorSpec.of((*a.shape[:-2], n, m), a.dtype), room=3 * m * n + 2 * k * k + 3 * k, pieces=4)
+    return _result(a, TensorSpec.of((*a.shape[:-2], n, m), a.dtype), elements=3 * m * n + 2 * k * k + 3 * k, pieces=4)
 
 
 # -- gradients -------------------------------------------------------------------------------------------------------------

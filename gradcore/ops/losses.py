@@ -107,10 +107,10 @@ def _cross_entropy_spec(logits: TensorSpec, target: TensorSpec, weight: TensorSp
     if reduction not in ("mean", "sum", "none"):
         raise SpecError(f"{reduction!r} is not a valid value for reduction: expected 'mean', 'sum' or 'none'")
     shape = target.shape if reduction == "none" else ()
-    return with_workspace(TensorSpec.of(shape, logits.dtype), _loss_room(logits))
+    return with_workspace(TensorSpec.of(shape, logits.dtype), _loss_bytes(logits))
 
 
-def _loss_room(logits: TensorSpec) -> int:
+def _loss_bytes(logits: TensorSpec) -> int:
     """Bytes for a piece of exponentials, and for the loss and the weight of each sample."""
     return row_bytes(logits, logits.shape[1]) + 32 + 2 * logits.shape[0] * logits.dtype.itemsize
 
@@ -118,7 +118,7 @@ def _loss_room(logits: TensorSpec) -> int:
 def _cross_entropy_grad_spec(dy: TensorSpec, logits: TensorSpec, target: TensorSpec, weight: TensorSpec | None = None, *,
                              reduction: str, ignore_index: int) -> Any:
     _check_targets(logits, target, weight)
-    return with_workspace(logits.like(), _loss_room(logits))
+    return with_workspace(logits.like(), _loss_bytes(logits))
 
 
 cross_entropy = op(

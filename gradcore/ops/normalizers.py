@@ -11,22 +11,26 @@ from gradcore.ops.shapes import need_float, row_bytes, same, with_workspace
 from gradcore.spec import TensorSpec
 
 
-def _over_dim_spec(dy: TensorSpec, x: TensorSpec, *, dim: int) -> Any:
+def _line_bytes(x: TensorSpec, dim: int) -> int:
+    """Bytes of a number for each line along a dimension."""
+    return x.numel // max(x.shape[dim] if x.ndim else 1, 1) * x.dtype.itemsize
+
+
+def _grad_spec(dy: TensorSpec, x: TensorSpec, *, dim: int) -> Any:
     same("softmax_grad", dy, x)
-    return with_workspace(x.like(), x.numel // max(x.shape[dim] if x.ndim else 1, 1) * x.dtype.itemsize)
+    return with_workspace(x.like(), _line_bytes(x, dim))
 
 
-def _softmax_forward_spec(x: TensorSpec, *, dim: int) -> Any:
+def _softmax_spec(x: TensorSpec, *, dim: int) -> Any:
     need_float("softmax", x=x)
-    return with_workspace(x.like(), x.numel // max(x.shape[dim] if x.ndim else 1, 1) * x.dtype.itemsize)
+    return with_workspace(x.like(), _line_bytes(x, dim))
 
 
 def _log_softmax_spec(x: TensorSpec, *, dim: int) -> Any:
     need_float("log_softmax", x=x)
-    width = x.shape[dim] if x.ndim else 1
     # Over the last dimension the exponentials are summed row by row; elsewhere they need their whole array.
-    room = row_bytes(x, width) if dim == x.ndim - 1 else x.nbytes
-    return with_workspace(x.like(), room + 32 + x.numel // max(width, 1) * x.dtype.itemsize)
+    exponentials = row_bytes(x, x.shape[dim]) if dim == x.ndim - 1 and x.ndim else x.nbytes
+    return with_workspace(x.like(), exponentials + 32 + _line_bytes(x, dim))
 
 
 def _along(x: Any, dim: int) -> Any:
@@ -34,8 +38,8 @@ def _along(x: Any, dim: int) -> Any:
     return sum(x, dims=(dim,) if x.spec.ndim else (), keepdim=True)
 
 
-softmax = op("softmax", _softmax_forward_spec, x=lambda g, out, dim: softmax_grad(g, out, dim=dim))
-softmax_grad = op("softmax_grad", _over_dim_spec,
+softmax = op("softmax", _softmax_spec, x=lambda g, out, dim: softmax_grad(g, out, dim=dim))
+softmax_grad = op("softmax_grad", _grad_spec,
                   dy=lambda g, x, dim: softmax_grad(g, x, dim=dim),
                   x=lambda g, dy, x, dim: g * dy - g * _along(dy * x, dim) - dy * _along(g * x, dim),
                   doc="x * (dy - sum(dy * x)), where x is the result of softmax.")
@@ -47,7 +51,7 @@ def _log_softmax_second(g: Any, dy: Any, x: Any, dim: int) -> Any:
     return exp(x) * g * _along(dy, dim) * -1
 
 
-log_softmax_grad = op("log_softmax_grad", _over_dim_spec,
+log_softmax_grad = op("log_softmax_grad", _grad_spec,
                       dy=lambda g, x, dim: g - _along(g * exp(x), dim),
                       x=_log_softmax_second,
                       doc="dy - exp(x) * sum(dy), where x is the result of log_softmax.")

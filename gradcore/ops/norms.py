@@ -47,7 +47,7 @@ def _each_row(x: TensorSpec, dims: int) -> TensorSpec:
     return TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.widened().dtype)
 
 
-def _grad_room(x: TensorSpec, dims: int, numbers: int) -> int:
+def _row_grad_bytes(x: TensorSpec, dims: int, numbers: int) -> int:
     """Bytes of two temporaries of rows, or of the ``numbers`` that each block of a GPU adds up for each column: many blocks pay
     only if x is large."""
     width = row_width(x, dims)
@@ -77,7 +77,7 @@ def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
 def _layer_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
                           dims: int, needs: tuple[bool, ...]) -> Inferred:
     affine = TensorSpec.of(x.shape[x.ndim - dims:], x.dtype)
-    return Inferred((x.like(), affine, affine), (), _grad_room(x, dims, 2))
+    return Inferred((x.like(), affine, affine), (), _row_grad_bytes(x, dims, 2))
 
 
 def _layer_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
@@ -137,7 +137,7 @@ def _rms_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, *, dims: int
 
 def _rms_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, rstd: TensorSpec, *, dims: int,
                         needs: tuple[bool, ...]) -> Inferred:
-    return Inferred((x.like(), TensorSpec.of(x.shape[x.ndim - dims:], x.dtype)), (), _grad_room(x, dims, 1))
+    return Inferred((x.like(), TensorSpec.of(x.shape[x.ndim - dims:], x.dtype)), (), _row_grad_bytes(x, dims, 1))
 
 
 def _rms_norm_rule(g: Any, g_rstd: Any, x: Any, weight: Any, rstd: Any, dims: int, needs: tuple[bool, ...]) -> Any:
@@ -228,7 +228,7 @@ group_norm_grad = op("group_norm_grad", _group_norm_grad_spec, derived("dy", "x"
 # -- of channels over the batch ----------------------------------------------------------------------------------------
 
 
-def _room(x: TensorSpec, temporaries: int, channels: int) -> int:
+def _channel_bytes(x: TensorSpec, temporaries: int, channels: int) -> int:
     """Bytes of pieces of ``x``, of vectors of one element a channel, of a row of ones and a number for each row."""
     count, row = samples_at_once(x.shape), math.prod(x.shape[2:])
     lengths = [*[count * x.shape[1] * row] * temporaries, *[x.shape[1]] * channels, row, count * x.shape[1]]
@@ -256,19 +256,19 @@ def _batch_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
     if x.numel // max(x.shape[1], 1) <= 1:
         raise SpecError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
     statistic = TensorSpec.of((x.shape[1],), x.widened().dtype)
-    return Inferred((x.like(),), (("mean", statistic), ("rstd", statistic)), _room(x, 1, 3))
+    return Inferred((x.like(),), (("mean", statistic), ("rstd", statistic)), _channel_bytes(x, 1, 3))
 
 
 def _batch_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
                            rstd: TensorSpec) -> Inferred:
     _check_channels(x, weight=weight, bias=bias, mean=mean, rstd=rstd)
-    return Inferred((x.like(),), (), _room(x, 0, 2))
+    return Inferred((x.like(),), (), _channel_bytes(x, 0, 2))
 
 
 def _batch_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
                           needs: tuple[bool, ...]) -> Inferred:
     channel = TensorSpec.of((x.shape[1],), x.dtype if weight is None else weight.dtype)
-    return Inferred((x.like(), channel, channel), (), _room(x, 1, 4))
+    return Inferred((x.like(), channel, channel), (), _channel_bytes(x, 1, 4))
 
 
 def _batch_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, bias_spec: Any,

@@ -20,9 +20,9 @@ def _ranked_spec(x: TensorSpec, *, dim: int, start: int, length: int, descending
     shape = (*x.shape[:dim], length, *x.shape[dim + 1:]) if x.ndim else ()
     values = TensorSpec.of(shape, x.dtype)
     # A GPU sorts long lines where they lie: it needs all elements and their positions, unless all are results.
-    room = 0 if length == n or n <= SORTED_AT_ONCE else x.numel * (x.dtype.itemsize + 8) + 16
+    workspace = 0 if length == n or n <= SORTED_AT_ONCE else x.numel * (x.dtype.itemsize + 8) + 16
     piece = min(x.numel, max(PIECE, n))
-    return Inferred((values, values.like(np.int64)), workspace=room, library=piece * (2 * x.dtype.itemsize + 24))
+    return Inferred((values, values.like(np.int64)), workspace=workspace, library=piece * (2 * x.dtype.itemsize + 24))
 
 
 def _ranked_rule(g_values: Any, indices: Any, x_spec: TensorSpec, dim: int) -> Any:

@@ -44,26 +44,26 @@ def index_dtype(kernel: Pair) -> Any:
 def _max_spec(x: TensorSpec, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> Inferred:
     need_float("max_pool2d", input=x)
     shape = _out("max_pool2d", x.shape, kernel, stride, padding, dilation, ceil_mode)
-    return Inferred((TensorSpec.of(shape, x.dtype), TensorSpec.of(shape, index_dtype(kernel))), (), _masked_room(shape, x))
+    return Inferred((TensorSpec.of(shape, x.dtype), TensorSpec.of(shape, index_dtype(kernel))), (), _masked_bytes(shape, x))
 
 
-def _room(shape: tuple[int, ...]) -> int:
+def _piece_elements(shape: tuple[int, ...]) -> int:
     """Elements of a piece of planes."""
     return planes_at_once(shape[0] * shape[1], shape[2] * shape[3]) * shape[2] * shape[3]
 
 
-def _masked_room(shape: tuple[int, ...], x: TensorSpec) -> int:
+def _masked_bytes(shape: tuple[int, ...], x: TensorSpec) -> int:
     """Bytes of a piece of ``x``, and of a mask for it."""
-    return _room(shape) * (x.dtype.itemsize + 4) + 32
+    return _piece_elements(shape) * (x.dtype.itemsize + 4) + 32
 
 
 def _max_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair,
                    dilation: Pair) -> Any:
-    return with_workspace(TensorSpec.of(shape, dy.dtype), _masked_room(dy.shape, dy))
+    return with_workspace(TensorSpec.of(shape, dy.dtype), _masked_bytes(dy.shape, dy))
 
 
 def _max_take_spec(x: TensorSpec, index: TensorSpec, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Any:
-    return with_workspace(index.like(x.dtype), _masked_room(index.shape, x))
+    return with_workspace(index.like(x.dtype), _masked_bytes(index.shape, x))
 
 
 max_pool2d = op("max_pool2d", _max_spec, outputs=("out", "index"), contiguous=True,
@@ -98,7 +98,7 @@ def _avg_spec(x: TensorSpec, *, kernel: Pair, stride: Pair, padding: Pair, ceil_
 
 def _avg_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
                    count_pad: bool, divisor: int | None) -> Any:
-    return with_workspace(TensorSpec.of(shape, dy.dtype), _room(dy.shape) * dy.dtype.itemsize)
+    return with_workspace(TensorSpec.of(shape, dy.dtype), _piece_elements(dy.shape) * dy.dtype.itemsize)
 
 
 avg_pool2d = op("avg_pool2d", _avg_spec, contiguous=True,

@@ -34,7 +34,7 @@ def _check(name: str, gates: int, given: TensorSpec, weight: TensorSpec, bias: T
     return given.shape[0], batch, size
 
 
-def _room(given: TensorSpec, weight: TensorSpec, states: int, kept: int) -> int:
+def _step_bytes(given: TensorSpec, weight: TensorSpec, states: int, kept: int) -> int:
     """Bytes of what a step gives to all gates, of ``states`` states, of ``kept`` numbers, and of a weight or its transpose."""
     batch, width = given.shape[1:]
     return (batch * width + states * batch * weight.shape[1] + kept + weight.numel) * given.dtype.itemsize + 16 * (3 + states)
@@ -42,29 +42,29 @@ def _room(given: TensorSpec, weight: TensorSpec, states: int, kept: int) -> int:
 
 def _rnn_spec(given: TensorSpec, weight: TensorSpec, h0: TensorSpec, *, relu: bool, backwards: bool) -> Inferred:
     length, batch, size = _check("rnn", 1, given, weight, None, h0)
-    return Inferred((TensorSpec.of((length, batch, size), given.dtype),), workspace=_room(given, weight, 0, 0))
+    return Inferred((TensorSpec.of((length, batch, size), given.dtype),), workspace=_step_bytes(given, weight, 0, 0))
 
 
 def _rnn_grad_spec(dy: TensorSpec, out: TensorSpec, h0: TensorSpec, weight: TensorSpec, *, relu: bool,
                    backwards: bool) -> Inferred:
-    return Inferred((out.like(), weight.like(), h0.like()), workspace=_room(out, weight, 1, 0))
+    return Inferred((out.like(), weight.like(), h0.like()), workspace=_step_bytes(out, weight, 1, 0))
 
 
 def _lstm_spec(given: TensorSpec, weight: TensorSpec, h0: TensorSpec, c0: TensorSpec, *, backwards: bool) -> Inferred:
     length, batch, size = _check("lstm", 4, given, weight, None, h0, c0)
     states = TensorSpec.of((length, batch, size), given.dtype)
-    return Inferred((states, c0.like()), (("gates", given.like()), ("cells", states)), _room(given, weight, 0, 0))
+    return Inferred((states, c0.like()), (("gates", given.like()), ("cells", states)), _step_bytes(given, weight, 0, 0))
 
 
 def _lstm_grad_spec(dy: TensorSpec | None, dlast: TensorSpec | None, gates: TensorSpec, cells: TensorSpec, out: TensorSpec,
                     h0: TensorSpec, c0: TensorSpec, weight: TensorSpec, *, backwards: bool) -> Inferred:
-    return Inferred((gates.like(), weight.like(), h0.like(), c0.like()), workspace=_room(gates, weight, 2, 0))
+    return Inferred((gates.like(), weight.like(), h0.like(), c0.like()), workspace=_step_bytes(gates, weight, 2, 0))
 
 
 def _gru_spec(given: TensorSpec, weight: TensorSpec, bias: TensorSpec | None, h0: TensorSpec, *, backwards: bool) -> Inferred:
     length, batch, size = _check("gru", 3, given, weight, bias, h0)
     return Inferred((TensorSpec.of((length, batch, size), given.dtype),),
-                    (("gates", TensorSpec.of((length, batch, 4 * size), given.dtype)),), _room(given, weight, 0, 0))
+                    (("gates", TensorSpec.of((length, batch, 4 * size), given.dtype)),), _step_bytes(given, weight, 0, 0))
 
 
 def _gru_grad_spec(dy: TensorSpec, gates: TensorSpec, out: TensorSpec, h0: TensorSpec, weight: TensorSpec, *,
@@ -73,7 +73,7 @@ def _gru_grad_spec(dy: TensorSpec, gates: TensorSpec, out: TensorSpec, h0: Tenso
     given = TensorSpec.of((length, batch, 3 * size), out.dtype)
     # What the state gives has gradients of its own, of all steps.
     return Inferred((given, weight.like(), TensorSpec.of((3 * size,), out.dtype), h0.like()),
-                    workspace=_room(given, weight, 2, given.numel))
+                    workspace=_step_bytes(given, weight, 2, given.numel))
 
 
 def _rnn_rule(g: Any, out: Any, h0: Any, weight: Any, relu: bool, backwards: bool) -> Any:
