@@ -36,7 +36,7 @@ class Size(tuple[int, ...]):
 
 
 def constructed(data: tuple[Any, ...], dtype: Any, device: Any) -> Tensor:
-    """What PyTorch's old constructor makes: from a sequence, a tensor with copies of the values; from sizes, an uninitialised
+    """What PyTorch's old constructor makes: from a sequence, a tensor with copies of the values; from sizes, an uninitialized
     tensor; a given tensor itself, of whatever dtype it is. Raises TypeError for anything else.
     """
     first = data[0] if len(data) == 1 else None

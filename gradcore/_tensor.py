@@ -30,7 +30,7 @@ class Tensor(Operators, Conversions, Gradients):
     """An array of one dtype on one device, with its place in the graph.
 
     Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and similar functions. The constructor follows PyTorch's old
-    one: from a sequence, a tensor of the default dtype with copies of the values; from sizes, an uninitialised tensor; from a
+    one: from a sequence, a tensor of the default dtype with copies of the values; from sizes, an uninitialized tensor; from a
     tensor, one that shares its memory. It raises TypeError for anything else.
     """
 
@@ -260,7 +260,7 @@ class Tensor(Operators, Conversions, Gradients):
         return functional.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        """An uninitialised tensor, by default of this tensor's dtype and device."""
+        """An uninitialized tensor, by default of this tensor's dtype and device."""
         return functional.empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def type_as(self, other: Tensor) -> Tensor:

@@ -297,7 +297,7 @@ class _PositiveDefinite(_Symmetric):
 
     def check(self, value: Any) -> Any:
         parts = (value.detach()[..., :n, :n] for n in range(1, value.shape[-1] + 1))
-        # A factorisation would raise for the whole batch.
+        # A factorization would raise for the whole batch.
         return functools.reduce(operator.and_, (linalg.slogdet(part).sign > 0 for part in parts), super().check(value))
 
 

@@ -87,7 +87,7 @@ class Bernoulli(_OfChance):
 
 
 class Categorical(Distribution):
-    """Indices into the last dimension, with probabilities ``probs``, normalised to a sum of 1, or softmax(``logits``).
+    """Indices into the last dimension, with probabilities ``probs``, normalized to a sum of 1, or softmax(``logits``).
 
     Raises ValueError for parameters without a dimension.
     """

@@ -35,7 +35,7 @@ class _OfCategories(Distribution):
 
 
 class OneHotCategorical(_OfCategories):
-    """One-hot vectors whose 1 is at index i with the i-th of ``probs``, normalised to a sum of 1, or of softmax(``logits``).
+    """One-hot vectors whose 1 is at index i with the i-th of ``probs``, normalized to a sum of 1, or of softmax(``logits``).
 
     Raises ValueError for parameters without a dimension.
     """

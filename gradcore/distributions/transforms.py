@@ -111,7 +111,7 @@ class AbsTransform(_Pointwise):
 
 
 class SoftmaxTransform(_Pointwise):
-    """y = exp(x), normalised to a sum of 1 along the last dimension. No bijection: its inverse is log(y)."""
+    """y = exp(x), normalized to a sum of 1 along the last dimension. No bijection: its inverse is log(y)."""
 
     domain, codomain = constraints.real_vector, constraints.simplex
 

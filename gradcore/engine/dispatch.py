@@ -295,7 +295,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 
 def fresh(device: Device, spec: TensorSpec, tag: Tag, number: int, stream: Stream | None = None) -> Any:
-    """An uninitialised tensor, on the current stream or a given one."""
+    """An uninitialized tensor, on the current stream or a given one."""
     value = _new(_tensor)
     value.storage = new_storage(device, spec.nbytes, device.current if stream is None else stream, tag, number)
     block = value.storage.block

@@ -64,7 +64,7 @@ def pin(x: Any) -> Any:
 
 
 def blank_pinned(spec: TensorSpec, op: str, role: str) -> Any:
-    """An uninitialised tensor in pinned memory."""
+    """An uninitialized tensor in pinned memory."""
     return fresh(get_device("pinned"), spec, _tag(op, role, spec), local.state.node)
 
 

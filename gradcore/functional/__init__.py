@@ -1,4 +1,4 @@
-"""Functions on tensors with PyTorch's signatures, which call ops with normalised arguments."""
+"""Functions on tensors with PyTorch's signatures, which call ops with normalized arguments."""
 
 from gradcore.functional import (
     activation,

@@ -32,7 +32,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """softmax(query key^T * scale + mask) value: query [..., L, E], key [..., S, E], value [..., S, Ev], result [..., L, Ev].
 
     ``scale`` is 1 / sqrt(E) by default. ``attn_mask`` is boolean (True takes part) or added to the scores; a row that is
-    masked entirely gives zeros. With ``enable_gqa``, each head of key and value, which are copied, serves several neighbouring
+    masked entirely gives zeros. With ``enable_gqa``, each head of key and value, which are copied, serves several neighboring
     heads of the query. The scores and the dropout mask are stored only if the mask requires a gradient. Otherwise backward
     keeps the operands, the result, one number per row, and 32 bytes of generator state to redraw the dropout.
     Raises RuntimeError for a mask together with ``is_causal``, ValueError for a ``dropout_p`` outside [0, 1].

@@ -1,6 +1,6 @@
 """Convolution of sequences, images and volumes, and its transpose: all are made of those of images.
 
-A sequence is an image of height 1. A volume is convolved with its neighbouring slices as channels.
+A sequence is an image of height 1. A volume is convolved with its neighboring slices as channels.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
            dilation: Size = 1, groups: int = 1) -> Tensor:
     """Cross-correlation: input [N, C, D, H, W] or [C, D, H, W], weight [O, C / groups, kD, kH, kW], bias [O].
 
-    ``padding`` is one int, three ints, ``"valid"`` or ``"same"``. Computed as a :func:`conv2d` with kD neighbouring slices as
+    ``padding`` is one int, three ints, ``"valid"`` or ``"same"``. Computed as a :func:`conv2d` with kD neighboring slices as
     channels, for which the input is copied kD times; backward keeps this copy for the gradient of the weight.
     """
     steps, holes = triple("stride", stride), triple("dilation", dilation)

@@ -206,7 +206,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """An uninitialised tensor."""
+    """An uninitialized tensor."""
     result = creation.empty(shape=size_of(size), dtype=np.dtype(dtype or get_default_dtype()), device=device)
     result.requires_grad = requires_grad
     return result
@@ -229,7 +229,7 @@ def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_
 
 
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """An uninitialised tensor with the shape, dtype and device of ``input`` unless given."""
+    """An uninitialized tensor with the shape, dtype and device of ``input`` unless given."""
     return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device or input.storage.device,
                  requires_grad=requires_grad)
 

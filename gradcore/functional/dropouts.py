@@ -1,4 +1,4 @@
-"""Channel dropout, alpha dropout, and the randomised leaky ReLU."""
+"""Channel dropout, alpha dropout, and the randomized leaky ReLU."""
 
 from __future__ import annotations
 

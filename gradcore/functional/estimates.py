@@ -23,7 +23,7 @@ Tensor = Any
 
 
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
-    """Differences between neighbours along ``dim``, taken ``n`` times; for bools, whether neighbours differ.
+    """Differences between neighbors along ``dim``, taken ``n`` times; for bools, whether neighbors differ.
 
     Raises :class:`SpecError` for a 0-d tensor, and for a negative ``n``.
     """
@@ -127,7 +127,7 @@ def corrcoef(input: Tensor) -> Tensor:
 
 
 def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -> tuple[Tensor, int]:
-    """Twice the area between each two neighbours along ``dim``, and ``dim`` counted from 0."""
+    """Twice the area between each two neighbors along ``dim``, and ``dim`` counted from 0."""
     if not y.spec.ndim:
         raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
     d = sh.dim_of(dim, y)
@@ -152,7 +152,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, di
     ``x`` is a vector along ``dim``, or broadcasts with ``y``.
     """
     if x is None and not y.spec.floating:
-        # Small integers are added up as int64, in which the sum of two neighbours does not wrap around either.
+        # Small integers are added up as int64, in which the sum of two neighbors does not wrap around either.
         y = movement.cast(y, dtype=np.dtype(np.int64))
     areas, d = _areas("trapezoid", y, x, dx, dim)
     return m.sum(areas, d) / 2

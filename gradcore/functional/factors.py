@@ -165,7 +165,7 @@ def matrix_rank(A: Tensor, tol: float | None = None, hermitian: bool = False, *,
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
-    """The X of least norm that minimises the norm of A X - B: A [..., m, n], B [..., m, k], or vectors [..., m].
+    """The X of least norm that minimizes the norm of A X - B: A [..., m, n], B [..., m, k], or vectors [..., m].
 
     It is the pseudoinverse of A times B, for matrices of any rank, without singular values up to ``rcond`` times the largest,
     as PyTorch's driver "gelsd" computes it; ``driver`` is not looked at. ``residuals`` and ``singular_values`` are empty, as

@@ -22,7 +22,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     """Sampling coordinates [N, H, W, 2] of images of ``size`` (N, C, H, W), by affine maps ``theta`` [N, 2, 3].
 
     For volumes (N, C, D, H, W) and maps [N, 3, 4], the result is [N, D, H, W, 3]. With ``align_corners``, -1 and 1 are the
-    centres of the first and the last pixel, else their outer edges. Jaderberg et al., arXiv:1506.02025.
+    centers of the first and the last pixel, else their outer edges. Jaderberg et al., arXiv:1506.02025.
     """
     dims = len(size) - 2
     if dims not in (2, 3):
@@ -84,7 +84,7 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
 
 
 def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
-    """A coordinate in [-1, 1] converted to pixels, with 0 at the centre of the first pixel."""
+    """A coordinate in [-1, 1] converted to pixels, with 0 at the center of the first pixel."""
     x = (x + 1.0) * ((n - 1) / 2) if corners else ((x + 1.0) * float(n) - 1.0) * 0.5
     if padding_mode == "reflection":
         low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
@@ -107,7 +107,7 @@ class _Pixels:
         self.first = movement.reshape(movement.expand(movement.reshape(first, (n, 1)), shape=(n, each)), (n * each,))
 
     def __call__(self, at: Sequence[Tensor]) -> Tensor:
-        """The pixels [K, C]; zeros outside, also for the neighbour beyond the last pixel, whose weight is 0."""
+        """The pixels [K, C]; zeros outside, also for the neighbor beyond the last pixel, whose weight is 0."""
         places, inside = self.first, None
         for d, (x, n) in enumerate(zip(at, self.sizes, strict=True)):
             # NaN fails both comparisons, so it is outside too.

@@ -1,4 +1,4 @@
-"""Batch, layer, group, instance and root-mean-square normalisation."""
+"""Batch, layer, group, instance and root-mean-square normalization."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 
 
 def _dims_of(input: Tensor, normalized_shape: Sequence[int]) -> int:
-    """The number of normalised dimensions. Raises :class:`SpecError` if they are not the last of the input."""
+    """The number of normalized dimensions. Raises :class:`SpecError` if they are not the last of the input."""
     shape = tuple(normalized_shape)
     if not shape or input.spec.shape[input.spec.ndim - len(shape):] != shape:
         raise SpecError(f"Given normalized_shape={list(shape)}, expected input with shape "
@@ -87,7 +87,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
 
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) over each group of neighbouring channels of [N, C, ...], times weight [C], plus bias [C].
+    """(x - mean) / sqrt(var + eps) over each group of neighboring channels of [N, C, ...], times weight [C], plus bias [C].
 
     Backward keeps input, weight and two numbers a group. For a 16-bit input, weight and bias may be float32. Wu and He,
     arXiv:1803.08494. Raises :class:`SpecError` for channels that do not divide into the groups.

@@ -1,4 +1,4 @@
-"""Pooling of sequences, images and volumes, power-average (Lp) pooling, and local response normalisation.
+"""Pooling of sequences, images and volumes, power-average (Lp) pooling, and local response normalization.
 
 Volumes are pooled in two steps, first over height and width as images are, then over depth: the maximum of a window is that of
 its planes' maxima, and its mean that of their means, since all planes of a window have the same size.
@@ -273,7 +273,7 @@ def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighbouring channels of [N, C, ...].
+    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighboring channels of [N, C, ...].
 
     Krizhevsky et al., NIPS 2012. Raises ValueError for fewer than three dimensions.
     """

@@ -20,7 +20,7 @@ __all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle",
            "upsample_nearest"]
 
 Tensor = Any
-#: Modes that interpolate between neighbours, and the number of spatial dimensions that each is for.
+#: Modes that interpolate between neighbors, and the number of spatial dimensions that each is for.
 _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
 

@@ -1,7 +1,7 @@
 """Free ranges of addresses: best fit, split, coalesce, over integers alone.
 
 The pool keeps its free memory in these lists, and the planner lays out arenas with the same code, so a plan and a run
-agree on what fits where. The merging of neighbours follows Knuth, TAOCP 1, section 2.5.
+agree on what fits where. The merging of neighbors follows Knuth, TAOCP 1, section 2.5.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FreeList:
         self.total = 0
 
     def add(self, start: int, size: int) -> None:
-        """Give back a range, merging it with its neighbours."""
+        """Give back a range, merging it with its neighbors."""
         self.total += size
         before = self._by_end.pop(start, None)
         if before is not None:

@@ -1,6 +1,6 @@
 """The pool: cuts blocks out of segments, grows by segments, and gives wholly free ones back.
 
-Every stream has free lists of its own, one for each kind of segment, in which neighbours are merged; the best fit is split.
+Every stream has free lists of its own, one for each kind of segment, in which neighbors are merged; the best fit is split.
 When nothing fits, memory that is free on other streams is taken over, and only then does the pool grow by a segment. A large
 one replaces free ones whose work it can do. If the source refuses one, what was kept in one piece for others is cut, except
 the largest; then the pool gives back its wholly free segments and tries again; the last resort is segments of other kinds.
@@ -262,7 +262,7 @@ class Pool:
         self._source.deallocate(segment)
 
     def _gather(self) -> None:
-        """With all work done, move free memory to the first stream, where neighbours can merge."""
+        """With all work done, move free memory to the first stream, where neighbors can merge."""
         first = self.streams[0]
         for stream in self.streams[1:]:
             for ranges, into in zip(stream.free, first.free, strict=True):

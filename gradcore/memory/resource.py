@@ -122,7 +122,7 @@ class Stream:
         self.handle = handle
         #: The driver that made it, which also makes its events: those of another device cannot be recorded on it.
         self.driver = driver
-        #: Freed blocks by size, or :data:`PARTS`, not merged with their neighbours yet: the next step asks for the same sizes.
+        #: Freed blocks by size, or :data:`PARTS`, not merged with their neighbors yet: the next step asks for the same sizes.
         self.waiting: dict[int, list[Block]] = defaultdict(list)
         #: Free memory by kind of segment.
         self.free = [FreeList() for _ in KINDS]

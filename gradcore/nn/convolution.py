@@ -84,7 +84,7 @@ class _Plain(_ConvNd):
                          device, dtype)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution with another weight and bias; by PyTorch's name, since layers that standardise weights call it."""
+        """The convolution with another weight and bias; by PyTorch's name, since layers that standardize weights call it."""
         padding: Any = self.padding
         if self._borders is not None:
             input, padding = F.pad(input, self._borders, self.padding_mode), 0

@@ -1,4 +1,4 @@
-"""Local response normalisation with the arithmetic of Torch 7, which PyTorch keeps for models that were made with it."""
+"""Local response normalization with the arithmetic of Torch 7, which PyTorch keeps for models that were made with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _CrossMap(Function):
 
 
 class CrossMapLRN2d(Module):
-    """x / (k + alpha / size * s)^beta, where s is the sum of x^2 over neighbouring channels of [N, C, H, W].
+    """x / (k + alpha / size * s)^beta, where s is the sum of x^2 over neighboring channels of [N, C, H, W].
 
     As in PyTorch, channel 0 stays in the sums of all channels behind it, and for odd sizes the gradient takes a window that
     is shifted by one: it is not the slope of the result. :class:`LocalResponseNorm` computes both as they should be.

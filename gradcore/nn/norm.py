@@ -1,4 +1,4 @@
-"""Normalisation layers."""
+"""Normalization layers."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighbouring channels of [N, C, ...]."""
+    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighboring channels of [N, C, ...]."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class UninitializedParameter(Parameter):
         self._made_as = wanted, *self._made_as[1:]
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Become a parameter of this shape, with uninitialised values."""
+        """Become a parameter of this shape, with uninitialized values."""
         _, own_device, own_dtype = self._made_as
         self.become(Parameter(functional.empty(shape, device=device or own_device, dtype=dtype or own_dtype)))
 

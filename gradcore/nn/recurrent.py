@@ -137,7 +137,7 @@ class RNNBase(Module):
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
-                # By attribute: weight normalisation and parametrizations compute some in the place of parameters.
+                # By attribute: weight normalization and parametrizations compute some in the place of parameters.
                 weights = [getattr(self, name) if i < given else None for i, name in enumerate(self._all_weights[k])]
                 if runs is None:
                     out, end = run(self.mode, x, states[k], weights, bool(direction))

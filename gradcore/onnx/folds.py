@@ -184,7 +184,7 @@ def _full(g: Graph, out: TensorSpec, value: Any, *, shape: Dims, dtype: Any) -> 
 
 @converts("empty")
 def _empty(g: Graph, out: TensorSpec, *, shape: Dims, dtype: Any) -> Value:
-    # Uninitialised memory is written before it is read, so any value does.
+    # Uninitialized memory is written before it is read, so any value does.
     return g.expand(g.constant(0, out.dtype), out.shape)
 
 

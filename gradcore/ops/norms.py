@@ -292,8 +292,8 @@ def _batch_norm_slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> An
     dims, count = (0, *range(2, x.spec.ndim)), x.spec.numel // x.spec.shape[1]
     hat = (x - _by_channel(mean, x)) * _by_channel(rstd, x)
     dweight, dbias = sum(dy * hat, dims=dims, keepdim=False), sum(dy, dims=dims, keepdim=False)
-    centred = dy - _by_channel(dbias * (1 / count), x) - hat * _by_channel(dweight * (1 / count), x)
-    return centred * _by_channel(rstd if weight is None else rstd * weight, x), dweight, dbias
+    centered = dy - _by_channel(dbias * (1 / count), x) - hat * _by_channel(dweight * (1 / count), x)
+    return centered * _by_channel(rstd if weight is None else rstd * weight, x), dweight, dbias
 
 
 def _batch_norm_apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, weight_spec: Any, bias_spec: Any,

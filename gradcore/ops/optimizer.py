@@ -130,7 +130,7 @@ amsgrad_ = op("amsgrad_", _amsgrad_spec, contiguous=True, writes=("params", "mea
                   "square so far.")
 rmsprop_ = op("rmsprop_", _rmsprop_spec, contiguous=True, writes=("params", "squares", "means", "moments"),
               doc="Tieleman and Hinton, lecture 6.5 of Neural Networks for Machine Learning, 2012; with ``means``, which "
-                  "centre the squares, Graves, arXiv:1308.0850.")
+                  "center the squares, Graves, arXiv:1308.0850.")
 adagrad_ = op("adagrad_", _adagrad_spec, contiguous=True, writes=("params", "sums"),
               doc="Duchi, Hazan and Singer, JMLR 12 (2011).")
 adadelta_ = op("adadelta_", _adadelta_spec, contiguous=True, writes=("params", "squares", "deltas"),

@@ -1,4 +1,4 @@
-"""PyTorch's parametrizations: weight normalisation and spectral normalisation."""
+"""PyTorch's parametrizations: weight normalization and spectral normalization."""
 
 from __future__ import annotations
 

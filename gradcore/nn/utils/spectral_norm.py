@@ -1,4 +1,4 @@
-"""Spectral normalisation by a hook, and the power iteration behind it. Miyato et al., arXiv:1802.05957."""
+"""Spectral normalization by a hook, and the power iteration behind it. Miyato et al., arXiv:1802.05957."""
 
 from __future__ import annotations
 

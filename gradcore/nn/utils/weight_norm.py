@@ -1,4 +1,4 @@
-"""Weight normalisation by a hook. Salimans and Kingma, arXiv:1602.07868."""
+"""Weight normalization by a hook. Salimans and Kingma, arXiv:1602.07868."""
 
 from __future__ import annotations
 
