@@ -274,6 +274,11 @@ class _Start:
         return [r[0] for r in self.log].count(LAUNCH)
 
 
+def _rested(began: float) -> float:
+    """Until when what began then, and ends now, is not done again, so that it takes a twentieth of the time at most."""
+    return began + 21 * (perf_counter() - began)
+
+
 def _who(device: Device, serials: Iterable[int]) -> dict[int, str]:
     """What :func:`~gradcore._holders.holders_of` says of buffers; soon after it was asked for the same ones, what it said then.
 
@@ -284,7 +289,7 @@ def _who(device: Device, serials: Iterable[int]) -> dict[int, str]:
     until, told = _told.get(device.name, (0.0, {}))
     if began > until or not wanted <= told.keys():
         told = {**dict.fromkeys(wanted, ""), **holders_of(device.ledger, wanted)}
-        _told[device.name] = began + 21 * (perf_counter() - began), told
+        _told[device.name] = _rested(began), told
     return {serial: told[serial] for serial in wanted if told[serial]}
 
 
@@ -297,7 +302,7 @@ def _graph(device: Device, built: list[int]) -> Growth | None:
     # What was found of other steps says nothing of these.
     if began > until or then not in built:
         found = growth_of_nodes(built, live_nodes())
-        until = began + 21 * (perf_counter() - began)
+        until = _rested(began)
     elif found is not None:
         found = replace(found, steps=found.steps + len({number for number in built if number > then}))
     # Of the last step, so that it is said again for as long as reports are asked for.

@@ -117,9 +117,7 @@ def _reading(op: Op, positions: Sequence[tuple[int, ...]], rule: Rule, slots: li
 def _argument(op: Op, positions: Sequence[tuple[int, ...]], name: str, slots: list[Slot], needs: tuple[bool, ...],
               constants: list[tuple[str, Any]]) -> str:
     """The Python expression for a rule's argument when the node runs; what it reads is added to slots or constants."""
-    found = op.source(name)
-    assert found is not None
-    kind, what = found
+    kind, what = op.sources[name]
     if kind == "g":
         return f"gs[{what}]"
     if kind == "gs":

@@ -29,7 +29,7 @@ and is not read later: no kernel of the op reads an element of these inputs afte
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,11 +103,18 @@ def derived(*inputs: str) -> Callable[[Callable[..., Any]], Rule]:
 
 
 class Op:
-    """A declared op. Calling it runs it, through the one runner that ``engine.dispatch`` installs."""
+    """A declared op. Calling it runs it, through the one runner that ``engine.dispatch`` installs.
 
-    def __init__(self, name: str, infer: Infer, rules: Sequence[Rule], *, outputs: tuple[str, ...], writes: tuple[str, ...],
-                 view: bool, contiguous: bool, aux: tuple[str, ...], again: Callable[..., Any] | None,
-                 may_alias: tuple[str, ...], any_strides: bool, doc: str) -> None:
+    ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs. Raises TypeError at once for a
+    rule that names something that the op does not have.
+    """
+
+    def __init__(self, name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
+                 writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
+                 again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), any_strides: bool = False,
+                 doc: str = "", **rules: Callable[..., Any]) -> None:
+        if name in _table:
+            raise TypeError(f"op {name!r} is declared twice")
         self.name = name
         self.infer = infer
         self.outputs = outputs
@@ -129,7 +136,14 @@ class Op:
         #: Positions of inputs that are lists of tensors.
         self.lists = tuple(i for i, n in enumerate(self.inputs)
                            if str(infer.__annotations__.get(n)).startswith(("list", "Sequence")))
-        self.rules = tuple(rules)
+        made = (*outputs, *aux)
+        #: Where a rule's parameters come from: ``(kind, index or name)``. An input may have the name of another source.
+        self.sources: dict[str, tuple[str, Any]] = {
+            **{f"g_{n}": ("g", k) for k, n in enumerate(made)}, **{f"{n}_spec": ("spec", k) for k, n in enumerate(self.inputs)},
+            "needs": ("needs", None), **{n: ("attr", n) for n in self.attrs}, **{n: ("aux", k) for k, n in enumerate(aux)},
+            **{n: ("output", k) for k, n in enumerate(outputs)}, **{n: ("input", k) for k, n in enumerate(self.inputs)},
+            "gs": ("gs", None), "g": ("g", 0)}
+        self.rules = (*joints, *(Rule((n,), fn) for n, fn in rules.items()))
         self.differentiable = frozenset(n for rule in self.rules for n in rule.inputs)
         for rule in self.rules:
             self._check(rule)
@@ -149,7 +163,7 @@ class Op:
             if name not in self.inputs:
                 raise TypeError(f"op {self.name!r} has a rule for {name!r}, but its inputs are {self.inputs}")
         for name in rule.params:
-            if not self.source(name):
+            if name not in self.sources:
                 raise TypeError(
                     f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} has the parameter {name!r}; expected g, needs, "
                     f"inputs {self.inputs}, their _spec, outputs {self.outputs}, {self.aux} or {tuple(self.attrs)}")
@@ -159,7 +173,7 @@ class Op:
 
     def _check_again(self, rule: Rule) -> None:
         for name in rule.params:
-            if (self.source(name) or ("",))[0] not in ("input", "aux", "attr", "spec") or self.in_place or self.view:
+            if self._kind(name) not in ("input", "aux", "attr", "spec") or self.in_place or self.view:
                 raise TypeError(f"op {self.name!r}: again has the parameter {name!r}; a functional op's output is recomputed "
                                 f"from inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
 
@@ -170,27 +184,8 @@ class Op:
                 raise TypeError(f"op {self.name!r}: may_alias names {name!r}; a functional op of one output may write it over "
                                 f"inputs that are not lists, of {self.inputs}")
 
-    def source(self, name: str) -> tuple[str, Any] | None:
-        """Where a rule's parameter comes from: ``(kind, index or name)``; None for an unknown name."""
-        if name == "g":
-            return "g", 0
-        if name == "gs":
-            return "gs", None
-        if name in self.inputs:
-            return "input", self.inputs.index(name)
-        if name in self.outputs:
-            return "output", self.outputs.index(name)
-        if name in self.aux:
-            return "aux", self.aux.index(name)
-        if name in self.attrs:
-            return "attr", name
-        if name == "needs":
-            return "needs", None
-        if name.endswith("_spec") and name[:-5] in self.inputs:
-            return "spec", self.inputs.index(name[:-5])
-        if name.startswith("g_") and name[2:] in self.outputs + self.aux:
-            return "g", (self.outputs + self.aux).index(name[2:])
-        return None
+    def _kind(self, name: str) -> str:
+        return self.sources.get(name, ("",))[0]
 
     @property
     def node_name(self) -> str:
@@ -200,7 +195,7 @@ class Op:
     def keeps(self) -> dict[str, tuple[str, ...]]:
         """For each input, what a gradient for it keeps alive: names of inputs, ``out``, auxiliary outputs."""
         return {name: tuple(p for p in rule.params if rule.reads(p, (name,))
-                            and (self.source(p) or ("",))[0] in ("input", "output", "aux"))
+                            and self._kind(p) in ("input", "output", "aux"))
                 for rule in self.rules for name in rule.inputs}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -213,19 +208,8 @@ class Op:
 _table: dict[str, Op] = {}
 
 
-def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
-       writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
-       again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), any_strides: bool = False,
-       doc: str = "",
-       **rules: Callable[..., Any]) -> Any:
-    """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
-
-    Raises TypeError at once for a rule that names something that the op does not have.
-    """
-    if name in _table:
-        raise TypeError(f"op {name!r} is declared twice")
-    return Op(name, infer, [*joints, *(Rule((n,), fn) for n, fn in rules.items())], outputs=outputs, writes=writes,
-              view=view, contiguous=contiguous, aux=aux, again=again, may_alias=may_alias, any_strides=any_strides, doc=doc)
+#: Declares an op. Untyped, since rules call ops and compute with tensors, of which this floor has no class.
+op: Any = Op
 
 
 def get_op(name: str) -> Op:
