@@ -99,6 +99,8 @@ def _bound(call: Call, reading: _Reading) -> BoundRule:
             constants.append(what)
         elif kind == "attr":
             constants.append(call.attrs.get(what, call.op.attrs[what]))
+        elif kind == "attrs":
+            constants.append({**call.op.attrs, **call.attrs})
         else:
             specs = tuple([call.inputs[i] for i in call.positions[what]])
             constants.append(specs if what in call.op.lists else specs[0])
@@ -122,7 +124,7 @@ def _argument(op: Op, positions: Sequence[tuple[int, ...]], name: str, slots: li
         return f"gs[{what}]"
     if kind == "gs":
         return "tuple(gs)"
-    if kind in ("needs", "attr", "spec"):
+    if kind in ("needs", "attr", "attrs", "spec"):
         constants.append((kind, needs if kind == "needs" else what))
         return f"c{len(constants) - 1}"
 

@@ -47,11 +47,10 @@ relu = op("relu", _relu_spec, may_alias=("x",), x=lambda g, out: relu_grad(g, ou
 relu_grad = op("relu_grad", _like_dy(_relu_spec), may_alias=("x",), dy=lambda g, x: relu_grad(g, x),
                doc="0 where x <= 0, else dy.")
 hardtanh = op("hardtanh", _hardtanh_spec, may_alias=("x",),
-              x=lambda g, out, low, high: hardtanh_grad(g, out, low=low, high=high),
-              again=lambda x, low, high: hardtanh(x, low=low, high=high),
+              x=lambda g, out, attrs: hardtanh_grad(g, out, **attrs), again=lambda x, attrs: hardtanh(x, **attrs),
               doc="x kept between two numbers; unlike clamp's, its gradient is 0 at them, so the result is what it keeps.")
 hardtanh_grad = op("hardtanh_grad", _like_dy(_hardtanh_spec), may_alias=("dy", "x"),
-                   dy=lambda g, x, low, high: hardtanh_grad(g, x, low=low, high=high),
+                   dy=lambda g, x, attrs: hardtanh_grad(g, x, **attrs),
                    doc="dy where x lies between the two, else 0.")
 tanh = op("tanh", _float, may_alias=("x",), x=lambda g, out: tanh_grad(g, out))
 tanh_grad = op("tanh_grad", _like_dy(_float), may_alias=("x",),
@@ -98,12 +97,32 @@ gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True, may_alias=("dy", "
                dy=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh), x=lambda g, dy, x, tanh: g * dy * _gelu_curve(x, tanh))
 
 
-def _with_grad(name: str, curve: Callable[[Any], Any] | None = None, doc: str = "", grad_doc: str = "") -> tuple[Any, Any]:
-    """An activation without a parameter, and its gradient; ``curve`` is its second derivative, out of ops, None for 0."""
-    made = op(name, _float, may_alias=("x",), x=lambda g, x: grad(g, x), again=lambda x: made(x), doc=doc)
-    second: dict[str, Any] = {} if curve is None else {"x": lambda g, dy, x: g * dy * curve(x)}
-    grad = op(f"{name}_grad", _like_dy(_float), may_alias=("dy", "x"), dy=lambda g, x: grad(g, x), doc=grad_doc, **second)
+def _with_grad(name: str, infer: Infer, curve: Callable[..., Any] | None = None, doc: str = "",
+               grad_doc: str = "") -> tuple[Any, Any]:
+    """An activation, and its gradient; ``curve`` is its second derivative, out of ops, None for 0."""
+    made = op(name, infer, may_alias=("x",), x=lambda g, x, attrs: grad(g, x, **attrs),
+              again=lambda x, attrs: made(x, **attrs), doc=doc)
+    second: dict[str, Any] = {} if curve is None else {"x": lambda g, dy, x, attrs: g * dy * curve(x, **attrs)}
+    grad = op(f"{name}_grad", _like_dy(infer), may_alias=("dy", "x"), dy=lambda g, x, attrs: grad(g, x, **attrs), doc=grad_doc,
+              **second)
     return made, grad
+
+
+def _elu_spec(x: TensorSpec, *, alpha: float, scale: float, inner: float) -> TensorSpec:
+    return _float(x)
+
+
+def _elu_curve(x: Any, alpha: float, scale: float, inner: float) -> Any:
+    return where(gt(x, 0), 0.0, exp(minimum(x, 0.0) * inner) * (alpha * scale * inner * inner))
+
+
+def _softplus_spec(x: TensorSpec, *, beta: float, threshold: float) -> TensorSpec:
+    return _float(x)
+
+
+def _softplus_curve(x: Any, beta: float, threshold: float) -> Any:
+    s = sigmoid(x * beta)
+    return where(gt(x * beta, threshold), 0.0, s * (1 - s) * beta)
 
 
 def _silu_curve(x: Any) -> Any:
@@ -121,12 +140,19 @@ def _softsign_curve(x: Any) -> Any:
     return sign(x) / (a * a * a) * -2
 
 
-silu, silu_grad = _with_grad("silu", _silu_curve, "x sigmoid(x). Elfwing, Uchibe and Doya, arXiv:1702.03118.")
-mish, mish_grad = _with_grad("mish", _mish_curve, "x tanh(softplus(x)). Misra, arXiv:1908.08681.")
-softsign, softsign_grad = _with_grad("softsign", _softsign_curve, "x / (1 + |x|).")
-logsigmoid, logsigmoid_grad = _with_grad("logsigmoid", lambda x: sigmoid(x) * sigmoid(-x) * -1, grad_doc="dy sigmoid(-x).")
-hardsigmoid, hardsigmoid_grad = _with_grad("hardsigmoid", doc="x / 6 + 1 / 2, kept between 0 and 1.")
-hardswish, hardswish_grad = _with_grad("hardswish", lambda x: where(logical_and(gt(x, -3), lt(x, 3)), 1 / 3, x * 0),
+elu, elu_grad = _with_grad(
+    "elu", _elu_spec, _elu_curve,
+    "scale x where x is positive, else scale alpha (exp(inner x) - 1). Clevert et al., arXiv:1511.07289; selu: Klambauer et "
+    "al., arXiv:1706.02515; celu: Barron, arXiv:1704.07483.")
+softplus, softplus_grad = _with_grad("softplus", _softplus_spec, _softplus_curve,
+                                     "log(1 + exp(beta x)) / beta, and x where beta x is above the threshold.")
+silu, silu_grad = _with_grad("silu", _float, _silu_curve, "x sigmoid(x). Elfwing, Uchibe and Doya, arXiv:1702.03118.")
+mish, mish_grad = _with_grad("mish", _float, _mish_curve, "x tanh(softplus(x)). Misra, arXiv:1908.08681.")
+softsign, softsign_grad = _with_grad("softsign", _float, _softsign_curve, "x / (1 + |x|).")
+logsigmoid, logsigmoid_grad = _with_grad("logsigmoid", _float, lambda x: sigmoid(x) * sigmoid(-x) * -1,
+                                         grad_doc="dy sigmoid(-x).")
+hardsigmoid, hardsigmoid_grad = _with_grad("hardsigmoid", _float, doc="x / 6 + 1 / 2, kept between 0 and 1.")
+hardswish, hardswish_grad = _with_grad("hardswish", _float, lambda x: where(logical_and(gt(x, -3), lt(x, 3)), 1 / 3, x * 0),
                                        "x hardsigmoid(x). Howard et al., arXiv:1905.02244.")
 
 # -- with operands besides: numbers, or for the slope a tensor ---------------------------------------------------------
@@ -161,42 +187,6 @@ shrink_grad = op("shrink_grad", _like_dy(_shrink_spec), may_alias=("dy", "x"), d
                  doc="dy outside [-lambd, lambd], else 0.")
 threshold = op("threshold", _threshold_spec, may_alias=("x",), x=lambda g, x, threshold: where(le(x, threshold), 0.0, g),
                doc="x above the threshold, else value.")
-
-# -- with attributes ---------------------------------------------------------------------------------------------------
-
-
-def _elu_spec(x: TensorSpec, *, alpha: float, scale: float, inner: float) -> TensorSpec:
-    return _float(x)
-
-
-def _elu_curve(x: Any, alpha: float, scale: float, inner: float) -> Any:
-    return where(gt(x, 0), 0.0, exp(minimum(x, 0.0) * inner) * (alpha * scale * inner * inner))
-
-
-def _softplus_spec(x: TensorSpec, *, beta: float, threshold: float) -> TensorSpec:
-    return _float(x)
-
-
-def _softplus_curve(x: Any, beta: float, threshold: float) -> Any:
-    s = sigmoid(x * beta)
-    return where(gt(x * beta, threshold), 0.0, s * (1 - s) * beta)
-
-
-elu = op("elu", _elu_spec, may_alias=("x",),
-         x=lambda g, x, alpha, scale, inner: elu_grad(g, x, alpha=alpha, scale=scale, inner=inner),
-         again=lambda x, alpha, scale, inner: elu(x, alpha=alpha, scale=scale, inner=inner),
-         doc="scale x where x is positive, else scale alpha (exp(inner x) - 1). Clevert et al., arXiv:1511.07289; selu: "
-             "Klambauer et al., arXiv:1706.02515; celu: Barron, arXiv:1704.07483.")
-elu_grad = op("elu_grad", _like_dy(_elu_spec), may_alias=("dy", "x"),
-              dy=lambda g, x, alpha, scale, inner: elu_grad(g, x, alpha=alpha, scale=scale, inner=inner),
-              x=lambda g, dy, x, alpha, scale, inner: g * dy * _elu_curve(x, alpha, scale, inner))
-softplus = op("softplus", _softplus_spec, may_alias=("x",),
-              x=lambda g, x, beta, threshold: softplus_grad(g, x, beta=beta, threshold=threshold),
-              again=lambda x, beta, threshold: softplus(x, beta=beta, threshold=threshold),
-              doc="log(1 + exp(beta x)) / beta, and x where beta x is above the threshold.")
-softplus_grad = op("softplus_grad", _like_dy(_softplus_spec), may_alias=("dy", "x"),
-                   dy=lambda g, x, beta, threshold: softplus_grad(g, x, beta=beta, threshold=threshold),
-                   x=lambda g, dy, x, beta, threshold: g * dy * _softplus_curve(x, beta, threshold))
 
 __all__ = ["elu", "elu_grad", "erf", "gelu", "gelu_grad", "hardshrink", "hardsigmoid", "hardsigmoid_grad", "hardswish",
            "hardswish_grad", "hardtanh", "hardtanh_grad", "leaky_relu", "leaky_relu_grad", "logsigmoid", "logsigmoid_grad",

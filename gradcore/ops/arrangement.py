@@ -73,8 +73,7 @@ def _windows_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], dim: int, size
 
 
 windows = op("windows", _windows_spec, view=True,
-             x=lambda g, x_spec, dim, size, step, dilation: windows_grad(g, shape=x_spec.shape, dim=dim, size=size, step=step,
-                                                                        dilation=dilation),
+             x=lambda g, x_spec, attrs: windows_grad(g, shape=x_spec.shape, **attrs),
              doc="Windows of ``size`` elements, ``dilation`` apart, that begin every ``step``: they are a last dimension.")
 windows_grad = op("windows_grad", _windows_grad_spec,
                   dy=lambda g, dim, size, step, dilation: windows(g, dim=dim, size=size, step=step, dilation=dilation),

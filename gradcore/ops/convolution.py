@@ -102,12 +102,11 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
 
 
 def _conv_rule(g: Any, x: Any, weight: Any, x_spec: TensorSpec, weight_spec: TensorSpec, needs: tuple[bool, ...],
-               stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
-    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    dx = conv2d_input_grad(g, weight, shape=x_spec.shape, **how) if needs[0] else None
+               attrs: dict[str, Any]) -> Any:
+    dx = conv2d_input_grad(g, weight, shape=x_spec.shape, **attrs) if needs[0] else None
     if needs[1] and needs[2]:
-        return dx, *conv2d_weight_grad(g, x, shape=weight_spec.shape, bias=True, **how)
-    return (dx, conv2d_weight_grad(g, x, shape=weight_spec.shape, **how) if needs[1] else None,
+        return dx, *conv2d_weight_grad(g, x, shape=weight_spec.shape, bias=True, **attrs)
+    return (dx, conv2d_weight_grad(g, x, shape=weight_spec.shape, **attrs) if needs[1] else None,
             sum(g, dims=(0, 2, 3), keepdim=False) if needs[2] else None)
 
 

@@ -68,9 +68,8 @@ def _once(g: Any) -> Any:
 
 
 ctc_loss = op("ctc_loss", _ctc_spec,
-              joint("log_probs")(lambda g, g_alpha, log_probs, targets, input_lengths, target_lengths, out, alpha, blank,
-                                 zero_infinity: ctc_loss_grad(g, log_probs, targets, input_lengths, target_lengths, out, alpha,
-                                                              blank=blank, zero_infinity=zero_infinity)),
+              joint("log_probs")(lambda g, g_alpha, log_probs, targets, input_lengths, target_lengths, out, alpha, attrs:
+                                 ctc_loss_grad(g, log_probs, targets, input_lengths, target_lengths, out, alpha, **attrs)),
               aux=("alpha",), contiguous=True,
               doc="Minus the logarithm of the probability of each sample's labels, at any times. Graves et al., Connectionist "
                   "Temporal Classification, ICML 2006. ``alpha``, the logarithms of all beginnings' probabilities, is kept.")

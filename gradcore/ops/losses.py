@@ -123,8 +123,7 @@ def _cross_entropy_grad_spec(dy: TensorSpec, logits: TensorSpec, target: TensorS
 
 cross_entropy = op(
     "cross_entropy", _cross_entropy_spec, contiguous=True,
-    logits=lambda g, logits, target, weight, reduction, ignore_index: cross_entropy_grad(
-        g, logits, target, weight, reduction=reduction, ignore_index=ignore_index),
+    logits=lambda g, logits, target, weight, attrs: cross_entropy_grad(g, logits, target, weight, **attrs),
     doc="-log softmax(logits)[target], each sample times its class's weight; the mean is over the weights. The logits "
         "are kept and not their softmax: the matrix product before made them anyway, and one pass finds them again.")
 

@@ -161,11 +161,11 @@ as_strided_grad = op("as_strided_grad", _as_strided_grad_spec,
                                                                        offset=offset),
                      doc="Zeros of shape ``like`` with dy added at the strided elements; a stride of 0 adds up.")
 cleared = op("cleared", _cleared_spec,
-             x=lambda g, shape, strides, offset: cleared(_flat(g), shape=shape, strides=strides, offset=offset),
+             x=lambda g, attrs: cleared(_flat(g), **attrs),
              contiguous=True, doc="x with zeros at the strided elements.")
 write_part = op("write_part", _write_part_spec, view=True,
-                x=lambda g, shape, strides, offset: cleared(_flat(g), shape=shape, strides=strides, offset=offset),
-                part=lambda g, shape, strides, offset: as_strided(_flat(g), shape=shape, strides=strides, offset=offset),
+                x=lambda g, attrs: cleared(_flat(g), **attrs),
+                part=lambda g, attrs: as_strided(_flat(g), **attrs),
                 doc="x after ``part``, which shows some of its bytes, was written: nothing moves, history does.")
 
 

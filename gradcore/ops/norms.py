@@ -158,7 +158,7 @@ def _rms_norm_slopes(dy: Any, x: Any, weight: Any, rstd: Any, dims: int) -> Any:
 
 
 rms_norm = op("rms_norm", _rms_norm_spec, joint("x", "weight")(_rms_norm_rule), aux=("rstd",), contiguous=True,
-              again=lambda x, weight, dims, eps: rms_norm(x, weight, dims=dims, eps=eps),
+              again=lambda x, weight, attrs: rms_norm(x, weight, **attrs),
               doc="x / sqrt(mean(x^2) + eps) over the last dimensions, times weight.")
 rms_norm_grad = op("rms_norm_grad", _rms_norm_grad_spec, derived("dy", "x", "weight", "rstd")(_rms_norm_slopes),
                    contiguous=True, outputs=("dx", "dweight"))

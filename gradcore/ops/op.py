@@ -12,6 +12,7 @@ an input's name         that input, kept until the node has run
 ``out``, an output's    that result, or an auxiliary output of ``infer``
 or auxiliary name
 an attribute's name     the attribute
+``attrs``               all attributes by name, as a dict, unless it is an attribute
 ``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool, unless it is an attribute
 ======================  ================================================================================================
 
@@ -136,13 +137,7 @@ class Op:
         #: Positions of inputs that are lists of tensors.
         self.lists = tuple(i for i, n in enumerate(self.inputs)
                            if str(infer.__annotations__.get(n)).startswith(("list", "Sequence")))
-        made = (*outputs, *aux)
-        #: Where a rule's parameters come from: ``(kind, index or name)``. An input may have the name of another source.
-        self.sources: dict[str, tuple[str, Any]] = {
-            **{f"g_{n}": ("g", k) for k, n in enumerate(made)}, **{f"{n}_spec": ("spec", k) for k, n in enumerate(self.inputs)},
-            "needs": ("needs", None), **{n: ("attr", n) for n in self.attrs}, **{n: ("aux", k) for k, n in enumerate(aux)},
-            **{n: ("output", k) for k, n in enumerate(outputs)}, **{n: ("input", k) for k, n in enumerate(self.inputs)},
-            "gs": ("gs", None), "g": ("g", 0)}
+        self.sources = self._found_sources()
         self.rules = (*joints, *(Rule((n,), fn) for n, fn in rules.items()))
         self.differentiable = frozenset(n for rule in self.rules for n in rule.inputs)
         for rule in self.rules:
@@ -157,6 +152,16 @@ class Op:
         #: Do its kernels write outputs of any strides, although the shape rule gives them certain ones?
         self.any_strides = any_strides
         _table[name] = self
+
+    def _found_sources(self) -> dict[str, tuple[str, Any]]:
+        """Where a rule's parameters come from: ``(kind, index or name)``. Of sources with one name the last counts."""
+        def numbered(kind: str, names: Iterable[str], form: str = "{}") -> dict[str, tuple[str, Any]]:
+            return {form.format(name): (kind, k) for k, name in enumerate(names)}
+
+        return {**numbered("g", (*self.outputs, *self.aux), "g_{}"), **numbered("spec", self.inputs, "{}_spec"),
+                "needs": ("needs", None), "attrs": ("attrs", None), **{name: ("attr", name) for name in self.attrs},
+                **numbered("aux", self.aux), **numbered("output", self.outputs), **numbered("input", self.inputs),
+                "gs": ("gs", None), "g": ("g", 0)}
 
     def _check(self, rule: Rule) -> None:
         for name in rule.inputs:
@@ -173,7 +178,7 @@ class Op:
 
     def _check_again(self, rule: Rule) -> None:
         for name in rule.params:
-            if self._kind(name) not in ("input", "aux", "attr", "spec") or self.in_place or self.view:
+            if self._kind(name) not in ("input", "aux", "attr", "attrs", "spec") or self.in_place or self.view:
                 raise TypeError(f"op {self.name!r}: again has the parameter {name!r}; a functional op's output is recomputed "
                                 f"from inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
 

@@ -74,8 +74,7 @@ max_pool2d_grad = op("max_pool2d_grad", _max_grad_spec, contiguous=True,
                      dy=lambda g, index, kernel, stride, padding, dilation: max_pool2d_take(
                          g, index, kernel=kernel, stride=stride, padding=padding, dilation=dilation))
 max_pool2d_take = op("max_pool2d_take", _max_take_spec, contiguous=True,
-                     x=lambda g, index, x_spec, kernel, stride, padding, dilation: max_pool2d_grad(
-                         g, index, shape=x_spec.shape, kernel=kernel, stride=stride, padding=padding, dilation=dilation),
+                     x=lambda g, index, x_spec, attrs: max_pool2d_grad(g, index, shape=x_spec.shape, **attrs),
                      doc="The element of each window at a position inside it.")
 
 
@@ -102,9 +101,7 @@ def _avg_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], kernel: Pair, stri
 
 
 avg_pool2d = op("avg_pool2d", _avg_spec, contiguous=True,
-                x=lambda g, x_spec, kernel, stride, padding, ceil_mode, count_pad, divisor: avg_pool2d_grad(
-                    g, shape=x_spec.shape, kernel=kernel, stride=stride, padding=padding, ceil_mode=ceil_mode,
-                    count_pad=count_pad, divisor=divisor))
+                x=lambda g, x_spec, attrs: avg_pool2d_grad(g, shape=x_spec.shape, **attrs))
 avg_pool2d_grad = op("avg_pool2d_grad", _avg_grad_spec, contiguous=True,
                      dy=lambda g, kernel, stride, padding, ceil_mode, count_pad, divisor: avg_pool2d(
                          g, kernel=kernel, stride=stride, padding=padding, ceil_mode=ceil_mode, count_pad=count_pad,

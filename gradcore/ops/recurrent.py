@@ -76,10 +76,6 @@ def _gru_grad_spec(dy: TensorSpec, gates: TensorSpec, out: TensorSpec, h0: Tenso
                     workspace=_step_bytes(given, weight, 2, given.numel))
 
 
-def _rnn_rule(g: Any, out: Any, h0: Any, weight: Any, relu: bool, backwards: bool) -> Any:
-    return rnn_grad(g, out, h0, weight, relu=relu, backwards=backwards)
-
-
 def _lstm_rule(g_out: Any, g_last: Any, g_gates: Any, g_cells: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any,
                weight: Any, backwards: bool) -> Any:
     if g_gates is None and g_cells is None:
@@ -190,7 +186,8 @@ def _gru_back(dy: Any, dgates: Any, gates: Any, out: Any, h0: Any, weight: Any, 
             reshape(dh, h0.spec.shape))
 
 
-rnn = op("rnn", _rnn_spec, joint("given", "weight", "h0")(_rnn_rule), contiguous=True,
+rnn = op("rnn", _rnn_spec, joint("given", "weight", "h0")(
+    lambda g, out, h0, weight, attrs: rnn_grad(g, out, h0, weight, **attrs)), contiguous=True,
          doc="h' = tanh(given + W h), or relu. Elman, Finding Structure in Time, 1990.")
 rnn_grad = op("rnn_grad", _rnn_grad_spec, derived("dy", "out", "h0", "weight")(_rnn_back), contiguous=True,
               outputs=("dgiven", "dweight", "dh0"))
