@@ -32,6 +32,11 @@ def _integers(low: int, high: int, shape: Sequence[int], device: Any, generator:
     return functional.clamp(functional.floor(u * float(high - low)), max=float(high - low - 1)) + float(low)
 
 
+def _uniform_like(x: Tensor, generator: Generator | None) -> Tensor:
+    """Uniform numbers of [0, 1) in float64, one for each element."""
+    return rand(*x.spec.shape, generator=generator, dtype=np.float64, device=x.device)
+
+
 def _check_range(low: int, high: int, dtype: Any) -> None:
     """Raise RuntimeError if the dtype cannot hold all integers of [low, high)."""
     ends = types.finfo(dtype) if is_floating(dtype) else None if dtype == np.bool_ else np.iinfo(dtype)
@@ -83,7 +88,7 @@ def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | N
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     if not tensor.spec.floating:
         raise RuntimeError(f"exponential_ expects a tensor of a floating type, but got {tensor.dtype.name}")
-    u = rand(*tensor.spec.shape, generator=generator, dtype=np.float64, device=tensor.device)
+    u = _uniform_like(tensor, generator)
     least = float(types.finfo(tensor.dtype).eps) / 2
     return movement.copy_(tensor, (functional.clamp(-functional.log(1 - u), min=least) / lambd).to(tensor.dtype))
 
@@ -109,7 +114,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     """
     if p is not None and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    u = rand(*input.spec.shape, generator=generator, dtype=np.float64, device=input.device)
+    u = _uniform_like(input, generator)
     return (random.chance(u, input) if p is None else u < p).to(input.dtype)
 
 
@@ -189,7 +194,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
                            f"{num_samples} of {categories} categories")
     weights = random.sampling_weights(input)
     if not replacement:
-        u = rand(*weights.spec.shape, generator=generator, dtype=np.float64, device=weights.device)
+        u = _uniform_like(weights, generator)
         times = -functional.log(1 - u)
         return folding.topk(weights / functional.clamp(times, min=1e-300), num_samples, -1)[1]
     reach = folding.cumsum(weights, -1)

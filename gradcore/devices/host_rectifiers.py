@@ -1,4 +1,4 @@
-"""Activations on the CPU, as expressions over pieces; ``ops.rectifiers`` defines them."""
+"""Activations on the CPU, as expressions over pieces; ``ops.activation`` defines them."""
 
 from __future__ import annotations
 
