@@ -22,7 +22,6 @@ class Geometric(_OfChance):
     Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
     """
 
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.nonnegative_integer
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:

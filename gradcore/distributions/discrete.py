@@ -45,6 +45,8 @@ def counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: 
 class _OfChance(Distribution):
     """Base of distributions of a probability ``probs``, or its logit ``logits``, of which one is given."""
 
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.probs, self.logits, given = chances(probs, logits)
         self._shown = (given,)  # type: ignore[misc]
@@ -55,7 +57,6 @@ class Bernoulli(_OfChance):
     """1 with probability ``probs``, or sigmoid(``logits``), else 0."""
 
     has_enumerate_support = True
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.boolean
 
     mean = same_as("probs")

@@ -80,7 +80,7 @@ class InverseGamma(TransformedDistribution):
     """1 / x of x of :class:`Gamma`: density rate^c y^(-c - 1) exp(-rate / y) / Gamma(c), with c the ``concentration``."""
 
     has_rsample = True
-    arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
+    arg_constraints = Gamma.arg_constraints
     support = constraints.positive
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:

@@ -15,14 +15,11 @@ from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import ExpTransform, SigmoidTransform
 from gradcore.nn.functional import one_hot
 
-_OF_VECTORS = {"probs": constraints.simplex, "logits": constraints.real_vector}
-_OF_NUMBERS = {"probs": constraints.unit_interval, "logits": constraints.real}
-
 
 class _OfCategories(Distribution):
     """Base of distributions of vectors of categories, with the parameters of :class:`Categorical`."""
 
-    arg_constraints = _OF_VECTORS
+    arg_constraints = Categorical.arg_constraints
     _parts = ("_categorical",)
 
     def __init__(self, probs: Any, logits: Any, validate_args: bool | None) -> None:
@@ -89,7 +86,7 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 class LogitRelaxedBernoulli(_OfChance):
     """The logits of :class:`RelaxedBernoulli`: (logits + log u - log(1 - u)) / temperature of a uniform u."""
 
-    arg_constraints, support = _OF_NUMBERS, constraints.real
+    support = constraints.real
     _fixed = ("temperature",)
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
@@ -116,7 +113,7 @@ class RelaxedBernoulli(TransformedDistribution):
     arXiv:1611.01144. Raises ValueError unless exactly one of ``probs`` and ``logits`` is given.
     """
 
-    arg_constraints, support, has_rsample = _OF_NUMBERS, constraints.unit_interval, True
+    arg_constraints, support, has_rsample = _OfChance.arg_constraints, constraints.unit_interval, True
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform(), validate_args)
@@ -157,7 +154,7 @@ class RelaxedOneHotCategorical(TransformedDistribution):
     Raises ValueError unless exactly one of ``probs`` and ``logits`` is given, with a dimension.
     """
 
-    arg_constraints, support, has_rsample = _OF_VECTORS, constraints.simplex, True
+    arg_constraints, support, has_rsample = Categorical.arg_constraints, constraints.simplex, True
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(ExpRelaxedCategorical(temperature, probs, logits, validate_args), ExpTransform(), validate_args)

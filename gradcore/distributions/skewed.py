@@ -23,8 +23,6 @@ from gradcore.distributions.transforms import (
 )
 from gradcore.functional.types import finfo
 
-_LOC_SCALE = {"loc": constraints.real, "scale": constraints.positive}
-
 
 class LogNormal(TransformedDistribution):
     """exp(x) of x that is normally distributed with mean ``loc`` and standard deviation ``scale``.
@@ -32,7 +30,7 @@ class LogNormal(TransformedDistribution):
     The density is exp(-(log y - loc)^2 / (2 scale^2)) / (y scale sqrt(2 pi)).
     """
 
-    arg_constraints, support, has_rsample = _LOC_SCALE, constraints.positive, True
+    arg_constraints, support, has_rsample = LocationScale.arg_constraints, constraints.positive, True
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(loc, scale, validate_args=validate_args), ExpTransform(), validate_args)
@@ -63,7 +61,7 @@ class Gumbel(TransformedDistribution):
     z is (y - loc) / scale.
     """
 
-    arg_constraints, support = _LOC_SCALE, constraints.real
+    arg_constraints, support = LocationScale.arg_constraints, constraints.real
     _shown = ("loc", "scale")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
@@ -256,7 +254,7 @@ class LogisticNormal(TransformedDistribution):
     :class:`StickBreakingTransform` makes the one of the other.
     """
 
-    arg_constraints, support, has_rsample = _LOC_SCALE, constraints.simplex, True
+    arg_constraints, support, has_rsample = LocationScale.arg_constraints, constraints.simplex, True
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         base: Any = Normal(loc, scale, validate_args=validate_args)
