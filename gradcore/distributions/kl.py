@@ -196,6 +196,11 @@ def _dirichlet(p: Dirichlet, q: Dirichlet) -> Any:
     return norms + ((a - b) * logs).sum(-1)
 
 
+@register_kl(Beta, Beta)
+def _beta(p: Beta, q: Beta) -> Any:
+    return _dirichlet(p._dirichlet, q._dirichlet)
+
+
 # -- of two kinds: what q's density expects of p, less p's entropy --------------------------------------------------------
 
 
@@ -279,21 +284,10 @@ def _uniform_gamma(p: Uniform, q: Gamma) -> Any:
     return functional.where(p.low < 0, math.inf, _to_gamma(p, q))
 
 
-def _to_beta(p: Any, q: Beta, log_rest: Any) -> Any:
-    """``log_rest`` is the mean of log(1 - x), x following p."""
-    a, b = q.concentration1, q.concentration0
-    return a.lgamma() + b.lgamma() - (a + b).lgamma() - (a - 1) * _log_mean(p) - (b - 1) * log_rest - p.entropy()
-
-
-@register_kl(Beta, Beta)
-def _beta(p: Beta, q: Beta) -> Any:
-    a, b = p.concentration1, p.concentration0
-    return _to_beta(p, q, b.digamma() - (a + b).digamma())
-
-
 @register_kl(Uniform, Beta)
 def _uniform_beta(p: Uniform, q: Beta) -> Any:
-    found = _to_beta(p, q, _log_mean_between(1 - p.high, 1 - p.low))
+    a, b, log_rest = q.concentration1, q.concentration0, _log_mean_between(1 - p.high, 1 - p.low)
+    found = a.lgamma() + b.lgamma() - (a + b).lgamma() - (a - 1) * _log_mean(p) - (b - 1) * log_rest - p.entropy()
     return functional.where((p.high > 1) | (p.low < 0), math.inf, found)
 
 
