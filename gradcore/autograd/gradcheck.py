@@ -36,7 +36,7 @@ def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: fl
     """
     _check_others("gradcheck", others)
     inputs = _several(inputs)
-    checked = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
+    checked = _requiring(inputs)
     if not checked:
         raise ValueError("gradcheck expects at least one input that requires grad")
     for k in checked:
@@ -81,7 +81,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
     """
     _check_others("gradgradcheck", others)
     inputs = _several(inputs)
-    wanted = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
+    wanted = _requiring(inputs)
     if grad_outputs is None:
         rng = np.random.default_rng(0)
         grad_outputs = [tensor(rng.standard_normal(out.spec.shape), device=out.storage.device, requires_grad=True)
@@ -111,6 +111,11 @@ def _check_others(name: str, others: dict[str, Any]) -> None:
 
 def _several(tensors: Any) -> tuple[Any, ...]:
     return (tensors,) if isinstance(tensors, Value) else tuple(tensors)
+
+
+def _requiring(inputs: Sequence[Any]) -> list[int]:
+    """The positions of the tensors that require a gradient."""
+    return [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
 
 
 def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
