@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,7 +170,18 @@ def test_the_reasons_say_what_prevents_a_replay() -> None:
     w, total = nn.Parameter(ones(1)), gradcore.zeros(1)
     f = gradcore.compile(lambda x: (total.add_(w * x), x * 1)[1])
     f(ones(1))
-    assert "writes what has a graph to a tensor that it refers to" in f.traces[0]
+    graph_is_left = "it leaves a graph in a tensor that it refers to: store it detached, or return it"
+    assert graph_is_left in f.traces[0]
+    # It is said in the same way of a tensor that is new, to which nothing is written.
+    kept = SimpleNamespace()
+
+    def g(x: Any) -> Any:
+        kept.product = w * x
+        return kept.product * 1
+
+    compiled = gradcore.compile(g)
+    compiled(ones(1))
+    assert graph_is_left in compiled.traces[0]
     inner, back = gradcore.compile(lambda x: (w * x).sum()), gradcore.compile(lambda loss: loss.backward())
     back(inner(ones(1)))
     back(inner(ones(1)))

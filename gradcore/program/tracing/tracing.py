@@ -197,7 +197,7 @@ class Tracing(Noting):
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
             yield "it returns a tensor with a graph that was built before and that no guard checks: detach it"
         if any(_has_graph_since(ran.log.first, t) for t in referred):
-            yield "it writes what has a graph to a tensor that it refers to: write it detached, or return it"
+            yield "it leaves a graph in a tensor that it refers to: store it detached, or return it"
         if {id(t.storage) for t in inputs} & {id(t.storage) for t in referred}:
             yield "the function also refers to an argument in another way"
 
