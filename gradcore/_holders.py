@@ -291,10 +291,11 @@ def _joined(name: Name, how: How) -> Name:
         return how._replace(where=f"{how.where}, whose frame {name} holds")
     if what:
         return name
+    if how in LEADING.values() or how == ".grad":
+        # The way to a leaf, also to that of a parameter that requires no gradient any more.
+        path = path.removesuffix(".edge[0]").removesuffix(".frozen[0]")
     if how in LEADING.values():
-        return Name(how, path.removesuffix(".edge[0]"), where)
-    if how == ".grad":
-        path = path.removesuffix(".edge[0]")
+        return Name(how, path, where)
     before, dot, last = path.rpartition(".")
     if dot and (last in _PARTS or last == "__dict__") and how[:2] == "['":
         path, how = before, f".{how[2:-2]}"
