@@ -42,7 +42,7 @@ WORDS: dict[str, str] = {
     "the package tensorboardX, whose SummaryWriter takes numbers and arrays": "tensorboard",
     "timeit, with gradcore.cuda.synchronize before the clock is read": "benchmark ThroughputBenchmark",
     "gradcore.sort": "nanquantile",
-    "numpy.histogram on x.detach().numpy()": "histc histogram histogramdd",
+    "numpy.histogram on x.detach().numpy()": "histogram histogramdd",
     "gradcore.scatter_add and gradcore.index_add": """index_reduce index_reduce_ segment_reduce
         put put_""",
     "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter
@@ -50,7 +50,6 @@ WORDS: dict[str, str] = {
     "gradcore.renorm": "embedding_renorm_",
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
     "gradcore.pow, and gradcore.log2": "frexp",
-    "gradcore.linspace": "gradient",
     "gradcore.normal, bernoulli, binomial, poisson, multinomial, rand and gradcore.Tensor.uniform_": """cauchy_
         geometric_ log_normal_""",
     "gradcore.igamma and igammac": "igamma_ igammac_",

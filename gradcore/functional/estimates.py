@@ -1,4 +1,4 @@
-"""Statistics: differences and counts, covariance, integrals by the trapezoidal rule, ``mode``, ``nanmedian`` and quantiles."""
+"""Statistics: differences, slopes and counts, covariance, trapezoidal integrals, ``mode``, ``nanmedian`` and quantiles."""
 
 from __future__ import annotations
 
@@ -68,6 +68,82 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     terms = (creation.full(1, shape=input.spec.shape, dtype=dtype, device=device) if weights is None
              else movement.cast(weights, dtype=dtype))
     return picking.scatter_add_(counts, 0, movement.cast(input, dtype=np.dtype(np.int64)), terms)
+
+
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of ``bins`` intervals of equal width from ``min`` to ``max``, in the dtype of ``input``.
+
+    The last interval includes ``max``; what lies outside counts nowhere, nor does NaN. If ``min`` equals ``max``, the range is
+    that of the elements. It is not read on the host, so one that is not finite counts nothing, where PyTorch raises. Raises
+    :class:`SpecError` for other dtypes than floats, for ``bins`` < 1 and for ``min`` > ``max``.
+    """
+    if not input.spec.floating:
+        raise SpecError(f"histc: expected a tensor of floats, but got {input.spec}")
+    if bins < 1:
+        raise SpecError(f"histc: bins must be > 0, but got {bins}")
+    if min > max:
+        raise SpecError(f"histc: max must be larger than min, but got {max} and {min}")
+    x, low, high = sh.reshape(input, (-1,)).detach(), min, max
+    if min == max and input.spec.numel:
+        low, high = x.min(), x.max()
+        flat = movement.cast_to(elementwise.eq(low, high), input.spec)
+        low, high = low - flat, high + flat
+    elif min == max:
+        low, high = min - 1, max + 1
+    places = (x - low) * bins / (high - low)
+    # A position is NaN where x is, or where the range is not finite.
+    within = elementwise.logical_and(elementwise.logical_and(x >= low, x <= high), places >= 0)
+    places = elementwise.where(within, elementwise.clamp(places, 0.0, bins - 1.0), creation.full(
+        0, shape=(), dtype=input.spec.dtype, device=input.storage.device))
+    counts = creation.full(0, shape=(bins,), dtype=input.spec.dtype, device=input.storage.device)
+    places = movement.cast(places, dtype=np.dtype(np.int64))
+    return picking.scatter_add_(counts, 0, places, movement.cast_to(within, input.spec))
+
+
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
+    """The slopes of a sampled function along each of ``dim``, or of all dimensions: central differences, and one-sided ones of
+    ``edge_order`` 1 or 2 at the ends.
+
+    ``spacing`` is the distance of neighbours, one for each dimension, or the coordinates along each, as vectors. Raises
+    :class:`SpecError` for a dimension with fewer than ``edge_order`` + 1 elements, and unless there is one spacing for each.
+    """
+    if edge_order not in (1, 2):
+        raise SpecError(f"gradient only supports edge_order=1 and edge_order=2, but got {edge_order}")
+    # In the order given, which is that of the results.
+    listed = range(input.spec.ndim) if dim is None else dim if isinstance(dim, (list, tuple)) else [dim]
+    dims = [sh.dim_of(d, input) for d in listed]
+    if len(set(dims)) != len(dims):
+        raise SpecError(f"gradient: a dimension appears multiple times in the list of dims {dim}")
+    given = list(spacing) if isinstance(spacing, (list, tuple)) else [spacing] * len(dims)
+    if len(given) != len(dims):
+        raise SpecError(f"gradient expected spacing to be a scalar, or one for each of {len(dims)} dimensions, but got "
+                        f"{len(given)}")
+    if any(input.spec.shape[d] <= edge_order for d in dims):
+        raise SpecError(f"gradient expected each dimension size to be at least edge_order+1, but got {list(input.spec.shape)}")
+    x = movement.as_float(input)
+    return tuple(_slopes(x, d, step, edge_order) for d, step in zip(dims, given, strict=True))
+
+
+def _slopes(x: Tensor, d: int, spacing: Any, edge_order: int) -> Tensor:
+    n = x.spec.shape[d]
+    steps = diff(x, dim=d)
+    if isinstance(spacing, Value) and spacing.spec.ndim:
+        if spacing.spec.shape != (n,):
+            raise SpecError(f"gradient expected {n} coordinates for dimension {d}, but got {list(spacing.spec.shape)}")
+        between = sh.reshape(diff(movement.cast_to(spacing, x.spec)), (-1, *(1,) * (x.spec.ndim - d - 1)))
+        at = d - x.spec.ndim + between.spec.ndim
+        before, after = movement.narrow(between, at, 0, n - 2), movement.narrow(between, at, 1, n - 2)
+        steps = steps / between
+    else:
+        before = after = 1
+        steps = steps / spacing
+    left, right = movement.narrow(steps, d, 0, n - 2), movement.narrow(steps, d, 1, n - 2)
+    inner = (left * after + right * before) / (before + after)
+    first, last = movement.narrow(steps, d, 0, 1), movement.narrow(steps, d, n - 2, 1)
+    if edge_order == 2:
+        # At an end of three points, the slope of the parabola through them is as far from the step as that in the middle.
+        first, last = first * 2 - movement.narrow(inner, d, 0, 1), last * 2 - movement.narrow(inner, d, n - 3, 1)
+    return sh.cat([first, inner, last], d)
 
 
 # -- covariance ------------------------------------------------------------------------------------------------------------
@@ -259,7 +335,7 @@ def _between(x: Tensor, ranks: Tensor, interpolation: str) -> Tensor:
     return lerp(at(low), at(high), 0.5 if interpolation == "midpoint" else ranks - low)
 
 
-METHODS = "diff bincount cov corrcoef mode nanmedian quantile".split()
+METHODS = "diff bincount histc cov corrcoef mode nanmedian quantile".split()
 
 __all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "cumulative_trapezoid", "trapezoid", "trapz"]
+    *METHODS, "cumulative_trapezoid", "gradient", "trapezoid", "trapz"]

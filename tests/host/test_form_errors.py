@@ -135,6 +135,13 @@ CASES: dict[str, Case] = {
     "hsplit": (lambda t: f(t, 2, 3).hsplit(2), SpecError, ("dimension 1", "3 is not divisible by the split_size 2")),
     "diff": (lambda t: t.diff(t.tensor(1.0)), SpecError, ("at least one-dimensional",)),
     "diff order": (lambda t: f(t, 3).diff(-1), RuntimeError, ("non-negative but got -1",)),
+    "gradient": (lambda t: t.gradient(f(t, 3, 1)), SpecError, ("at least edge_order+1", "[3, 1]")),
+    "gradient edges": (lambda t: t.gradient(f(t, 3), edge_order=3), SpecError, ("edge_order", "got 3")),
+    "gradient dims": (lambda t: t.gradient(f(t, 3, 3), dim=(1, -1)), SpecError, ("multiple times", "(1, -1)")),
+    "gradient spacing": (lambda t: t.gradient(f(t, 3, 3), spacing=[1.0]), SpecError, ("2 dimensions, but got 1",)),
+    "histc": (lambda t: t.histc(i(t, 2, 1), 4), SpecError, ("floats", "int64[2]")),
+    "histc bins": (lambda t: t.histc(f(t, 3), 0), SpecError, ("bins must be > 0, but got 0",)),
+    "histc range": (lambda t: t.histc(f(t, 3), 4, 2, 1), SpecError, ("max must be larger than min, but got 1 and 2",)),
     "bincount": (lambda t: t.bincount(f(t, 3)), SpecError, ("1-d non-negative integral inputs", "float32[3]")),
     "bincount negative": (lambda t: i(t, 2, -1).bincount(), SpecError, ("but got -1",)),
     "bincount weights": (lambda t: i(t, 2, 1).bincount(f(t, 3)), SpecError, ("same length", "[3]", "[2]")),
@@ -232,3 +239,9 @@ def test_what_is_missing_says_so(name: str) -> None:
     call, kind, texts = MISSING[name]
     with raises(kind, *texts):
         call(gradcore)
+
+
+def test_coordinates_that_do_not_fit_are_refused() -> None:
+    """PyTorch computes something with them."""
+    with raises(SpecError, "3 coordinates for dimension 0", "[4]"):
+        gradcore.gradient(f(gradcore, 3), spacing=[f(gradcore, 4)])
