@@ -151,7 +151,7 @@ HOST_KERNELS |= {"fmod": _by_doubles(np.fmod, _fmod, "ddd?"), "remainder": _by_d
 
 @kernel
 def logaddexp(x: Any, y: Any, out: Array) -> None:
-    if out.size < 512:
+    if out.size < 1024:
         np.logaddexp(x, y, out, casting="unsafe")
     else:
         over(_logaddexp, (x, y), out, "xxxx")

@@ -23,10 +23,12 @@ def is_repeated(x: Array) -> bool:
     return not any(step for step, n in zip(x.strides, x.shape, strict=True) if n > 1)
 
 
-def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES, **attrs: Any) -> None:
+def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES,
+         room: Callable[[int], list[Array]] | None = None, **attrs: Any) -> None:
     """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
 
-    Numbers are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces are needed too.
+    Numbers are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces are needed too. With ``room`` the
+    function writes its result itself: it takes the piece of ``out`` and what ``room`` returns for its size, too.
     """
     if not out.size:
         return
@@ -53,7 +55,10 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
         for *some, part in pieces:
             for k, a in places:
                 some.insert(k, a[:part.size] if isinstance(a, np.ndarray) else a)
-            part[...] = function(*some, **attrs)
+            if room is None:
+                part[...] = function(*some, **attrs)
+            else:
+                function(*some, part, *room(part.size), **attrs)
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -112,13 +112,15 @@ def _sorted(operands: tuple[Any, ...], out: Array, mask: int) -> tuple[list[int]
 def _converted(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, kinds: str, kept: bool,
                attrs: dict[str, Any]) -> None:
     """The same over short pieces of converted copies."""
-    def piece(*some: Any) -> Array:
-        count = next(a.size for a in some if isinstance(a, np.ndarray))
-        *room, made = _temporaries(count, kinds + "x", out.dtype, kept)
-        function(*some, made, *room, **attrs)
-        return made
+    made: dict[int, list[Array]] = {}
 
-    walk(piece, operands, out)
+    def room(size: int) -> list[Array]:
+        found = made.get(size)
+        if found is None:
+            found = made[size] = _temporaries(size, kinds, out.dtype, kept)
+        return found
+
+    walk(function, operands, out, room=room, **attrs)
 
 
 def _over(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, kinds: str, changing: list[int],

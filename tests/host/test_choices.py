@@ -101,3 +101,16 @@ def test_a_kernel_that_interrupts_another_leaves_its_temporaries_alone() -> None
     kept: list[Any] = []
     host_scratch.over(lambda x, out, t: kept.append(t), (x,), out, "x")
     assert np.may_share_memory(kept[0], host_scratch._memory.bytes)
+
+
+def test_pieces_of_spaced_operands_write_the_result_itself() -> None:
+    """What is written elsewhere is copied, which costs as much as a kernel's own calls of NumPy."""
+    x, out, seen = np.arange(10_000, dtype=np.float32)[::2], np.empty(5000, np.float32), []
+
+    def double(x: Any, out: Any, t: Any) -> None:
+        seen.append(out)
+        np.multiply(x, 2, out)
+
+    host_scratch.over(double, (x,), out, "x")
+    np.testing.assert_array_equal(out, x * 2)
+    assert len(seen) > 1 and all(np.may_share_memory(part, out) for part in seen)
