@@ -20,7 +20,7 @@ class LocationScale(Distribution):
     has_rsample = True
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
-    _shown = ("loc", "scale")
+    _shown: tuple[str, ...] = ("loc", "scale")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)

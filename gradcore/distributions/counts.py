@@ -87,7 +87,7 @@ class _OfTrials(Distribution):
 
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.probs, self.logits, given, count = chances(probs, logits, total_count)
-        self._shown = ("total_count", given)  # type: ignore[misc]
+        self._shown = ("total_count", given)
         self.total_count = count.to(self.probs.dtype)
         super().__init__(self.probs.shape, validate_args=validate_args)
 

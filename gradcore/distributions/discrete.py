@@ -49,7 +49,7 @@ class _OfChance(Distribution):
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.probs, self.logits, given = chances(probs, logits)
-        self._shown = (given,)  # type: ignore[misc]
+        self._shown = (given,)
         super().__init__(self.probs.shape, validate_args=validate_args)
 
 
@@ -103,12 +103,12 @@ class Categorical(Distribution):
             self._check("probs", probs)
             self.probs = probs / probs.sum(-1, keepdim=True)
             self.logits = away_from_ends(self.probs).log()
-            self._shown = ("probs",)  # type: ignore[misc]
+            self._shown = ("probs",)
         else:
             self._check("logits", logits)
             self.logits = logits - functional.logsumexp(logits, dim=-1, keepdim=True)
             self.probs = self.logits.exp()
-            self._shown = ("logits",)  # type: ignore[misc]
+            self._shown = ("logits",)
         super().__init__(self.probs.shape[:-1], validate_args=validate_args)
 
     @staticmethod

@@ -37,7 +37,7 @@ class Distribution:
     support: Any = property(_unknown("support"))
     _validate_args: bool = False
     #: The names of the parameters that ``repr`` shows.
-    _shown: ClassVar[tuple[str, ...]] = ()
+    _shown: tuple[str, ...] = ()
     #: The names of tensors that ``expand`` leaves as they are, and of distributions that it expands to the same shape.
     _fixed: ClassVar[tuple[str, ...]] = ()
     _parts: ClassVar[tuple[str, ...]] = ()

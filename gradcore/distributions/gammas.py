@@ -27,7 +27,7 @@ class Gamma(Distribution):
     has_rsample = True
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support = constraints.nonnegative
-    _shown = ("concentration", "rate")
+    _shown: tuple[str, ...] = ("concentration", "rate")
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = broadcast(concentration, rate)
@@ -66,7 +66,7 @@ class Chi2(Gamma):
     """The sum of the squares of ``df`` normally distributed variables: Gamma(df / 2, 1 / 2)."""
 
     arg_constraints = {"df": constraints.positive}
-    _shown = ()  # type: ignore[assignment]
+    _shown = ()
 
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
         super().__init__(0.5 * df, 0.5, validate_args=validate_args)
@@ -205,7 +205,7 @@ class StudentT(LocationScale):
     """Student's t distribution with ``df`` degrees of freedom, moved by ``loc`` and stretched by ``scale``."""
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
-    _shown = ("df", "loc", "scale")  # type: ignore[assignment]
+    _shown = ("df", "loc", "scale")
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
         self.df, loc, scale = broadcast(df, loc, scale)

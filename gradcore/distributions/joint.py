@@ -101,7 +101,7 @@ class MultivariateNormal(Distribution):
         n = loc.shape[-1]
         batch = functional.broadcast_tensors(loc[..., 0], factor[..., 0, 0])[0].shape
         self.loc, self.scale_tril = loc.expand(*batch, n), factor.expand(*batch, n, n)
-        self._shown = ("loc", given[0])  # type: ignore[misc]
+        self._shown = ("loc", given[0])
         super().__init__(batch, (n,), validate_args)
 
     @property
