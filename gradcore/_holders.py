@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gradcore._references import LEADING, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
+from gradcore._references import LEADING, Cells, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
 from gradcore.devices.device import Device
 from gradcore.engine.below import reachable
 from gradcore.engine.dispatch import next_number
@@ -296,6 +296,10 @@ def _joined(name: Name, how: How) -> Name:
         path = path.removesuffix(".edge[0]").removesuffix(".frozen[0]")
     if how in LEADING.values():
         return Name(how, path, where)
+    if type(how) is Cells:
+        return Name(what, Cells.of(f"{path}{how}", how.names, str(name)), where)
+    if type(path) is Cells:
+        return Name(what, path.names[int(how[1:-1])], f"the closure of {path.owner}")
     before, dot, last = path.rpartition(".")
     if dot and (last in _PARTS or last == "__dict__") and how[:2] == "['":
         path, how = before, f".{how[2:-2]}"

@@ -39,6 +39,20 @@ class Name(NamedTuple):
         return f"{self.what}{self.path} in {self.where}" if self.where else self.path or self.what
 
 
+class Cells(str):
+    """The way to a function's closure, with the names of its variables, and of the function once that has one."""
+
+    __slots__ = ("names", "owner")
+    names: tuple[str, ...]
+    owner: str
+
+    @classmethod
+    def of(cls, path: str, names: tuple[str, ...], owner: str = "") -> Cells:
+        cells = cls(path)
+        cells.names, cells.owner = names, owner
+        return cells
+
+
 #: How a holder refers to something: what this adds to the holder's name, or what is said of it; for a local variable, its name.
 How = str | Name
 
@@ -82,6 +96,8 @@ def parts(holder: Any, ids: set[int]) -> dict[int, How]:
         found = {id(v): ".__dict__" for v in gc.get_referents(holder) if type(v) is dict and id(v) in ids}
     else:
         found = {id(v): how for how, v in _attributes(holder) if id(v) in ids}
+        if kind is types.FunctionType and id(holder.__closure__) in found:
+            found[id(holder.__closure__)] = Cells.of(".__closure__", holder.__code__.co_freevars)
     # An object of C, or one that hides what it has.
     return {id(v): "" for v in gc.get_referents(holder) if id(v) in ids} | found
 

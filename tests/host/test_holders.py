@@ -166,7 +166,7 @@ def test_a_generator_and_a_closure() -> None:
     serial = next(running)
     assert holder(serial) == "inside in the generator test_a_generator_and_a_closure.<locals>.numbers()"
     FOUND["call"] = counter()
-    assert holder(FOUND["call"]().storage.serial) == f"FOUND['call'].__closure__[0] in {__name__}"
+    assert holder(FOUND["call"]().storage.serial) == f"cell in the closure of FOUND['call'] in {__name__}"
 
 
 def test_the_frame_of_a_traceback() -> None:
