@@ -107,6 +107,8 @@ def __getattr__(name: str) -> _Any:
 globals().update(_classes.CLASSES["cpu"])
 vars(cuda).update(_classes.CLASSES["cuda"])
 
+# Modules in PyTorch, so ``from gradcore.linalg import ...`` must work.
+_sys.modules[f"{__name__}.linalg"], _sys.modules[f"{__name__}.special"] = linalg, special
 _absent = _missing.lookup(__name__, "")
 for _path, _kind in {
         "Tensor": Tensor, "nn.Module": nn.Module, "optim.Optimizer": optim.Optimizer,
@@ -124,8 +126,6 @@ for _path, _module in {
     _missing.show(_module, _path)
 
 _paths.install()
-# Modules in PyTorch, so ``from gradcore.linalg import ...`` must work.
-_sys.modules[f"{__name__}.linalg"], _sys.modules[f"{__name__}.special"] = linalg, special
 _sys.meta_path.append(_missing.Finder())
 
 # PyTorch has the tensor methods that work in place as functions too.

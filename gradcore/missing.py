@@ -70,7 +70,10 @@ def watch(module: ModuleType, path: str) -> None:
     """Give a module, PyTorch's ``path``, what answers for names that it has not, those of modules in it included."""
     if not hasattr(module, "__path__"):
         module.__path__ = []
-    module.__getattr__ = lookup(module.__name__, path)  # type: ignore[method-assign]
+    # Users know gradcore.functional.linalg as gradcore.linalg.
+    known = f"{__package__}.{path}"
+    name = known if sys.modules.get(known) is module else module.__name__
+    module.__getattr__ = lookup(name, path)  # type: ignore[method-assign]
 
 
 def show(module: ModuleType, path: str) -> None:

@@ -201,6 +201,7 @@ def test_a_formula_gives_what_pytorch_gives(formula: str, torch: Any) -> None:
 def test_an_unknown_name_is_only_an_attribute_error() -> None:
     for call, text in ((lambda: gradcore.tensr, "module 'gradcore' has no attribute 'tensr'. Did you mean: 'tensor'?"),
                        (lambda: nn.Liner, "module 'gradcore.nn' has no attribute 'Liner'. Did you mean: 'Linear'?"),
+                       (lambda: gradcore.linalg.slv, "module 'gradcore.linalg' has no attribute 'slv'. Did you mean: 'solve'?"),
                        (lambda: gradcore.qqqqqq, "module 'gradcore' has no attribute 'qqqqqq'"),
                        (lambda: gradcore.__wrapped__, "module 'gradcore' has no attribute '__wrapped__'"),
                        (lambda: gradcore.ones(2).summ, "'Tensor' object has no attribute 'summ'")):
