@@ -188,6 +188,8 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
     most = _WRITTEN if flat[0] is None or flat[1] is None else _WRITTEN_AT_ONCE
     some = min(length, most)
     lines, count = most // some, math.prod(lead)
+    # Do lines differ in more than the position that is given?
+    apart = len(lead) > (dim < len(lead))
     with lent(min(most, index.size), np.dtype(np.int64)) as room:
         for block in range(0, count, LISTED):
             size = min(LISTED, count - block)
@@ -202,9 +204,13 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
                     part = slice(start, start + some)
                     source = numbers[:, part]
                     places = room[:source.size].reshape(source.shape)
-                    np.copyto(places, source)
-                    np.multiply(places, steps[dim], places)
-                    np.add(places, before[here, None] if len(before) > 1 else before, places)
+                    if source.dtype == places.dtype:
+                        np.multiply(source, steps[dim], places)
+                    else:
+                        np.copyto(places, source)
+                        np.multiply(places, steps[dim], places)
+                    if apart:
+                        np.add(places, before[here, None] if len(before) > 1 else before, places)
                     if dim < index.ndim - 1:
                         np.add(places, across[part], places)
                     yield places, given[:, part]
