@@ -135,6 +135,17 @@ def test_running_extremes_take_two_scans(name: str, better: Any, dim: int) -> No
         assert launches <= 4 * (len(lines) - 1).bit_length() + 12
 
 
+@pytest.mark.parametrize(("rows", "moved"), [(20, 0), (200, 1)])
+def test_only_lines_of_large_tensors_are_laid_out_anew(rows: int, moved: int) -> None:
+    """Which takes two copies more."""
+    x = gradcore.tensor(rng.standard_normal((rows, 33)))
+    for call in (gradcore.logcumsumexp, gradcore.cummax):
+        with gradcore.step() as step:
+            call(x, 1)
+        launched = [r.invocation.op for r in step.recording.records if isinstance(r, gradcore.events.Launch)]
+        assert launched.count("clone") == 2 * moved
+
+
 @pytest.mark.parametrize("width", [1, 2, 16, 32, 33])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
 def test_extremes_of_many_short_rows_are_numpys(width: int, dtype: str) -> None:
