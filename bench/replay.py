@@ -19,7 +19,7 @@ import gradcore  # noqa: E402
 from bench.step import pair  # noqa: E402
 from bench.workloads import WORKLOADS, Workload, check_losses, command, step_on  # noqa: E402
 
-#: Steps before the weights are reset: the network soon memorises the batch, and then gradients would become denormal numbers,
+#: Steps before the weights are reset: the network soon memorizes the batch, and then gradients would become denormal numbers,
 #: whose slow arithmetic would dominate the times.
 STEPS = 8
 

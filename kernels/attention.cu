@@ -14,7 +14,7 @@
 #include "attention.cuh"
 #include "attention_cores.cuh"
 
-// Rows that lanes read one each have N elements more, so that accesses of 16 bytes by neighbouring lanes use different banks.
+// Rows that lanes read one each have N elements more, so that accesses of 16 bytes by neighboring lanes use different banks.
 template <typename A> struct Access { static const int N = 16 / sizeof(A); };
 // Does shared memory hold keys and values at the same time?
 template <typename A, int W> struct Rooms { static const bool BOTH = sizeof(A) * W <= 256; };

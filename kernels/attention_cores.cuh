@@ -4,7 +4,7 @@
 //
 // Rows lie in shared memory as they do in the tensors, 8 elements longer: then neither of the two ways to read them makes
 // lanes of a warp wait for a bank. A thread has elements (group, rank * 2 + 0 and 1) and (group + 8, the same) of each product
-// of 16 x 8 elements, see cores.cuh; as those of neighbouring products, they are also its words of a left operand 16 columns deep.
+// of 16 x 8 elements, see cores.cuh; as those of neighboring products, they are also its words of a left operand 16 columns deep.
 
 // Rows of the other side at a time.
 template <int W> struct Tile { static const int FORWARD = W > 64 ? 32 : 64, GRADIENTS = W > 64 ? 16 : 32; };
@@ -14,7 +14,7 @@ __device__ __forceinline__ int core_rank() { return threadIdx.x & 3; }
 // The row of the block that sums 0 and 1 of this thread (half 0) or 2 and 3 (half 1) belong to.
 __device__ __forceinline__ int core_row(int half) { return (threadIdx.x >> 5) * 16 + half * 8 + core_group(); }
 
-// Two neighbours as one word.
+// Two neighbors as one word.
 template <typename T> __device__ __forceinline__ u32 core_pair(const T* x) { return *(const u32*)x; }
 #ifdef __CUDACC_RTC__
 __device__ __forceinline__ u32 core_pair(half, float low, float high) {
@@ -55,8 +55,8 @@ __device__ __forceinline__ void scores_on_cores(const T (&rows)[Rows][Pitch], co
     }
 }
 
-// Adds some rows, each times its weight, to the sums of the warp's 16 rows. The words of a right operand are neighbours in a
-// column: two words that are neighbours in rows make those of two columns, which belong to neighbouring products.
+// Adds some rows, each times its weight, to the sums of the warp's 16 rows. The words of a right operand are neighbors in a
+// column: two words that are neighbors in rows make those of two columns, which belong to neighboring products.
 template <typename T, int Rows, int Pitch, int Products>
 __device__ __forceinline__ void gather_on_cores(const T (&rows)[Rows][Pitch], const float (&weights)[Rows / 8][4],
                                                 float (&sums)[Products][4], i64 width) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void gather_on_cores(const T (&rows)[Rows][Pitch], co
     }
 }
 
-// Stores sums as gather_on_cores makes them: a thread has four neighbours of a row in two neighbouring products.
+// Stores sums as gather_on_cores makes them: a thread has four neighbors of a row in two neighboring products.
 template <typename T, int Products>
 __device__ __forceinline__ void leave_from_cores(T* x, const i64 (&strides)[4], i64 start, i64 positions, i64 width, bool whole,
                                                  const float (&sums)[Products][4], const float (&scale)[2]) {

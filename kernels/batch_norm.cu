@@ -161,7 +161,7 @@ __device__ __forceinline__ void put_together(const A* pairs, i64 count, int part
     var = all.square / (A)count;
 }
 
-// Normalises one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
+// Normalizes one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
 // computes the statistics too. With `relu`, relu is applied to the rounded result; NaN stays NaN.
 template <typename T, int N>
 __global__ void batch_norm(const T* x, const void* weight, const void* bias, const WIDE(T)* made, T* out, WIDE(T)* mean,

@@ -33,7 +33,7 @@ struct Cotangent {
     }
 };
 
-// The same for a thread's next accesses to a channel, with the normalised elements.
+// The same for a thread's next accesses to a channel, with the normalized elements.
 template <typename T, int N>
 struct Cotangents {
     typedef WIDE(T) A;

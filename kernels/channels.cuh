@@ -31,7 +31,7 @@ __device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& fi
     last = first + each < count ? first + each : count;
 }
 
-// A thread's next accesses to a channel, N neighbours each: eight elements or more, of which `there` accesses exist.
+// A thread's next accesses to a channel, N neighbors each: eight elements or more, of which `there` accesses exist.
 template <int N>
 struct Places {
     static constexpr int some = N == 1 ? 8 : N == 2 ? 4 : 16 / N, all = some * 256 * N;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int p
     __syncthreads();
 }
 
-// Rows of adjacent channels that a thread loads at once, with N neighbours of T in an access.
+// Rows of adjacent channels that a thread loads at once, with N neighbors of T in an access.
 template <typename T, int N>
 constexpr int rows_of() { return N == 1 ? (sizeof(T) > 4 ? 4 : 8) : N * sizeof(WIDE(T)) > 16 ? 2 : 4; }
 

@@ -75,7 +75,7 @@ template <typename A> __device__ __forceinline__ A size_of(A x) { return x < 0 ?
 // A thread's elements in a loop over n elements by all threads of the grid.
 #define EACH(i, n) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)
 
-// N neighbours in one access.
+// N neighbors in one access.
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T of[N]; };
 
 // -- folds (reductions) ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// Two-dimensional convolution and its two gradients, as matrix products whose operands are never materialised in memory.
+// Two-dimensional convolution and its two gradients, as matrix products whose operands are never materialized in memory.
 //
 // Blocks compute tiles of the product, and gather the operands from the images on their way into shared memory (implicit GEMM:
 // Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759).

@@ -1,6 +1,6 @@
 // Tensor cores: a warp adds products of 16 x 8 elements, whose operands it holds in registers, to sums in float.
 //
-// A word of an operand holds two neighbours in k as half or bfloat, or one number rounded to TF32; a product is eight words deep.
+// A word of an operand holds two neighbors in k as half or bfloat, or one number rounded to TF32; a product is eight words deep.
 // With group = lane / 4 and rank = lane % 4, word w of a thread is that of row group + w % 2 * 8 and depth rank + w / 2 * 4 of the
 // left operand, of column group and depth rank + w * 4 of the right one; sums 0 and 1 are those of row group and columns rank * 2
 // and rank * 2 + 1, sums 2 and 3 those of row group + 8 (PTX ISA, Matrix Fragments for mma.m16n8k16 and mma.m16n8k8).

@@ -167,7 +167,7 @@ template <typename F, typename G> struct Then {
 
 template <typename T> struct Number { T of; };
 template <typename T> struct Cell { const T* of; };
-template <typename T> struct Same { const T* of; };  // a tensor of which N neighbours read one element
+template <typename T> struct Same { const T* of; };  // a tensor of which N neighbors read one element
 template <typename T> struct Row { const T* of; i64 width; };
 
 template <typename C, int N, typename T>
@@ -254,7 +254,7 @@ __global__ void with_slopes(i64 n, T* out, T* slopes, const T* x) {
     }
 }
 
-// Tensor 0 of the axes is out; the others are the operands in order. n counts groups of N neighbours, and so does the last
+// Tensor 0 of the axes is out; the others are the operands in order. n counts groups of N neighbors, and so does the last
 // dimension of the axes.
 template <typename Op, typename C, int N, typename Out, typename... P>
 __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, P... x) {

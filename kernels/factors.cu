@@ -7,7 +7,7 @@
 // about 6 to 10; the reflections of an m by n matrix read and write 2 m n^2 s, and those that make Q as much. The host reads
 // nothing: a matrix with an infinity or a NaN gives NaN.
 //
-// Vectors are rows of the workspace, so that a warp reads neighbours.
+// Vectors are rows of the workspace, so that a warp reads neighbors.
 
 #include "common.cuh"
 

@@ -57,7 +57,7 @@ struct Targets {
     }
 };
 
-// Sums in N neighbouring rows.
+// Sums in N neighboring rows.
 template <typename A, int N>
 struct Totals {
     // Parts of sums are accessed 16 bytes at once.
@@ -100,7 +100,7 @@ struct Totals {
     }
 };
 
-// Adds a chunk's values in N neighbouring rows, in a thread. A sum over a run of positions with the same target is added to x. Of
+// Adds a chunk's values in N neighboring rows, in a thread. A sum over a run of positions with the same target is added to x. Of
 // one that is not whole, parts[chunk, 0, row] is what goes on from the chunk before, and parts[chunk, 1, row] what begins here and
 // goes on in the next.
 template <typename T, bool FRESH, int N>

@@ -45,7 +45,7 @@ struct Joined {
     u64 of[6];
 };
 
-// out[lead, j, t] of element i and its N - 1 next neighbours is x[lead, j - start, t] of the tensor that contains j. The axes'
+// out[lead, j, t] of element i and its N - 1 next neighbors is x[lead, j - start, t] of the tensor that contains j. The axes'
 // tensors are the joined ones, without the dimension; `along` counts their elements in it, and `all` those of out.
 template <typename T, int N, typename I>
 __device__ __forceinline__ void join(T* out, const Joined& joined, const Axes& axes, I i, I tail, I along, i64 all) {
@@ -77,7 +77,7 @@ __global__ void eye(T* out, i64 n, i64 columns) {
     EACH(i, n) out[i] = (T)(float)(i / columns == i % columns);
 }
 
-// out[l, k, t] = x[l, index[k], t], N neighbours at a time; rows at the position `padding` are zeros.
+// out[l, k, t] = x[l, index[k], t], N neighbors at a time; rows at the position `padding` are zeros.
 template <typename T, typename I, int N>
 __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 count, i64 tail, i64 padding,
                      i64 back) {

@@ -68,7 +68,7 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)
 }
 
 // (x - mean) rstd weight + bias, for given mean and rstd. The statistics and the affine map belong to the rows and the
-// columns of [rows, width], or both belong to channels: then `inner` elements share one of `channels` (0 for rows). N neighbours
+// columns of [rows, width], or both belong to channels: then `inner` elements share one of `channels` (0 for rows). N neighbors
 // are in one row.
 // With `relu`, relu is applied to the rounded result, where NaN stays NaN; with `dy`, the result is the gradient of relu for that
 // cotangent.

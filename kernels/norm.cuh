@@ -34,7 +34,7 @@ __device__ __forceinline__ void set_channel(void* x, i64 c, int wide, WIDE(T) v)
     else ((T*)x)[c] = (T)v;
 }
 
-// The values for N neighbours: one element for all of them, or N elements; `none` if there is no tensor.
+// The values for N neighbors: one element for all of them, or N elements; `none` if there is no tensor.
 template <int N, typename A, typename T>
 __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (&made)[N]) {
     Pack<T, N> found;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (
 }
 
 // Where a row's weights and biases lie: one for each column, or, if `inner` is not 0, one for each channel of so many columns. Then
-// a row is one of `groups` of channels, and N neighbours are in one channel.
+// a row is one of `groups` of channels, and N neighbors are in one channel.
 struct Affine {
     i64 inner, first;
     __device__ __forceinline__ Affine(i64 inner, i64 groups, i64 row, i64 width)

@@ -56,7 +56,7 @@ __device__ __forceinline__ void take_slopes(const A* made, bool biased, int from
 }
 
 // Adds up what the `parts` blocks of a launch have stored in made[arrays, parts, width], N columns in an access. The last to arrive
-// of `each` neighbours adds up theirs, and the last of these what they have, since one block alone would take long for many.
+// of `each` neighbors adds up theirs, and the last of these what they have, since one block alone would take long for many.
 template <typename T, int N>
 __device__ __forceinline__ void meet(WIDE(T)* made, T* dweight, T* dbias, int width, int parts, int each, Shared* shared) {
     typedef WIDE(T) A;
@@ -167,8 +167,8 @@ __global__ void group_slopes(const T* dy, const T* x, const WIDE(T)* mean, const
 constexpr int rows_at_once(int accesses, int nbytes) { return nbytes > 32 ? 1 : nbytes > 16 || accesses > 2 ? 2 : 4; }
 
 // Blocks on a multiprocessor for which there are registers.
-constexpr int blocks_with(int nbytes, int parts, int neighbours) {
-    return parts > 1 || nbytes > 16 || neighbours < 4 ? 2 : 3;
+constexpr int blocks_with(int nbytes, int parts, int neighbors) {
+    return parts > 1 || nbytes > 16 || neighbors < 4 ? 2 : 3;
 }
 
 // Sums of some values over a team, by one barrier: `room` alternates between two.
@@ -193,11 +193,11 @@ __device__ __forceinline__ void fold_all(A (&v)[some], const Team& team, A (&roo
 
 // dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. Each thread of a team, a warp or a block, makes K
 // accesses to a row or, of a block, to each of a row's C parts, and adds up the same columns of all rows that the team takes. Of the
-// blocks, `neighbours` meet first.
+// blocks, `neighbors` meet first.
 template <typename T, int N, int K, int C>
 __global__ void __launch_bounds__(256, blocks_with(N * K * sizeof(WIDE(T)), C, N))
 layer_norm_grads(const T* dy, const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, T* again,
-                 WIDE(T)* made, T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes, int neighbours,
+                 WIDE(T)* made, T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes, int neighbors,
                  Shared* shared) {
     typedef WIDE(T) A;
     typedef Part<T, N, K> P;
@@ -305,5 +305,5 @@ layer_norm_grads(const T* dy, const T* x, const T* weight, const T* bias, const 
             keep(array, at, sum);
         }
     }
-    if (parts > 1) meet<T, V>(made, dweight, dbias, (int)width, parts, neighbours, shared);
+    if (parts > 1) meet<T, V>(made, dweight, dbias, (int)width, parts, neighbors, shared);
 }

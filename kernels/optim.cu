@@ -11,7 +11,7 @@
 #include "common.cuh"
 #include "tensors.cuh"
 
-// Update::of(param, grad, states, how), on neighbours in one access if all tensors are aligned; an absent state reads as 0.
+// Update::of(param, grad, states, how), on neighbors in one access if all tensors are aligned; an absent state reads as 0.
 // `how` is a copy: if its numbers were read from memory, the compiler would have to assume that every store may change them, and
 // would read them and divide in double again for each element.
 template <typename Update, typename T, typename How>

@@ -24,7 +24,7 @@ struct Sizes {
 
 enum { NOTHING, BIAS, RELU_BIAS, BIAS_GRADIENT, RELU_GRADIENT };
 
-// A thread's elements of 16 lines of up to 128, with zeros beyond the matrix. Neighbouring threads have neighbours in memory.
+// A thread's elements of 16 lines of up to 128, with zeros beyond the matrix. Neighboring threads have neighbors in memory.
 struct Part {
     int line, inner, lines, inners;
     float read[8];
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(256) small_product(const float* x, const float
     i64 i = tile % rows * SIDE, j = tile / rows * SIDE;
     x += batch * s.x_step + i * s.x_row;
     y += batch * s.y_step + j * s.y_column;
-    // A thread's element of the tile: neighbours are neighbours in memory.
+    // A thread's element of the tile: neighbors are neighbors in memory.
     int ti = threadIdx.x % SIDE, tj = threadIdx.x / SIDE;
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f}, total = 0.0f;
     for (i64 first = 0; first < s.k; first += PANEL) {

@@ -7,7 +7,7 @@
 #include "common.cuh"
 #include "philox.cuh"
 
-// Writes K neighbours, or fewer at the end.
+// Writes K neighbors, or fewer at the end.
 template <typename T, typename A, int K>
 __device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
     const int N = K < 16 / (int)sizeof(T) ? K : 16 / (int)sizeof(T);
@@ -26,7 +26,7 @@ __device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
     }
 }
 
-// Reads K neighbours, or fewer at the end.
+// Reads K neighbors, or fewer at the end.
 template <typename T, typename A, int K>
 __device__ __forceinline__ void get(const T* x, i64 start, i64 n, A (&v)[K]) {
     const int N = 16 / sizeof(T);

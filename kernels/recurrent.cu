@@ -2,7 +2,7 @@
 // the product, for states so small that it is not worth a launch.
 //
 // A thread computes every gate of its elements of the state, so intermediate gate values are not stored. It takes one element, or
-// as many neighbours as 16 bytes hold. Elman, Finding Structure in Time, 1990; Hochreiter and Schmidhuber, Long Short-Term Memory,
+// as many neighbors as 16 bytes hold. Elman, Finding Structure in Time, 1990; Hochreiter and Schmidhuber, Long Short-Term Memory,
 // 1997; Cho et al., arXiv:1406.1078; one pointwise kernel per step: Appleyard et al., arXiv:1604.01946.
 //
 // Traffic in bytes of a step, n elements of s in a state: rnn reads 2 n s and writes n s, its gradient reads 3 n s and writes
@@ -46,7 +46,7 @@ __device__ __forceinline__ void write_gates(T* x, i64 at, int size, const Pack<T
 }
 
 // -- steps -------------------------------------------------------------------------------------------------------------
-// Of N neighbours, from what all gates are given and the product; `at` is their place in a state, `first` that of the first gate.
+// Of N neighbors, from what all gates are given and the product; `at` is their place in a state, `first` that of the first gate.
 
 template <typename T, int N, bool Relu, typename A>
 __device__ __forceinline__ void rnn_step(const A (&sum)[1][N], T* out, i64 at) {
@@ -144,7 +144,7 @@ __global__ void gru(const T* given, const T* product, const T* bias, const T* h,
 // -- steps of small states, with their product ---------------------------------------------------------------------------
 
 // Adds the product of a state of at most 32 elements, a multiple of 4 and at least 8, and the weight of G gates to the sums of each
-// row, which are 0 unless `begin` sets them and which `end` takes. A thread has 4 neighbours of each gate of several rows, so that
+// row, which are 0 unless `begin` sets them and which `end` takes. A thread has 4 neighbors of each gate of several rows, so that
 // it reads shared memory less often than it multiplies. Such a product takes longer alone than all else in a step.
 template <int G, typename T, typename Begin, typename End>
 __device__ __forceinline__ void small_step(const T* weight, const T* h, i64 rows, int size, Begin begin, End end) {

@@ -1,7 +1,7 @@
 // Reductions over some dimensions of a strided tensor: sum, mean, variance, norms, extremes and their positions, any, all.
 //
 // Traffic in bytes, n elements of s reduced to m of t: reads n s, writes m t; a variance reads n s once more, for the mean.
-// A team of threads takes a row. If neighbouring results are adjacent, as in column sums, eight warps take 32 of them. A few long
+// A team of threads takes a row. If neighboring results are adjacent, as in column sums, eight warps take 32 of them. A few long
 // rows are split over many blocks: each stores its part in memory that the launches of a stream share, and the last block to
 // arrive reduces the parts in their order. No result depends on the order in which blocks run.
 
@@ -184,7 +184,7 @@ __device__ __forceinline__ bool wins(A a, i64 i, A b, i64 j) {
     return b == b && (Side::better(a, b) || (a == b && i < j));
 }
 
-// The best element so far, and its position in the row; or that of the first of an access of neighbours that it is among, since
+// The best element so far, and its position in the row; or that of the first of an access of neighbors that it is among, since
 // to look for it there once, at the end, takes fewer instructions.
 template <typename Side, typename A>
 struct Best {

@@ -9,7 +9,7 @@ template <typename P, typename T>
 __device__ __forceinline__ void store_dx(const P& g, const P& hat, WIDE(T) r, WIDE(T) level, WIDE(T) slope, const T* weight,
                                          const T* bias, T* dx, T* again, i64 from, i64 width, int added, const Team& team) {
     typedef WIDE(T) A;
-    constexpr int N = P::neighbours;
+    constexpr int N = P::neighbors;
     g.each(width - from, team, [&](int k, int place) {
         i64 at = from + place;
         Pack<T, N> old, made;
@@ -43,7 +43,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
     dx += row * width;
     if (again) again += row * width;
     A m = mean ? mean[row] : (A)0, r = rstd[row], level = 0, slope = 0;
-    constexpr int N = P::neighbours;
+    constexpr int N = P::neighbors;
     P g, hat;
     auto load = [&](i64 from, int part) {
         g.load(dy + from, 1, width - from, team, (A)0);

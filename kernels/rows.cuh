@@ -2,12 +2,12 @@
 
 #include "common.cuh"
 
-// A thread's share of a part of a row: accesses to N neighbours each, all teams' accesses side by side. `left` is what there is of
+// A thread's share of a part of a row: accesses to N neighbors each, all teams' accesses side by side. `left` is what there is of
 // the row from the part's start on, and may be more than the part.
 template <typename T, int N, int accesses = N == 4 ? 8 : 4>
 struct Part {
     typedef WIDE(T) A;
-    static constexpr int neighbours = N, count = accesses * N;
+    static constexpr int neighbors = N, count = accesses * N;
     A v[count];
 
     // The elements of a part.

@@ -42,12 +42,12 @@ __global__ void standard_gamma_slope(const T* concentration, const T* drawn, T* 
     }
 }
 
-// One attempt of transformed rejection about `centre`: accepted at once (1), never (-1), or if v is at most the probability (0).
-__device__ __forceinline__ int transformed(const double (&u)[4], double centre, double b, double a, double quick, double& count,
+// One attempt of transformed rejection about `center`: accepted at once (1), never (-1), or if v is at most the probability (0).
+__device__ __forceinline__ int transformed(const double (&u)[4], double center, double b, double a, double quick, double& count,
                                            double& v) {
     double away = u[0] - 0.5, inside = 0.5 - fabs(away);
     v = 1 - u[1];
-    count = floor((2 * a / inside + b) * away + centre);
+    count = floor((2 * a / inside + b) * away + center);
     if (inside >= 0.07 && v <= quick) return 1;
     if (!(count >= 0 && (inside >= 0.013 || v <= inside))) return -1;
     v /= a / (inside * inside) + b;

@@ -6,7 +6,7 @@
 
 #include "common.cuh"
 
-// What four neighbours and all before them have, in order; a product of many elements might overflow where the whole is 0.
+// What four neighbors and all before them have, in order; a product of many elements might overflow where the whole is 0.
 template <typename Op, typename A> struct Carry { typedef A type; enum { in_order = 0 }; };
 template <> struct Carry<Times, float> { typedef double type; enum { in_order = 1 }; };
 template <> struct Carry<Times, double> { typedef double type; enum { in_order = 1 }; };

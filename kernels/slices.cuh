@@ -9,11 +9,11 @@ struct Slices {
     static const int ROWS = Mine::ROWS, N = 256 / sizeof(A), MEMBERS = M * N / (4 * ROWS), GROUPS = 512 / MEMBERS;
     static const int DEEP = 128 / sizeof(A), EACH = DEEP / GROUPS, OWN = 512 / DEEP, LEFTS = M / OWN, RIGHTS = N / OWN;
     // Row m of depth d is at m ^ swizzle(d), so that a warp stores to different banks. In a group's slice that only changes the
-    // order of four neighbours.
+    // order of four neighbors.
     static __device__ __forceinline__ u32 swizzle(u32 d) { return d / (32 / sizeof(A)); }
 };
 
-// The arguments are those of a tile; threads of a warp read neighbours along k.
+// The arguments are those of a tile; threads of a warp read neighbors along k.
 template <int M, typename T, typename A, typename Steps, typename Column, typename Right>
 __device__ __forceinline__ void slices(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
                                        const Steps& steps, const Column& column, const Right& right, A* out, A* sums) {

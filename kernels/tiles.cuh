@@ -8,7 +8,7 @@ __device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A)
 // -- a thread's part of a tile ------------------------------------------------------------------------------------------
 // Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), which keeps
 // stores and loads apart in banks on tensor cores. A slab is DEEP words deep, fewer where they are many: they pass
-// through registers, of which there are none left. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE neighbours.
+// through registers, of which there are none left. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE neighbors.
 
 template <typename T, int M, bool Cores> struct Part;
 
@@ -48,7 +48,7 @@ struct Part<T, M, false> {
     }
 };
 
-// By tensor cores: 2 x 4 products of 16 x 8 elements by a warp, of which a thread has two rows of two neighbours each.
+// By tensor cores: 2 x 4 products of 16 x 8 elements by a warp, of which a thread has two rows of two neighbors each.
 template <typename T, int M>
 struct Part<T, M, true> {
     typedef u32 Word;
@@ -97,7 +97,7 @@ struct Part<T, M, true> {
 
 // One tile of a product whose k goes from `from` to `to`: left is [rows, k] with `stride` elements between rows,
 // steps(k, offset) gives the place of a step of k and the offset of its column of left, right(column(n), step) the element of the
-// other operand, whose neighbours in memory are steps if Along, else columns: threads of a warp read neighbours. Row m of the
+// other operand, whose neighbors in memory are steps if Along, else columns: threads of a warp read neighbors. Row m of the
 // result, n = 0, is at out + m * step + where(n). With `sums`, these get the sums of left's rows. While the block works on one slab of
 // DEEP words, the next one is on its way.
 template <int M, bool Cores, bool Along, typename Step, typename T, typename R, typename Steps, typename Column, typename Right,

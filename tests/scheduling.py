@@ -15,7 +15,7 @@ GROUP = re.compile(r'^pytestmark = \[[^\]]*\bxdist_group\("(\w+)"\)', re.MULTILI
 
 
 class Runs(LoadGroupScheduling):
-    """``--dist loadgroup`` with fewer units: tests without a group share one with their neighbours."""
+    """``--dist loadgroup`` with fewer units: tests without a group share one with their neighbors."""
 
     _runs: dict[str, str] | None = None
     _places: dict[str, int] | None = None

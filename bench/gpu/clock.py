@@ -77,7 +77,7 @@ def clock_of(device: str) -> Any:
 
 
 def medians(runs: dict[str, Callable[[], Any]], device: Any, rounds: int) -> dict[str, float]:
-    """Median seconds of a step of each, from interleaved rounds of about 30 ms, each ended by a synchronisation."""
+    """Median seconds of a step of each, from interleaved rounds of about 30 ms, each ended by a synchronization."""
 
     def seconds(run: Callable[[], Any], times: int) -> float:
         device.synchronize()

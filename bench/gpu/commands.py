@@ -11,12 +11,12 @@ from bench.gpu.part import Outcome, Setting, python, run_limited
 
 #: By model: the steps, None for a whole run.
 _STEPS = {"mlp": None, "chargpt": 40}
-#: The least share of digits that a whole run of the MLP must recognise; on a CPU it is 98 %.
+#: The least share of digits that a whole run of the MLP must recognize; on a CPU it is 98 %.
 _ACCURACY = 0.95
 
 
 def train(setting: Setting) -> Outcome:
-    """Each run must end with code 0, and the MLP must recognise digits."""
+    """Each run must end with code 0, and the MLP must recognize digits."""
     outcome = Outcome(table=[["model", "steps", "seconds", "result", "peak bytes"]])
     until = perf_counter() + setting.seconds
     for model, steps in {"mlp": 20}.items() if setting.rehearsal else _STEPS.items():

@@ -31,7 +31,7 @@ _STEPS, _FEWER, _EQUAL = 200, 20, 3
 
 
 def steps(setting: Setting) -> Outcome:
-    """Eager steps, interleaved, each round ended by a synchronisation; for the first and the last batch size as TF32, too.
+    """Eager steps, interleaved, each round ended by a synchronization; for the first and the last batch size as TF32, too.
 
     The other batch sizes come last, as long as most of the time is left.
     """

@@ -61,9 +61,9 @@ def run(options: argparse.Namespace) -> None:
         console.print(Text(str(recording.report)), soft_wrap=True)
         return
     width = max(min(console.width - 14, 100), 20)
-    # Eight colours are too few to tell ten roles apart.
-    colour = console.color_system in ("256", "truecolor")
-    console.print(block_plot(recording, width=width, colour=colour), soft_wrap=True)
+    # Eight colors are too few to tell ten roles apart.
+    color = console.color_system in ("256", "truecolor")
+    console.print(block_plot(recording, width=width, color=color), soft_wrap=True)
     _print_live(console, recording)
 
 

@@ -16,7 +16,7 @@ from gradcore.data.text import Text, from_string, load_python_docs
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 _FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, "
-            "https://github.com/zalandoresearch/fashion-mnist, MIT licence")
+            "https://github.com/zalandoresearch/fashion-mnist, MIT license")
 
 
 def names() -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def load_python_docs() -> Text:
     from pydoc_data.topics import topics  # type: ignore[import-untyped, unused-ignore]
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
-    return from_string("python-docs", text, f"pydoc_data.topics of Python {sys.version.split()[0]}, PSF licence")
+    return from_string("python-docs", text, f"pydoc_data.topics of Python {sys.version.split()[0]}, PSF license")
 
 
 class Windows:

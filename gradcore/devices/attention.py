@@ -1,6 +1,6 @@
 """Attention kernels over an array library, in blocks of queries of a few heads, whose scores stay in a core's cache.
 
-Scores are stored transposed, [samples, heads, keys, queries]: operations along a row of scores then work on neighbours in
+Scores are stored transposed, [samples, heads, keys, queries]: operations along a row of scores then work on neighbors in
 memory, and no matrix product has a transposed second factor, which is half as fast for narrow heads.
 """
 

@@ -10,7 +10,7 @@ from gradcore.spec import TensorSpec
 
 #: A kernel and its arguments, bound to the memory that it works on; the list is changed for the arrays and numbers of each run.
 KernelCall = tuple[Callable[..., Any], list[Any]]
-#: The calls of neighbouring instructions, a list for each.
+#: The calls of neighboring instructions, a list for each.
 Steps = list[list[KernelCall]]
 
 

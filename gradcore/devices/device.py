@@ -165,7 +165,7 @@ class Device:
         return None
 
     def fused(self, kind: str, steps: Steps) -> Steps | None:
-        """Faster calls for those of neighbouring instructions, a list for each; None if there are none."""
+        """Faster calls for those of neighboring instructions, a list for each; None if there are none."""
         return None
 
     def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:

@@ -23,7 +23,7 @@ from gradcore.events import WRITTEN
 _MOST, _WIDEST = 64, 32
 #: The bits of an address that decide how kernels read it: blocks of the pool begin at multiples of 512.
 _PLACE = 511
-#: Bytes between the made-up addresses of neighbouring arrays in the first dry run, and the increase of that in the second: both
+#: Bytes between the made-up addresses of neighboring arrays in the first dry run, and the increase of that in the second: both
 #: are larger than an array.
 _APART, _FARTHER = 1 << 48, 1 << 32
 _ndarray = cupy.ndarray

@@ -195,7 +195,7 @@ def norm_again_with_slopes(steps: Steps, bind: Callable[..., Any], first: int = 
 
 
 def sum_with_norm(steps: Steps, bind: Callable[..., Any], results: slice = slice(3, 6)) -> Steps | None:
-    """Layer or RMS norm computes the sum that it normalises. Operands may be in its place: one thread handles an element."""
+    """Layer or RMS norm computes the sum that it normalizes. Operands may be in its place: one thread handles an element."""
     ((_, (a, b, total)),), ((norm, given),) = steps
     if a is None or b is None:
         # A run would put what it brings into another list.

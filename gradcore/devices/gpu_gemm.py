@@ -54,7 +54,7 @@ class Plan:
                  "exact", "loaded", "_at", "_destroy")
 
     def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
-        # First, since the finaliser needs them.
+        # First, since the finalizer needs them.
         self.descriptor, self.layouts = descriptor, layouts
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
         self.kind = problem.kind

@@ -214,7 +214,7 @@ def _write_groups(groups: Groups, x: Any, values: Any, where: Any, at: _Position
 
 
 def _length(x: Any, values: Any, where: Any, at: _Positions) -> int:
-    """Neighbours in one access: 16 bytes, but at most 8 elements, if rows are contiguous and all that is
+    """Neighbors in one access: 16 bytes, but at most 8 elements, if rows are contiguous and all that is
     accessed begins at a multiple of that."""
     kept, length = where["kept"], min(16 // x.itemsize, 8)
     beside, apart = kept["strides"][1:3, :1], where["folded"]["strides"][1:3]

@@ -201,7 +201,7 @@ def lanes_of_one(width: int) -> int:
 
 
 def length_of(width: int, *arrays: Any) -> int:
-    """Neighbours in one access: 16 bytes if contiguous rows of ``width`` all begin at a multiple of that, else one element."""
+    """Neighbors in one access: 16 bytes if contiguous rows of ``width`` all begin at a multiple of that, else one element."""
     length = 16 // arrays[0].itemsize
     return 1 if width % length or not packed(*arrays) else length
 
@@ -226,7 +226,7 @@ def columns_of(width: int, length: int) -> tuple[int, int, int] | None:
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """The dimensions of tensors, and by dimension their strides, with neighbours merged that are contiguous in all of them."""
+    """The dimensions of tensors, and by dimension their strides, with neighbors merged that are contiguous in all of them."""
     sizes: list[int] = []
     steps: list[list[int]] = []
     for n, *step in zip(shape, *strides, strict=True):
@@ -283,7 +283,7 @@ def interleaved(where: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _rows_of(shape: tuple[int, ...], folded: tuple[int, ...], size: int,
              *strides: tuple[int, ...]) -> tuple[Any, int, tuple[int, int], tuple[int, int] | None]:
-    """The layout and its rows; threads of the team and neighbours in one access for any address, and for multiples of 16 bytes,
+    """The layout and its rows; threads of the team and neighbors in one access for any address, and for multiples of 16 bytes,
     if all rows begin at such when the first one does."""
     where, length = layout_of(shape, folded, *strides), 16 // size
     width, (beside, across) = int(where["width"]), (where[n]["strides"][:len(strides)] for n in ("kept", "folded"))
@@ -292,7 +292,7 @@ def _rows_of(shape: tuple[int, ...], folded: tuple[int, ...], size: int,
 
 
 def rows_of(folded: Sequence[int], *arrays: Any) -> tuple[Any, int, int, int]:
-    """The layout as :func:`layout` makes it; its rows, threads of the team for each, and neighbours in one access."""
+    """The layout as :func:`layout` makes it; its rows, threads of the team for each, and neighbors in one access."""
     where, rows, alone, together = _rows_of(arrays[0].shape, tuple(folded), arrays[0].itemsize, *[elements(a) for a in arrays])
     return where, rows, *(together if together and packed(*arrays) else alone)
 

@@ -24,7 +24,7 @@ _MEETING, _ALONE = 16, 1 << 17
 #: own (the room in kernels/channels.cuh and batch_norm*.cu).
 _CHANNEL, _SHARES = 4096, 32
 #: Adjacent elements of a channel that fill a memory access, and elements that stay in any device's cache for other blocks.
-_NEIGHBOURS, _CACHED = 32, 1 << 18
+_NEIGHBORS, _CACHED = 32, 1 << 18
 #: The fewest adjacent channels of which a warp reads up to 32 together.
 _ROW = 8
 #: The fewest rows of adjacent channels for a block, and the most blocks, of one input and of a gradient, which all run at once:
@@ -170,7 +170,7 @@ def _parts_of_columns(count: int, channels: int, length: int, gradient: bool = F
 
 def _near(x: Any) -> bool:
     """Do blocks with one channel each read adjacent elements, or elements in cache?"""
-    return bool(math.prod(x.shape[2:]) >= _NEIGHBOURS or x.size <= _CACHED)
+    return bool(math.prod(x.shape[2:]) >= _NEIGHBORS or x.size <= _CACHED)
 
 
 def _wide(x: Any, *channels: Any) -> Any:

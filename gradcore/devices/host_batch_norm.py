@@ -53,7 +53,7 @@ def _scale(rstd: Array, weight: Array | None, factor: Array) -> None:
         np.multiply(rstd, weight, factor)
 
 
-def _normalise(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array, factor: Array,
+def _normalize(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array, factor: Array,
                term: Array) -> None:
     """out = x * factor + term, in forward and with the same bits in the recomputation in backward."""
     _scale(rstd, weight, factor)
@@ -91,14 +91,14 @@ def batch_norm(x: Array, weight: Array | None, bias: Array | None, running_mean:
             np.multiply(running, 1 - momentum, running)
             np.multiply(now, scale, term)
             np.add(running, term, running)
-    _normalise(x, weight, bias, mean, rstd, out, factor, term)
+    _normalize(x, weight, bias, mean, rstd, out, factor, term)
 
 
 @kernel
 def batch_norm_apply(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array,
                      workspace: Array) -> None:
     factor, term = split_workspace(workspace, *[(x.shape[1], x.dtype)] * 2)
-    _normalise(x, weight, bias, mean, rstd, out, factor, term)
+    _normalize(x, weight, bias, mean, rstd, out, factor, term)
 
 
 @kernel

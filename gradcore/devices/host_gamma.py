@@ -43,7 +43,7 @@ _SLOPE = _numbers(1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 
 _ZETA = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 2.0876756987868099e-8, -5.2841901386874932e-10, 1.3382536530684679e-11,
          -3.3896802963225829e-13, 8.5860620562778446e-15, -2.1748686985580619e-16, 5.5090028283602295e-18)
 # Wichura, Algorithm AS 241, 1988: numerators and denominators near 0, in the tails and far out.
-_CENTRE = (
+_CENTER = (
     _numbers(3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
      4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3),
     _numbers(1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3, 2.1213794301586595867e4,
@@ -234,7 +234,7 @@ def erfc(x: Array, out: Array, found: Array, *room: Array) -> None:
 
 @_double
 def erfinv(x: Array) -> Array:
-    out = _quotient(0.180625 - x * x / 4, _CENTRE) * x / 2
+    out = _quotient(0.180625 - x * x / 4, _CENTER) * x / 2
     beyond = ~(np.abs(x) <= 0.85)
     _on(beyond, _erfinv_tail, x, out)
     return np.multiply(out, math.sqrt(0.5), out)

@@ -120,17 +120,17 @@ def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rs
         _to_dx(d, hat, t, r, mean is not None)
 
 
-def _to_dx(d: Array, hat: Array, room: Array, rstd: Array, centred: bool = True) -> None:
+def _to_dx(d: Array, hat: Array, room: Array, rstd: Array, centered: bool = True) -> None:
     """rstd * (gw - mean(gw) - hat * mean(gw * hat)) by rows, where ``d`` holds gw = dy * weight. The others are overwritten.
 
-    Without mean(gw) unless ``centred``.
+    Without mean(gw) unless ``centered``.
     """
     count, width = d.shape
     mean_of = room.reshape(-1)[:count]
     np.vecdot(d, hat, out=mean_of)
     np.multiply(mean_of, 1 / width, mean_of)
     np.multiply(hat, mean_of[:, None], hat)
-    if centred:
+    if centered:
         np.matmul(d, ones(width, d.dtype), out=mean_of)
         np.multiply(mean_of, 1 / width, mean_of)
         np.subtract(d, mean_of[:, None], d)

@@ -64,11 +64,11 @@ def _summed(u: Array, p: Array, next_to_last: Callable[[int], Array]) -> Array:
     return count
 
 
-def _transformed(u: Array, centre: Array, b: Array, a: Array, quick: Array) -> tuple[Array, ...]:
+def _transformed(u: Array, center: Array, b: Array, a: Array, quick: Array) -> tuple[Array, ...]:
     """Of transformed rejection: the count, whether it is accepted at once and whether it may be, and what v is compared by."""
     away, v = u[0] - 0.5, 1 - u[1]
     inside = 0.5 - np.abs(away)
-    count = np.floor((2 * a / inside + b) * away + centre)
+    count = np.floor((2 * a / inside + b) * away + center)
     at_once = (inside >= 0.07) & (v <= quick)
     return count, at_once, (count >= 0) & ((inside >= 0.013) | (v <= inside)), v / (a / (inside * inside) + b)
 

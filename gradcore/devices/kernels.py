@@ -29,7 +29,7 @@ def summed(given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
-    """The view of an array for a normalised basic index; see ``ops.movement``."""
+    """The view of an array for a normalized basic index; see ``ops.movement``."""
     key: list[Any] = []
     for part in index:
         if not part:

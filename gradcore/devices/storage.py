@@ -61,7 +61,7 @@ class Storage:
 
 
 def new_storage(device: Device, nbytes: int, stream: Stream, tag: Tag, node: int) -> Storage:
-    """A storage of uninitialised bytes. Raises :class:`~gradcore.errors.OutOfMemory`.
+    """A storage of uninitialized bytes. Raises :class:`~gradcore.errors.OutOfMemory`.
 
     The storage is created before its block, so that an interrupt never leaves a block without an owner.
     """

@@ -104,7 +104,7 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
     """The slopes of a sampled function along each of ``dim``, or of all dimensions: central differences, and one-sided ones of
     ``edge_order`` 1 or 2 at the ends.
 
-    ``spacing`` is the distance of neighbours, one for each dimension, or the coordinates along each, as vectors. Raises
+    ``spacing`` is the distance of neighbors, one for each dimension, or the coordinates along each, as vectors. Raises
     :class:`SpecError` for a dimension with fewer than ``edge_order`` + 1 elements, and unless there is one spacing for each.
     """
     if edge_order not in (1, 2):

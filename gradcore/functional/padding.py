@@ -24,7 +24,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     the shape.
     """
     if mode not in ("constant", "reflect", "replicate", "circular"):
-        raise NotImplementedError(f"Unrecognised padding mode {mode}")
+        raise NotImplementedError(f"Unrecognized padding mode {mode}")
     ndim = input.spec.ndim
     if len(pad) % 2 or len(pad) > 2 * ndim:
         raise SpecError(f"Padding length must be divisible by 2 and at most twice the number of dimensions of the input: got "

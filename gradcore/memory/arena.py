@@ -36,7 +36,7 @@ class Range(Block):
     whole: Block
 
     def let_go(self, release: Callable[[Block], None]) -> None:
-        """Give the range back if it is open. Finalisers may call this."""
+        """Give the range back if it is open. Finalizers may call this."""
         if self.serial and not self.going:
             self.going = True
             self.drop(DIED)

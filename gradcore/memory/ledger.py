@@ -3,7 +3,7 @@
 Every block is allocated and freed through the ledger, so it serves the common case itself: a freed block waits on its
 stream for a request of exactly its size, and the pool is asked to search only if none waits.
 
-It has the only lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so giving a block back
+It has the only lock of the stack. A finalizer may run inside ``allocate`` on the same thread, so giving a block back
 never waits for the lock: the block joins a queue that is emptied on the next entry, and before any figure is read.
 """
 
@@ -39,7 +39,7 @@ class Ledger:
         #: Held while the books change.
         self.lock: Any = brief()
         self._pending: deque[Block] = deque()
-        #: What a finaliser calls with its block. While a log is written, the block goes to the pool at once, so that the log
+        #: What a finalizer calls with its block. While a log is written, the block goes to the pool at once, so that the log
         #: shows the moment; otherwise the next call to the ledger takes it there.
         self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool

@@ -40,7 +40,7 @@ def mend(pool: Pool) -> None:
 
 
 def lost(pool: Pool, aside: Container[Block] = ()) -> list[Block]:
-    """Live blocks that will not be freed, because an interrupt ended a finaliser as it began, or came before an owner.
+    """Live blocks that will not be freed, because an interrupt ended a finalizer as it began, or came before an owner.
 
     They are the blocks that nothing but the pool refers to, and ``aside`` to those in it.
     """

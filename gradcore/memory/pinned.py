@@ -41,7 +41,7 @@ class AfterCopies:
         return block
 
     def release(self, block: Block) -> None:
-        # Finalisers come here, so this only appends and takes no lock.
+        # Finalizers come here, so this only appends and takes no lock.
         users, block.users = block.users, None
         for stream in users or ():
             if stream.handle is None:

@@ -143,7 +143,7 @@ class MemoryResource(Protocol):
     """Anything that hands out blocks.
 
     ``allocate`` raises :class:`~gradcore.errors.SourceExhausted` or :class:`~gradcore.errors.OutOfMemory`, and has changed
-    nothing then. ``release`` gives a block back, once. It is for finalisers: it checks nothing, never waits and never raises.
+    nothing then. ``release`` gives a block back, once. It is for finalizers: it checks nothing, never waits and never raises.
     """
 
     def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block: ...

@@ -1,4 +1,4 @@
-"""Initialisation of parameters, in place, with the functions of ``torch.nn.init``."""
+"""Initialization of parameters, in place, with the functions of ``torch.nn.init``."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ __all__ = ["DataParallel", "SyncBatchNorm"]
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm of [N, C, ...] with any number of dimensions; in one process there is nothing to synchronise."""
+    """Batch norm of [N, C, ...] with any number of dimensions; in one process there is nothing to synchronize."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
                  track_running_stats: bool = True, process_group: Any = None, device: Any = None, dtype: Any = None, *,

@@ -9,18 +9,18 @@ from rich.text import Text
 from gradcore.events import Mark
 from gradcore.report.recording import Recording
 from gradcore.report.text import has_blocks
-from gradcore.report.timeline import COLOURS, ROLE_ORDER, Column, columns, stacking
+from gradcore.report.timeline import COLORS, ROLE_ORDER, Column, columns, stacking
 from gradcore.units import format_bytes
 
-#: The letter for each role on terminals without colours.
+#: The letter for each role on terminals without colors.
 LETTERS = dict(zip(ROLE_ORDER, "PBSGIROTWCH", strict=True))
 _UNKNOWN = "?"
 
 
-def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colour: bool = True) -> Text:
+def block_plot(recording: Recording, *, width: int = 72, height: int = 12, color: bool = True) -> Text:
     """Live bytes over the step, stacked by role, with its peak marked and a legend of the peak's bytes.
 
-    Each column shows that one of its records after which most bytes are live. Without colour a cell is its role's letter.
+    Each column shows that one of its records after which most bytes are live. Without color a cell is its role's letter.
     Raises ValueError for a recording without records.
     """
     shown = columns(recording.records, "role", width)
@@ -34,20 +34,20 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colou
     for row in range(height, 0, -1):
         label = format_bytes(top * row / height) if row in (height, (height + 1) // 2) else ""
         text.append(f"{label:>10} {side}")
-        cells = [_cell(c, names, top / height * (row - 1), top / height, colour) for c in shown]
+        cells = [_cell(c, names, top / height * (row - 1), top / height, color) for c in shown]
         for style, run in groupby(cells, key=lambda cell: cell[1]):
             text.append("".join(character for character, _ in run), style=style)
         text.append("\n")
     text.append(f"{'0 B':>10} {corner}{floor * len(shown)}\n{' ' * 12}{_phases(recording, shown)}\n")
     for name in reversed(names):
         nbytes = shown[at].sums.get(name, 0)
-        text.append("  ■ " if colour else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLOURS.get(name) if colour else None)
+        text.append("  ■ " if color else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLORS.get(name) if color else None)
         text.append(f"{name:16}{nbytes:>15,}{nbytes / top:8.1%}\n")
     return text
 
 
-def _cell(column: Column, names: list[str], low: float, size: float, colour: bool) -> tuple[str, str | None]:
-    """A character, as high as the column fills the cell, and the colour of the role at the middle of the filled part."""
+def _cell(column: Column, names: list[str], low: float, size: float, color: bool) -> tuple[str, str | None]:
+    """A character, as high as the column fills the cell, and the color of the role at the middle of the filled part."""
     filled = min((column.allocated - low) / size, 1.0) if size else 0.0
     eighths = round(filled * 8)
     if eighths <= 0:
@@ -57,7 +57,7 @@ def _cell(column: Column, names: list[str], low: float, size: float, colour: boo
         reached += column.sums.get(owner, 0)
         if reached > middle:
             break
-    return (" ▁▂▃▄▅▆▇█"[eighths], COLOURS.get(owner)) if colour else (LETTERS.get(owner, _UNKNOWN), None)
+    return (" ▁▂▃▄▅▆▇█"[eighths], COLORS.get(owner)) if color else (LETTERS.get(owner, _UNKNOWN), None)
 
 
 def _phases(recording: Recording, shown: list[Column]) -> str:

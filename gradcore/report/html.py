@@ -21,7 +21,7 @@ from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
 from gradcore.report.text import has_grown, short_path, short_sums
-from gradcore.report.timeline import COLOURS
+from gradcore.report.timeline import COLORS
 
 #: The page's scripts, in the order that they are run in: what a file uses stands before it.
 SCRIPTS = ("text.js", "log.js", "bands.js", "owners.js", "timeline.js", "addresses.js", "kept.js", "strip.js", "page.js")
@@ -38,7 +38,7 @@ class Named:
 def page(runs: Sequence[Named], step: int | str = "peak") -> str:
     """The page of one run, opened at ``step``, with other runs to compare. Raises ValueError as ``Run.find`` does."""
     shown, _ = runs[0].run.find(step)
-    data = {"version": 1, "colours": COLOURS, "shown": shown, "runs": [_run(r) for r in runs]}
+    data = {"version": 1, "colors": COLORS, "shown": shown, "runs": [_run(r) for r in runs]}
     script = "\n".join(part(name) for name in SCRIPTS)
     style = part("page.css")
     policy = (f"default-src 'none'; script-src '{hash_of(script)}'; style-src '{hash_of(style)}'; base-uri 'none'; "

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore.events import Record
 from gradcore.grouping import alike
 from gradcore.report.text import short_path
-from gradcore.report.timeline import COLOURS, columns, stacking
+from gradcore.report.timeline import COLORS, columns, stacking
 from gradcore.units import format_bytes
 
 #: The most layers, ops or lines with a band of their own; the others share one.
@@ -45,12 +45,12 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     rest = [c.allocated - sum(c.sums.get(name, 0) for name in largest) for c in shown]
     if any(rest):
         bands["others"] = rest
-    colours = [COLOURS[name] if by == "role" and name in COLOURS else spare
-               for name, spare in zip(bands, COLOURS.values(), strict=False)]
+    colors = [COLORS[name] if by == "role" and name in COLORS else spare
+               for name, spare in zip(bands, COLORS.values(), strict=False)]
     at = [c.position for c in shown]
     if bands:
         labels = [short_path(name) if by == "line" else name for name in bands]
-        ax.stackplot(at, list(bands.values()), labels=labels, colors=colours, step="post", linewidth=0)
+        ax.stackplot(at, list(bands.values()), labels=labels, colors=colors, step="post", linewidth=0)
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False)
     else:
         ax.text(0.5, 0.5, "nothing was live in this step", transform=ax.transAxes, ha="center", va="center")

@@ -13,8 +13,8 @@ from gradcore.grouping import BY, Key
 #: Roles from the bottom of a stack to its top: those that live longest are lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
               "communication", HELD_OUTSIDE)
-#: Colours that the colour-blind can tell apart: those of Okabe and Ito, "Color universal design" (2008), three greys, and wine.
-COLOURS = dict(zip(ROLE_ORDER, (
+#: Colors that the color-blind can tell apart: those of Okabe and Ito, "Color universal design" (2008), three greys, and wine.
+COLORS = dict(zip(ROLE_ORDER, (
     "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444",
     "#882255"), strict=True))
 

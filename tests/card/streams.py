@@ -1,6 +1,6 @@
 """Streams, events and graphs of the simulated GPU. Work is done as late as possible, when something waits for it.
 
-This exposes memory that the host changes or frees too early, and missing synchronisation between streams.
+This exposes memory that the host changes or frees too early, and missing synchronization between streams.
 """
 
 from __future__ import annotations

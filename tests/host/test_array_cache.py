@@ -11,7 +11,7 @@ MiB = 1 << 20
 
 
 def test_a_tensor_at_the_same_place_has_the_same_array() -> None:
-    # A part of a large segment, which is merged with its neighbours as soon as it is free.
+    # A part of a large segment, which is merged with its neighbors as soon as it is free.
     x = gradcore.empty(3 * MiB, dtype=gradcore.uint8)
     array, place = x.array, x.data_ptr()
     del x

@@ -7,7 +7,7 @@ from gradcore.events import Alloc, Free, Keep, Mark, Record, Reserve, Site, Tag
 from gradcore.report import Recording, build_report
 from gradcore.report.blocks import block_plot
 from gradcore.report.step import PoolFigures
-from gradcore.report.timeline import COLOURS
+from gradcore.report.timeline import COLORS
 
 
 def alloc(serial: int, nbytes: int, role: str) -> Alloc:
@@ -33,7 +33,7 @@ STEP = step(
 
 def test_every_cell_has_the_letter_of_the_role_at_its_middle() -> None:
     # A row is 1 KiB. The word optimizer has no room: backward, which begins in column 8, right behind forward, reaches past it.
-    text = block_plot(STEP, height=4, colour=False)
+    text = block_plot(STEP, height=4, color=False)
     assert not text.spans and text.plain.splitlines() == [
         "                     ▼ peak 4.00 KiB",
         "  4.00 KiB │         R   W  ",
@@ -49,12 +49,12 @@ def test_every_cell_has_the_letter_of_the_role_at_its_middle() -> None:
         "  P parameter                 1,024   25.0%"]
 
 
-def test_in_colour_a_cell_is_filled_in_eighths() -> None:
+def test_in_color_a_cell_is_filled_in_eighths() -> None:
     text = block_plot(STEP, height=4)
     rows = [line[12:] for line in text.plain.splitlines()[1:5]]
     assert rows == ["         █   ▁  ", "  ▄▄▄▄▄▄▄█▄▄▄█▄▄", "  ██████████████", " ███████████████"]
-    named = {colour: role for role, colour in COLOURS.items()}
-    # What has no role has no colour.
+    named = {color: role for role, color in COLORS.items()}
+    # What has no role has no color.
     assert [(text.plain[s.start:s.end], named[str(s.style)]) for s in text.spans] == [
         ("█", "residual"), ("▁", "workspace"),
         ("▄", "output"), ("▄▄▄▄▄▄█", "residual"), ("▄▄▄", "gradient"), ("█", "workspace"), ("▄▄", "gradient"),
@@ -64,7 +64,7 @@ def test_in_colour_a_cell_is_filled_in_eighths() -> None:
 
 def test_a_role_that_has_no_letter_and_a_step_without_bytes() -> None:
     odd = step(Mark("begin", "step", 0), alloc(1, 512, "a role of a later version"), *[OTHER] * 7)
-    assert block_plot(odd, height=1, colour=False).plain.splitlines()[1:] == [
+    assert block_plot(odd, height=1, color=False).plain.splitlines()[1:] == [
         "     512 B │ ????????", "       0 B └─────────", "            forward",
         "  ? a role of a later version            512  100.0%"]
     assert block_plot(step(Mark("begin", "step", 0)), height=1).plain.splitlines() == [

@@ -112,8 +112,8 @@ def test_every_instant_is_the_fold(browser: Any, tmp_path: Path, make: Callable[
                     told[names[-1]] -= nbytes
             assert not any(told.values())
     assert opened.page.evaluate("highest([0, 1, 3, 3, 2], 1, 4)") == 2
-    colours = opened.page.evaluate("view.bands.colours")
-    assert len(set(colours)) == len(colours)
+    colors = opened.page.evaluate("view.bands.colors")
+    assert len(set(colors)) == len(colors)
     assert opened.page.evaluate("view.log.peak") == recording.report.peak.position
     segments: dict[int, int] = {}
     for position, record in enumerate(recording.records):

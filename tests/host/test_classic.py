@@ -89,7 +89,7 @@ def test_a_new_loss_on_a_trunk_that_was_freed(case: Case) -> None:
 
 
 @pytest.mark.parametrize("widths", [(1, 1, 1, 1), (1, 50, 20, 70, 30), (90, 10, 10, 10)])
-def test_without_a_graph_the_peak_is_the_widest_pair_of_neighbours(case: Case, widths: tuple[int, ...]) -> None:
+def test_without_a_graph_the_peak_is_the_widest_pair_of_neighbors(case: Case, widths: tuple[int, ...]) -> None:
     weights = [gradcore.ones(*pair, device=case.device) for pair in pairwise(widths)]
     x = gradcore.ones(SIZE, widths[0], device=case.device)
     held = gradcore.memory_requested(case.device) - x.nbytes

@@ -1,4 +1,4 @@
-"""The catalogue of possible mistakes of a replay: each case is correct, or raises an error with the line."""
+"""The catalog of possible mistakes of a replay: each case is correct, or raises an error with the line."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_what_is_not_fused() -> None:
 
 
 @pytest.mark.oracle
-def test_batch_norms_become_synchronised_ones(torch: Any) -> None:
+def test_batch_norms_become_synchronized_ones(torch: Any) -> None:
     def make(n: Any) -> Any:
         inner = n.Sequential(n.BatchNorm2d(2), n.ReLU(), n.BatchNorm2d(2, affine=False, momentum=None))
         return n.SyncBatchNorm.convert_sync_batchnorm(n.Sequential(n.Conv2d(1, 2, 1), inner))
@@ -94,7 +94,7 @@ def test_a_module_for_several_devices_passes_calls_on(torch: Any) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("channels", [1, 3, 9])
-def test_normalisation_over_channels_is_torch_sevens(torch: Any, size: int, channels: int) -> None:
+def test_normalization_over_channels_is_torch_sevens(torch: Any, size: int, channels: int) -> None:
     image, slope = normal(2, channels, 2, 3), normal(2, channels, 2, 3)
     layers = pair(torch, lambda n: n.CrossMapLRN2d(size, 0.3, 0.7, 2))
     results = []

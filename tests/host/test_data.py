@@ -51,7 +51,7 @@ def test_the_split_never_changes() -> None:
     assert data.load("digits") is d and not d.train_x.flags.writeable
 
 
-def test_digits_are_told_apart_by_their_neighbours() -> None:
+def test_digits_are_told_apart_by_their_neighbors() -> None:
     """Pixels and labels belong together: the nearest training image has the right class."""
     d = data.load("digits")
     distance = ((d.test_x[:100, None] - d.train_x[None]) ** 2).sum(-1)

@@ -32,7 +32,7 @@ def outputs_of(made: Any) -> list[Any]:
     return [made[0].data, *flat(made[1])] if hasattr(made[0], "batch_sizes") else flat(made)
 
 
-def penalised(library: Any, function: Callable[..., Any], arrays: tuple[Any, ...], parameters: list[Any],
+def penalized(library: Any, function: Callable[..., Any], arrays: tuple[Any, ...], parameters: list[Any],
               order: int = 3) -> list[Any]:
     """Gradients of a loss, of a penalty on these, and of a penalty on those, for inputs and parameters."""
     leaves = [library.tensor(a, requires_grad=True) for a in arrays]
@@ -60,7 +60,7 @@ def compare(torch: Any, call: Callable[..., Any], arrays: tuple[Any, ...], build
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         for library, module in zip((gradcore, torch), modules, strict=True):
             parameters = [] if module is None else list(module.parameters())
-            found.append(penalised(library, lambda *xs: call(library, module, *xs), arrays, parameters, order))  # noqa: B023
+            found.append(penalized(library, lambda *xs: call(library, module, *xs), arrays, parameters, order))  # noqa: B023
     same(*found)
 
 
@@ -113,7 +113,7 @@ def test_third_derivatives_of_norms_are_those_of_the_formula(dims: tuple[int, ..
         return F.layer_norm(x, (3, 2)) * weight[..., None, None]
 
     arrays = (IMAGES, values(6, seed=1))
-    same(penalised(gradcore, ours, arrays, []), penalised(torch, formula, arrays, []))
+    same(penalized(gradcore, ours, arrays, []), penalized(torch, formula, arrays, []))
 
 
 MASK = np.array([[True, False, True, True], [True, True, True, True], [False, True, True, False]])

@@ -43,7 +43,7 @@ def small_step() -> tuple[Any, Callable[[], Any]]:
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
 def test_a_training_step_that_is_interrupted(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The interrupt of a finaliser ends in it, and pytest would keep it with all the frames that it came through.
+    # The interrupt of a finalizer ends in it, and pytest would keep it with all the frames that it came through.
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
     optimizer, step = small_step()
 
@@ -258,6 +258,6 @@ def test_what_is_interrupted_between_two_contexts_keeps_no_thread_from_compiling
 
 @pytest.mark.parametrize("kind", [Again, Part, Saved, Storage])
 def test_what_an_interrupt_leaves_half_made_goes_silently(kind: type) -> None:
-    # An error in a finaliser is a warning, and so fails the test.
+    # An error in a finalizer is a warning, and so fails the test.
     made = object.__new__(kind)
     del made

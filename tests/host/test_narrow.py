@@ -262,14 +262,14 @@ def test_lengths_are_those_of_the_numbers_and_not_of_their_squares(name: str, to
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_small_rows_are_normalised_by_their_own_size(name: str, torch: Any) -> None:
+def test_small_rows_are_normalized_by_their_own_size(name: str, torch: Any) -> None:
     """The default eps is that of the sums, which are in float32."""
-    def normalised(library: Any) -> list[float]:
+    def normalized(library: Any) -> list[float]:
         x = library.tensor([[0.01, -0.02, 0.03, 0.005]]).to(getattr(library, name))
         layer = library.nn.RMSNorm(4).to(getattr(library, name))
         return [library.nn.functional.rms_norm(x, (4,)).tolist(), layer(x).tolist()]
 
-    np.testing.assert_allclose(normalised(gradcore), normalised(torch), rtol=2**-7)
+    np.testing.assert_allclose(normalized(gradcore), normalized(torch), rtol=2**-7)
 
 
 @pytest.mark.oracle

@@ -62,7 +62,7 @@ def test_a_transposed_copy_goes_by_tiles(lies, turned):
     ("clone", (nowhere(8, 128, 12, 64).swapaxes(1, 2),), 4), ("mul", (nowhere(512, 256), nowhere(512, 1)), 4),
     ("add", (nowhere(512, 256)[:, 64:128], nowhere(64)), 4), ("clone", (nowhere(512, 256)[:, 2:130],), 1),
     ("add", (nowhere(512, 258)[:, :256], nowhere(512, 256)), 1), ("clone", (nowhere(512, 256)[:, ::-1],), 1)])
-def test_strided_neighbours_are_read_16_bytes_at_a_time(op, arrays, length):
+def test_strided_neighbors_are_read_16_bytes_at_a_time(op, arrays, length):
     """If accesses are aligned to their length in every row."""
     (name, _), = launches(op, *arrays, nowhere(*arrays[0].shape))
     assert name.split(", ")[:3] == [f"map_strided<{'Copy' if op == 'clone' else op.capitalize()}", "float", str(length)]

@@ -112,7 +112,7 @@ def test_a_label_says_its_tag(tag: Tag) -> None:
     told = tag_of([Site(WRITTEN, 0, longest), *sites[1:]])
     assert told is not None and told.op.lstrip("x") == tag.op.lstrip("x")
     assert tag_of([Site(WRITTEN, 0, "x" + longest), *sites[1:]]) is None
-    assert tag_of([Site(WRITTEN, 0, "exp (colour, layer a, forward)"), *sites[1:]]) is None
+    assert tag_of([Site(WRITTEN, 0, "exp (color, layer a, forward)"), *sites[1:]]) is None
 
 
 def test_records_behind_a_mark_are_of_its_time() -> None:

@@ -50,7 +50,7 @@ def test_it_is_not_written_if_no_marked_test_has_run(run: Any, pytester: pytest.
     ('{"version": 1}', "expected an object of tests"), ('{"version": 1, "tests": []}', "expected an object of tests"),
     ('{"version": 1, "tests": {"a": 3}}', "a peak should be an object, but is 3"),
     ('{"version": 1, "tests": {"a": {"peak": 1.5, "by": {}}}}', "a peak.peak should be int, but is 1.5"),
-    ('{"version": 1, "tests": {"a": {"peak": 1, "by": {"colour": {"red": 1}}}}}', "bytes are grouped by ")])
+    ('{"version": 1, "tests": {"a": {"peak": 1, "by": {"color": {"red": 1}}}}}', "bytes are grouped by ")])
 def test_what_is_no_baseline(text: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with raises(ValueError, f"x.json is not a baseline of device memory: {why}"):

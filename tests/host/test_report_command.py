@@ -17,7 +17,7 @@ from gradcore.cli.main import main
 from gradcore.events import Mark
 from gradcore.grouping import BY
 from gradcore.report import Recording, load_report, load_run
-from gradcore.report.blocks import COLOURS, LETTERS, block_plot
+from gradcore.report.blocks import COLORS, LETTERS, block_plot
 from gradcore.report.run import RunWriter
 from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
@@ -55,8 +55,8 @@ def test_columns_show_the_peak_of_their_stretch(recording: Recording, count: int
         assert [c.allocated for c in shown] == live[start:]
 
 
-def test_roles_have_colours_and_letters_of_their_own(recording: Recording) -> None:
-    assert len(set(COLOURS.values())) == len(set(LETTERS.values())) == len(ROLE_ORDER)
+def test_roles_have_colors_and_letters_of_their_own(recording: Recording) -> None:
+    assert len(set(COLORS.values())) == len(set(LETTERS.values())) == len(ROLE_ORDER)
     assert stacking(columns(recording.records, "role", 9), "role")[0] == "parameter"
     with raises(ValueError, "grouped by role, layer, op, line, but got 'phase'"):
         columns(recording.records, "phase", 9)
@@ -64,7 +64,7 @@ def test_roles_have_colours_and_letters_of_their_own(recording: Recording) -> No
 
 def test_blocks_in_a_terminal(recording: Recording) -> None:
     peak = recording.report.peak
-    plain = block_plot(recording, width=60, height=8, colour=False).plain.splitlines()
+    plain = block_plot(recording, width=60, height=8, color=False).plain.splitlines()
     assert plain[0].strip().startswith("▼ peak ") and plain[0].index("▼") < 72
     rows = [line[12:] for line in plain[1:9]]
     assert all(row.strip() and set(row) <= {" ", *LETTERS.values()} for row in rows[1:])
@@ -73,16 +73,16 @@ def test_blocks_in_a_terminal(recording: Recording) -> None:
     legend = {line[4:20].strip(): int(line.split()[-2].replace(",", "")) for line in plain[11:] if line}
     assert {role: n for role, n in legend.items() if n} == recording.report.by_role
     assert sum(legend.values()) == peak.allocated
-    coloured = block_plot(recording, width=60, height=8)
-    assert "█" in coloured.plain and {str(s.style) for s in coloured.spans} <= set(COLOURS.values())
+    colored = block_plot(recording, width=60, height=8)
+    assert "█" in colored.plain and {str(s.style) for s in colored.spans} <= set(COLORS.values())
     with raises(ValueError, "no records"):
         block_plot(Recording(recording.report, ()))
 
 
 def test_a_plot_where_the_terminal_lacks_block_characters(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = block_plot(recording, width=60, height=8, colour=False).plain
+    drawn = block_plot(recording, width=60, height=8, color=False).plain
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    plain = block_plot(recording, width=60, height=8, colour=False).plain
+    plain = block_plot(recording, width=60, height=8, color=False).plain
     monkeypatch.undo()
     assert plain.isascii() and plain == drawn.translate(str.maketrans("▼│└─", "v|+-"))
 
@@ -178,8 +178,8 @@ def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (peak.position, peak.allocated)
     labels = [t.get_text() for t in ax.get_legend().get_texts()]
     assert len(set(labels)) == len(labels) == len(ax.collections)
-    colours = {tuple(c.get_facecolor()[0]) for c in ax.collections}
-    assert len(colours) == len(labels)
+    colors = {tuple(c.get_facecolor()[0]) for c in ax.collections}
+    assert len(colors) == len(labels)
     ax.figure.savefig(tmp_path / "plot.png")
     assert recording.plot(by, ax=ax) is ax
     matplotlib.pyplot.close(ax.figure)

@@ -31,7 +31,7 @@ def test_each_draw_takes_other_numbers(draw: Any) -> None:
     gradcore.manual_seed(0)
     assert (draw(x) == first).all() and (draw(x) == second).all() and not (first == second).all()
     assert (gradcore.rand(50) == between).all()
-    # Neighbours draw different numbers.
+    # Neighbors draw different numbers.
     assert len(set(first.tolist())) > 10
 
 

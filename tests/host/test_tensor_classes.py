@@ -14,7 +14,7 @@ from gradcore._classes import WORDS
 from gradcore.errors import DeviceError
 from tests.conftest import raises
 
-#: Calls whose results and errors are compared; those of uninitialised memory by their shape.
+#: Calls whose results and errors are compared; those of uninitialized memory by their shape.
 CALLS: dict[str, Any] = {
     "nothing": lambda t: t.FloatTensor(),
     "sizes": lambda t: t.FloatTensor(2, 3).shape,

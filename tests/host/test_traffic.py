@@ -46,7 +46,7 @@ PRODUCTS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], float]] = {
 
 PLANTED = """
 struct alignas(16) Four { float of[4]; };
-extern "C" __global__ void neighbours(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x]; }
+extern "C" __global__ void neighbors(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x]; }
 extern "C" __global__ void apart(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x * 8]; }
 extern "C" __global__ void every_other(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x * 2]; }
 extern "C" __global__ void one(const float* x, float* out) { out[threadIdx.x] = x[0]; }
@@ -64,7 +64,7 @@ extern "C" __global__ void quarters(const float* x, float* out) {
 }
 """
 #: Bytes read and written, their sectors, and wavefronts' bytes in shared memory with and without conflicts, of a warp.
-EXPECTED = {"neighbours": (128, 128, 128, 128, 0, 0), "apart": (128, 128, 1024, 128, 0, 0),
+EXPECTED = {"neighbors": (128, 128, 128, 128, 0, 0), "apart": (128, 128, 1024, 128, 0, 0),
             "every_other": (512, 512, 1024, 512, 0, 0), "one": (4, 128, 32, 128, 0, 0),
             "banks": (128, 128, 128, 128, 2 * 32 * 128, 2 * 128), "quarters": (0, 512, 0, 512, (4 + 4) * 128, (1 + 4) * 128)}
 NAMES = ("read", "written", "read_sectors", "written_sectors", "shared", "shared_needed")

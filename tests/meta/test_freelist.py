@@ -56,7 +56,7 @@ def test_of_equal_ranges_the_lowest_is_taken() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
-def test_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
+def test_neighbors_merge_in_any_order(order: tuple[int, ...]) -> None:
     free = FreeList()
     for k in order:
         free.add(10 * k, 10)

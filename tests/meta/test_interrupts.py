@@ -47,7 +47,7 @@ def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", ap
             pass
         finally:
             sys.setprofile(None)
-        # One that a finaliser swallowed is no end.
+        # One that a finalizer swallowed is no end.
         if seen < moment:
             assert moment > 1
             return

@@ -179,11 +179,11 @@ def test_the_host_refuses_what_does_not_exist() -> None:
         HostSource().allocate(1 << 62)
 
 
-# -- finalisers and threads --------------------------------------------------------------------------------------------
+# -- finalizers and threads --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", [False, True], ids=["goes on", "ends"])
-def test_a_finaliser_may_run_inside_allocate(end: bool) -> None:
+def test_a_finalizer_may_run_inside_allocate(end: bool) -> None:
     class Dropping(CountingSource):
         """A source in which a block is freed, as by a garbage collection that runs there."""
 

@@ -240,7 +240,7 @@ class Compiled:
         self._entries.move_to_end(key)
         while len(self._cached()) > self._most:
             oldest = next(iter(self._entries))
-            # Finalisers take programs out of the lists, at any time, so each list is changed at one stroke.
+            # Finalizers take programs out of the lists, at any time, so each list is changed at one stroke.
             del self._entries[oldest][-1:]
             if not self._entries[oldest]:
                 del self._entries[oldest]
@@ -294,7 +294,7 @@ class Compiled:
 
 
 def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:
-    """Drop a program that can never be valid again. A finaliser calls this."""
+    """Drop a program that can never be valid again. A finalizer calls this."""
     if (owner := compiled()) is not None:
         owner._lost = why
         _take_out(owner._entries.get(key, []), entry)

@@ -20,7 +20,7 @@ from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Buffer, Program
 from gradcore.report.files import write_whole
 from gradcore.report.text import short_path
-from gradcore.report.timeline import COLOURS
+from gradcore.report.timeline import COLORS
 from gradcore.spec import round_up
 from gradcore.units import count_of, format_bytes
 
@@ -128,7 +128,7 @@ def draw(program: Program, found: Plan | None = None) -> str:
     for box in there:
         lines.append(
             f'<rect x="{x(box.first):.1f}" y="{y(box.offset + box.nbytes):.1f}" width="{x(box.end) - x(box.first):.1f}" '
-            f'height="{y(box.offset) - y(box.offset + box.nbytes):.1f}" fill="{_colour(box.role)}" '
+            f'height="{y(box.offset) - y(box.offset + box.nbytes):.1f}" fill="{_color(box.role)}" '
             f'stroke="#fff" stroke-width="0.5"><title>{_safe(_words(box))}</title></rect>')
     lines += [
         *_axes(count, top, x, y), *_legend(there),
@@ -162,19 +162,19 @@ def _axes(count: int, top: int, x: Callable[[int], float], y: Callable[[int], fl
           "address in the arena</text>"
 
 
-def _colour(role: str) -> str:
-    return COLOURS.get(role, "#999999")
+def _color(role: str) -> str:
+    return COLORS.get(role, "#999999")
 
 
 def _roles(there: list[Box]) -> list[str]:
     roles = {box.role for box in there}
-    return [role for role in COLOURS if role in roles] + sorted(roles - COLOURS.keys())
+    return [role for role in COLORS if role in roles] + sorted(roles - COLORS.keys())
 
 
 def _legend(there: list[Box]) -> Iterator[str]:
     at = _LEFT
     for role in _roles(there):
-        yield f'<path d="M{at} 30h12v12h-12z" fill="{_colour(role)}"/>'
+        yield f'<path d="M{at} 30h12v12h-12z" fill="{_color(role)}"/>'
         yield f'<text x="{at + 17}" y="40">{_safe(role)}</text>'
         at += 40 + 7 * len(role)
 
@@ -208,7 +208,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
                 text.append(" ")
             else:
                 role = max(shares, key=lambda role: shares[role])
-                text.append(_MARKS.get(role, _OTHER), style=_colour(role))
+                text.append(_MARKS.get(role, _OTHER), style=_color(role))
         text.append("\n")
     text.append(f"{'':11}└{'─' * columns}\n")
     text.append(_along(program, columns, count) + "\n")
@@ -219,7 +219,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
         entry = f"{_MARKS.get(role, _OTHER)} {_clean(role)}  "
         text.append("\n" if room < len(entry) <= width else "")
         room = (width if room < len(entry) else room) - len(entry)
-        text.append(entry, style=_colour(role))
+        text.append(entry, style=_color(role))
     given = sum(bool(box.heir) for box in there)
     places = f" ({len(there) - given} places)" if given else ""
     text.append(f"\n{count_of(len(there), 'buffer')}{places}, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")

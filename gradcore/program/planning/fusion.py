@@ -1,4 +1,4 @@
-"""Fusion: finds neighbouring instructions that one kernel can run, with the same values and in the planned memory.
+"""Fusion: finds neighboring instructions that one kernel can run, with the same values and in the planned memory.
 
 The program, its plan and its log stay as they are; only the calls that a replay makes are fewer. A device fuses the kinds that
 it has a kernel for.
@@ -24,7 +24,7 @@ class Group(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of group. ``holds``, called with ``length`` neighbours, says whether they compute what the kernel computes.
+    """A kind of group. ``holds``, called with ``length`` neighbors, says whether they compute what the kernel computes.
 
     ``lives``, called with the program and the positions of the first and the last, says whether lifetimes of buffers allow it.
     """

@@ -276,7 +276,7 @@ class Replay:
         return [] if self._bound is None else self._bound.lasting
 
     def release(self) -> None:
-        """Drop the inputs of the run, and release what waits for a second part. A finaliser may call this."""
+        """Drop the inputs of the run, and release what waits for a second part. A finalizer may call this."""
         self._inputs = []
         bound = self._bound
         if bound is None:

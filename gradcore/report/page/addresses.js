@@ -66,7 +66,7 @@ class Addresses {
       const place = { ...state, x: MAP_LEFT + buffer.offset * scale, y: row.y + 3, width: buffer.allocated * scale,
         height: ROW - 6 };
       this.places.push(place);
-      c.fillStyle = this.bands.colour(state);
+      c.fillStyle = this.bands.color(state);
       c.fillRect(place.x, place.y, Math.max(place.width - (place.width > 3 ? 1 : 0), 0.5), place.height);
       if (buffer === this.chosen) {
         c.strokeStyle = ink("ink");

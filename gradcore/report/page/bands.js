@@ -41,7 +41,7 @@ function ranges(numbers) {
 }
 
 class Bands {
-  constructor(log, by, colours) {
+  constructor(log, by, colors) {
     this.key = KEYS[by];
     let highest = this.highest(log);
     if (by === "layer" && highest.size > BANDS) {
@@ -49,7 +49,7 @@ class Bands {
       this.key = (state) => bands.get(KEYS[by](state));
       highest = this.highest(log);
     }
-    const roles = Object.keys(colours);
+    const roles = Object.keys(colors);
     let names = [...highest.keys()];
     if (by === "role") {
       const order = (name) => (roles.includes(name) ? roles.indexOf(name) : roles.length);
@@ -58,10 +58,10 @@ class Bands {
       const largest = new Set([...names].sort((a, b) => highest.get(b) - highest.get(a)).slice(0, BANDS));
       names = names.filter((name) => largest.has(name));
     }
-    const palette = Object.values(colours).filter((_, i) => i !== 1);
+    const palette = Object.values(colors).filter((_, i) => i !== 1);
     this.names = names.length < highest.size ? [...names, countOf(highest.size - names.length, "other")] : names;
-    this.colours = this.names.map((name, i) => (by === "role" && colours[name]) || palette[i] || "#444444");
-    if (this.names.length > names.length) this.colours[names.length] = "#bbbbbb";
+    this.colors = this.names.map((name, i) => (by === "role" && colors[name]) || palette[i] || "#444444");
+    if (this.names.length > names.length) this.colors[names.length] = "#bbbbbb";
     this.index = new Map(names.map((name, i) => [name, i]));
     this.values = this.names.map(() => new Float64Array(log.length));
     this.walk(log, (p, sums) => this.values.forEach((band, i) => { band[p] = sums[i]; }));
@@ -71,8 +71,8 @@ class Bands {
     return this.index.get(this.key(state)) ?? this.names.length - 1;
   }
 
-  colour(state) {
-    return this.colours[this.of(state)];
+  color(state) {
+    return this.colors[this.of(state)];
   }
 
   // The most bytes that each name ever has, in order of appearance.

@@ -70,7 +70,7 @@ function warn(report) {
 
 // Regroup the owners, and show an instant.
 function group(at) {
-  view.bands = new Bands(view.log, view.by, DATA.colours);
+  view.bands = new Bands(view.log, view.by, DATA.colors);
   timeline.show(view.log, view.bands, at);
   pick(at);
 }
@@ -113,7 +113,7 @@ function showInstant(pointed) {
     `${log.phaseAt(at)}: ${bytes(log.total[at])} live; ${log.describe(at)}`;
   byId("legend").replaceChildren(...bands.names.map((name, i) => {
     const swatch = element("span", { class: "swatch" });
-    swatch.style.background = bands.colours[i];
+    swatch.style.background = bands.colors[i];
     const nbytes = bands.values[i][at];
     return element("li", {}, swatch, `${name} ${bytes(nbytes)} (${((100 * nbytes) / (log.total[at] || 1)).toFixed(1)} %)`);
   }).reverse());

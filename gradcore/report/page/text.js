@@ -44,7 +44,7 @@ function bytes(n) {
 
 const layerName = (layer) => layer || "(root)";
 
-// The page's colours as the style sheet has them, light or dark.
+// The page's colors as the style sheet has them, light or dark.
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 // A canvas made as sharp as the screen is; drawing is in CSS pixels.

@@ -48,16 +48,16 @@ class Timeline {
 
   pick(position) {
     this.at = position;
-    if (position < this.from || position >= this.to) this.centre(this.to - this.from);
+    if (position < this.from || position >= this.to) this.center(this.to - this.from);
     else this.drawCursor();
   }
 
   zoom(factor) {
-    this.centre((this.to - this.from) * factor);
+    this.center((this.to - this.from) * factor);
   }
 
   // Show so many records around the chosen instant.
-  centre(span) {
+  center(span) {
     const whole = this.log.length - this.log.start;
     const size = Math.round(Math.min(Math.max(span, Math.min(20, whole)), whole));
     this.from = Math.round(Math.min(Math.max(this.at - size / 2, this.log.start), this.log.length - size));
@@ -170,9 +170,9 @@ class Timeline {
       shown.forEach((s, i) => { const y = this.y(below[i]); c.lineTo(s.x0, y); c.lineTo(s.x1, y); });
       for (let i = shown.length - 1; i >= 0; i--) { c.lineTo(shown[i].x1, lower[i]); c.lineTo(shown[i].x0, lower[i]); }
       c.closePath();
-      c.fillStyle = this.bands.colours[k];
+      c.fillStyle = this.bands.colors[k];
       c.fill();
-      // A seam between bands, for eyes and screens that do not tell two colours apart.
+      // A seam between bands, for eyes and screens that do not tell two colors apart.
       c.strokeStyle = edge;
       c.lineWidth = 0.6;
       c.stroke();
@@ -192,7 +192,7 @@ class Timeline {
       c.lineTo(this.x(left - shift), y);
       c.lineTo(this.x(right - shift), y);
     }
-    // A rim of the ground's colour: the line crosses bands of every colour.
+    // A rim of the ground's color: the line crosses bands of every color.
     c.strokeStyle = ink("ground");
     c.lineWidth = 4;
     c.stroke();
