@@ -136,7 +136,7 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
 
 
-def _at_hand(inputs: list[int], args: tuple[Any, ...], edges: list[Any], output: Value) -> bool:
+def _at_hand(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> bool:
     """May a recipe read these inputs, though its node does not keep them? Numbers, recomputed tensors and parameters may."""
     for i in inputs:
         edge = edges[i]

@@ -55,11 +55,11 @@ class _Reading(NamedTuple):
 class _Layout(NamedTuple):
     """What plans of all specs have in common."""
 
-    slots: list[Slot]
-    rules: list[tuple[tuple[int, ...], bool, _Reading]]
-    again_slots: list[Slot]
+    slots: tuple[Slot, ...]
+    rules: tuple[tuple[tuple[int, ...], bool, _Reading], ...]
+    again_slots: tuple[Slot, ...]
     again: _Reading | None
-    beside: list[int]
+    beside: tuple[int, ...]
 
 
 # Bounded, since ops such as cat take any number of tensors.
@@ -81,7 +81,8 @@ def _layout(op: Op, counts: tuple[int, ...], mask: tuple[bool, ...]) -> _Layout:
     rules.sort(key=lambda r: r[0])
     again_slots: list[Slot] = []
     again = None if op.again is None else _reading(op, positions, op.again, again_slots, (), op.again.params)
-    return _Layout(slots, rules, again_slots, again, [s[1] for s in again_slots if s[0] == INPUT and s not in slots])
+    beside = tuple([s[1] for s in again_slots if s[0] == INPUT and s not in slots])
+    return _Layout(tuple(slots), tuple(rules), tuple(again_slots), again, beside)
 
 
 @functools.lru_cache(maxsize=4096)
