@@ -6,7 +6,7 @@ counts as one kernel, even if the library splits it.
 
 ``--host`` times the host's Python code of an eager step instead: the engine above the kernels, with CuPy's array objects; then
 the code between the engine and the launches, as the kernels are written, and written out as calls, as an eager step runs it
-from the third time on (``gradcore/devices/gpu_again.py``).
+from the third time on (``gradcore/devices/gpu/again.py``).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class _Library:
         self._noted = noted
 
     def plan(self, problem: Any) -> Any:
-        from gradcore.devices.gpu_problems import EPILOGUES
-        from gradcore.devices.gpu_products import suits
+        from gradcore.devices.gpu.problems import EPILOGUES
+        from gradcore.devices.gpu.products import suits
 
         return problem if problem.then in EPILOGUES or suits(problem) else None
 
@@ -63,7 +63,7 @@ class _Device:
     """The parts of a CUDA device that binding an op needs."""
 
     def __init__(self) -> None:
-        from gradcore.devices.gpu_kernels import KERNELS
+        from gradcore.devices.gpu.kernels import KERNELS
 
         self._table = KERNELS
 
@@ -82,7 +82,8 @@ class _Device:
 @contextmanager
 def noting() -> Iterator[Counter[str]]:
     """Within the block, launches of CUDA kernels are counted by name instead of executed."""
-    from gradcore.devices import gpu_gemm, gpu_launch
+    from gradcore.devices.gpu import gemm as gpu_gemm
+    from gradcore.devices.gpu import launch as gpu_launch
 
     noted: Counter[str] = Counter()
 
@@ -99,8 +100,8 @@ def noting() -> Iterator[Counter[str]]:
 
 def calls_of(program: Program, plan: Plan, fused: bool) -> list[tuple[Any, list[Any]]]:
     """The calls of a program's kernels, one by one, or ``fused`` as in a replay."""
-    from gradcore.devices import gpu_fused
-    from gradcore.devices.gpu import SegmentMemory, array_over
+    from gradcore.devices.gpu import fused as gpu_fused
+    from gradcore.devices.gpu.device import SegmentMemory, array_over
 
     device, nowhere = _Device(), SegmentMemory(1 << 40, 1 << 40, 0)
     starts, end = dict(plan.offsets), plan.nbytes
@@ -141,7 +142,7 @@ def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
 
 def host(name: str, rounds: int = 40) -> dict[str, float]:
     """Host seconds of a model's eager step, without launches: medians of interleaved rounds."""
-    from gradcore.devices.gpu_again import again
+    from gradcore.devices.gpu.again import again
 
     step, batch = step_on(gradcore, WORKLOADS[name], "meta")
     plain = calls_of(*traced(step, batch), False)
@@ -165,7 +166,7 @@ def host(name: str, rounds: int = 40) -> dict[str, float]:
 @contextmanager
 def cupy_arrays() -> Iterator[None]:
     """Within the block, the meta device makes an array object of CuPy's for each tensor, over an address without memory."""
-    from gradcore.devices.gpu import SegmentMemory, array_over
+    from gradcore.devices.gpu.device import SegmentMemory, array_over
 
     owners: dict[int, Any] = {}
 

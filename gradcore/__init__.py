@@ -18,7 +18,7 @@ from gradcore import _paths
 
 # Devices register themselves when their module is imported.
 from gradcore.devices import availability as _availability
-from gradcore.devices import host as _host
+from gradcore.devices.host import device as _host
 from gradcore.devices import meta as _meta
 from gradcore.devices import pinned as _pinned
 from gradcore.devices.device import Device, get_default_device, set_default_device

@@ -97,7 +97,7 @@ class Conversions(Value):
         if self.edge is not None:
             raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't "
                                "required, use var.detach() to get Variable that doesn't require grad.")
-        from gradcore.devices.gpu_workspaces import lend
+        from gradcore.devices.gpu.workspaces import lend
 
         lend(self.storage.device, self.storage.block)
         exports.note(self, "__cuda_array_interface__")

@@ -1,6 +1,6 @@
 // digamma and its derivatives, and the incomplete gamma functions, computed in double precision and rounded once: asymptotic
-// series after the recurrence has moved x far enough, and reflection for negative x. gradcore/devices/host_gamma.py says where
-// the coefficients are from, and host_incomplete.py what is done for the incomplete functions.
+// series after the recurrence has moved x far enough, and reflection for negative x. gradcore/devices/host/kernels/gamma.py says where
+// the coefficients are from, and incomplete.py beside it what is done for the incomplete functions.
 
 __device__ __forceinline__ double series_of(double x, const double* c, int n) {
     double total = c[n - 1], y = 1 / (x * x);

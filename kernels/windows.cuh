@@ -6,7 +6,7 @@ struct Windows {
 };
 
 // The elements of an image, with what a window reaches beyond it, and those of the weight fit into 32 bits, padded sides and
-// strides into 29: gradcore/devices/gpu_images.py checks that. Repeated divisions by the same number multiply by its reciprocal,
+// strides into 29: gradcore/devices/gpu/kernels/images.py checks that. Repeated divisions by the same number multiply by its reciprocal,
 // rounded down, so that a quotient is at most one too small: a quarter of the instructions.
 struct Divisor {
     u32 n, reciprocal;

@@ -133,7 +133,7 @@ def default_generators() -> None:
     _devices()
     gradcore.manual_seed(0)
     if cuda_status().available:
-        from gradcore.devices.gpu_workspaces import shared
+        from gradcore.devices.gpu.workspaces import shared
 
         shared()
         _first[:] = _registered()
@@ -155,7 +155,8 @@ def _registered() -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
     """What a GPU registers under its number, with the content; nothing without a GPU. A simulated one takes its place."""
     if not cuda_status().available:
         return []
-    from gradcore.devices import gpu_loaded, gpu_workspaces
+    from gradcore.devices.gpu import loaded as gpu_loaded
+    from gradcore.devices.gpu import workspaces as gpu_workspaces
 
     return [(held, held.copy()) for held in (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
                                              gpu_loaded.FIGURES)]

@@ -101,7 +101,7 @@ def families() -> list[Family]:
 def _own_kernels() -> frozenset[str] | None:
     if importlib.util.find_spec("cupy") is None:
         return None
-    return frozenset(importlib.import_module("gradcore.devices.gpu_kernels").KERNELS)
+    return frozenset(importlib.import_module("gradcore.devices.gpu.kernels").KERNELS)
 
 
 def table() -> str:

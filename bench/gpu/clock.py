@@ -24,7 +24,7 @@ class DeviceClock:
     def seconds(self, run: Callable[[], Any], times: int) -> tuple[float, str]:
         import cupy
 
-        from gradcore.devices.gpu_workspaces import launched_on
+        from gradcore.devices.gpu.workspaces import launched_on
 
         stream = cupy.cuda.Stream(non_blocking=True)
         # The operands were made on another stream.
@@ -56,7 +56,7 @@ class DeviceClock:
 
     def _captured(self, run: Callable[[], Any], times: int, stream: Any) -> Any:
         """The launches as a graph; None if something in them cannot be captured."""
-        from gradcore.devices.gpu_workspaces import launched_on
+        from gradcore.devices.gpu.workspaces import launched_on
 
         try:
             with launched_on(stream):

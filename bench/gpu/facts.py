@@ -130,7 +130,7 @@ def compile_all(setting: Setting) -> Outcome:
 
 def main() -> None:
     """Compile every ``step``-th instance from the ``first`` on, until time is up, and print the outcome as a line of JSON."""
-    from gradcore.devices import gpu_launch
+    from gradcore.devices.gpu import launch as gpu_launch
 
     path, first, step, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     began, compiled, failed = perf_counter(), 0, []

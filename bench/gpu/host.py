@@ -47,7 +47,7 @@ def launch_of(run: Callable[[], Any]) -> Callable[[], Any]:
     """The single launch that ``run`` makes of one of our kernels, as a function with the same arguments."""
     from cupy.cuda import runtime
 
-    from gradcore.devices import gpu_launch
+    from gradcore.devices.gpu import launch as gpu_launch
 
     made: list[tuple[Any, ...]] = []
     usual = gpu_launch.launch
@@ -63,7 +63,7 @@ def launch_of(run: Callable[[], Any]) -> Callable[[], Any]:
 
 def call_of(run: Callable[[], Any]) -> Callable[[], Any]:
     """The single library matrix product that ``run`` makes, as a function, already planned."""
-    from gradcore.devices import gpu_gemm
+    from gradcore.devices.gpu import gemm as gpu_gemm
 
     library: Any = gpu_gemm.library()
     made: list[tuple[Any, ...]] = []

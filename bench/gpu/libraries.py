@@ -67,7 +67,7 @@ def free_bytes(device: Any) -> int | None:
 
 
 def _unseen() -> str:
-    gemm = sys.modules.get("gradcore.devices.gpu_gemm")
+    gemm = sys.modules.get("gradcore.devices.gpu.gemm")
     return gemm.unseen(0) if gemm else ""
 
 

@@ -33,7 +33,7 @@ def share(tensor: Any) -> Any:
     """A CuPy array, or on the CPU a NumPy array, over a tensor's memory."""
     if tensor.device.type == "cpu":
         return tensor.numpy()
-    from gradcore.devices.gpu import export
+    from gradcore.devices.gpu.device import export
 
     return export(tensor)
 

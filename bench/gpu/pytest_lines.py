@@ -43,7 +43,7 @@ def spoilt() -> bool:
     runtime = sys.modules.get("cupy.cuda.runtime")
     if runtime is None:
         return False
-    from gradcore.devices.gpu_faults import FAULTS
+    from gradcore.devices.gpu.faults import FAULTS
 
     try:
         runtime.deviceSynchronize()

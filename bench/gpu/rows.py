@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.part import slower
-from gradcore.devices.host import host_table
+from gradcore.devices.host.device import host_table
 from gradcore.dtypes import is_floating
 from tests.host.cuda_rows import OWN, Both, calls
 from tests.host.emulator import MARGIN, Copy

@@ -182,7 +182,7 @@ def recorded(part: Callable[[Setting, Recorder], Outcome]) -> Callable[[Setting]
 
 def _dry() -> bool:
     """Whether calls are being written out over stand-in arrays, without launches."""
-    gpu_launch = sys.modules.get("gradcore.devices.gpu_launch")
+    gpu_launch = sys.modules.get("gradcore.devices.gpu.launch")
     return gpu_launch is not None and gpu_launch.noted.tape is not None
 
 

@@ -123,12 +123,13 @@ def poisoned(name: str) -> Iterator[Any]:
     """A separate device whose blocks are filled with ones when they are reused. Inside, it serves its kernels' workspaces;
     afterwards the device of that name does again, and nothing of this one is left on the card."""
     if name != "cuda":
-        from gradcore.devices.host import make_host
+        from gradcore.devices.host.device import make_host
 
         yield make_host()
         return
-    from gradcore.devices import gpu_loaded, gpu_workspaces
-    from gradcore.devices.gpu import CudaDevice
+    from gradcore.devices.gpu import loaded as gpu_loaded
+    from gradcore.devices.gpu import workspaces as gpu_workspaces
+    from gradcore.devices.gpu.device import CudaDevice
 
     registered: tuple[dict[int, Any], ...] = (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
                                               gpu_loaded.FIGURES)

@@ -187,8 +187,8 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
     target: Any = get_device(named(device))
     from cupy.cuda import memory, using_allocator
 
-    from gradcore.devices.gpu import ScratchMemory
-    from gradcore.devices.gpu_workspaces import lend
+    from gradcore.devices.gpu.device import ScratchMemory
+    from gradcore.devices.gpu.workspaces import lend
 
     def allocate(nbytes: int) -> Any:
         frame: Any = sys._getframe(1)

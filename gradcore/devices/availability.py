@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradcore.devices.device import Device, get_device, register
-from gradcore.devices.gpu_faults import FAULTS
+from gradcore.devices.gpu.faults import FAULTS
 from gradcore.errors import DeviceError
 
 
@@ -152,7 +152,7 @@ def _make_cuda(index: int) -> Device:
     # CuPy is imported only when a GPU is first used.
     from cupy.cuda import runtime
 
-    from gradcore.devices.gpu import make_cuda
+    from gradcore.devices.gpu.device import make_cuda
 
     reason = architecture_reason(index, runtime)
     if reason:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device, register
-from gradcore.devices.host import HostDevice
+from gradcore.devices.host.device import HostDevice
 from gradcore.memory.driver import CudaDriver, PinnedSource
 from gradcore.memory.pinned import AfterCopies
 from gradcore.memory.resource import Stream

@@ -43,7 +43,9 @@ class Session:
         # Exit functions run in reverse order of registration.
         atexit.register(self.close)
         install(self.card, self.folder)
-        from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
+        from gradcore.devices.gpu import gemm as gpu_gemm
+        from gradcore.devices.gpu import launch as gpu_launch
+        from gradcore.devices.gpu import workspaces as gpu_workspaces
         from gradcore.program.guarding import libraries
         from tests.host import emulator, graph_bed
 

@@ -121,7 +121,7 @@ def test_an_exception_in_the_middle_of_a_capture_leaves_the_stream_usable():
 
     def waits():
         """For work that is not captured, from which a driver isolates the graph."""
-        from gradcore.devices.gpu_workspaces import current_stream
+        from gradcore.devices.gpu.workspaces import current_stream
 
         device.driver.wait(Stream(-1, current_stream()), device.driver.record(device.stream))
 

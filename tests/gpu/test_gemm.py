@@ -19,7 +19,7 @@ TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 2e-3}
 @pytest.fixture(params=["cublasLt", "cupy"])
 def gemm(request, monkeypatch):
     """The module of the interface, with one of the two libraries installed."""
-    from gradcore.devices import gpu_gemm
+    from gradcore.devices.gpu import gemm as gpu_gemm
 
     # It determines where workspaces are allocated.
     gradcore.device("cuda")
@@ -70,8 +70,8 @@ def test_linear_and_its_gradients_are_numpys(gemm, kind):
 def test_relu_behind_a_linear_layer_has_the_values_of_two_launches(gemm, kind):
     import cupy
 
-    from gradcore.devices.gpu_elementwise import apply, wide
-    from gradcore.devices.gpu_linalg import linear, linear_relu
+    from gradcore.devices.gpu.kernels.elementwise import apply, wide
+    from gradcore.devices.gpu.kernels.linalg import linear, linear_relu
 
     for rows, inner, columns in ((300, 64, 32), (5, 7, 3), (1, 512, 1000), (2048, 1024, 256)):
         shapes = (rows, inner), (columns, inner), (columns,)
@@ -120,8 +120,8 @@ def test_a_product_can_be_captured_with_a_workspace_of_ours(gemm):
         pytest.skip("CuPy refuses cuBLAS during a capture")
     import cupy
 
-    from gradcore.devices.gpu_linalg import product
-    from gradcore.devices.gpu_workspaces import launched_on
+    from gradcore.devices.gpu.kernels.linalg import product
+    from gradcore.devices.gpu.workspaces import launched_on
 
     a, b = (cupy.asarray(RNG.normal(size=(64, 64)).astype(np.float32)) for _ in range(2))
     out = cupy.zeros_like(a)

@@ -23,7 +23,8 @@ def device():
 
 
 def test_a_separate_device_leaves_nothing_behind():
-    from gradcore.devices import gpu_loaded, gpu_workspaces
+    from gradcore.devices.gpu import loaded as gpu_loaded
+    from gradcore.devices.gpu import workspaces as gpu_workspaces
 
     def registered():
         return [dict(each) for each in (gpu_workspaces.RESERVES, gpu_workspaces.FLUSHES, gpu_workspaces.SHARED,
@@ -68,7 +69,7 @@ def test_bytes_are_not_handed_on_while_a_kernel_sleeps(device):
 def test_a_stream_that_others_recorded_is_waited_for():
     import cupy
 
-    from gradcore.devices.gpu import export
+    from gradcore.devices.gpu.device import export
 
     # Poisoning would wait for it too.
     device = gradcore.device("cuda")

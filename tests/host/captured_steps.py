@@ -9,7 +9,7 @@ import numpy as np
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_launch
+from gradcore.devices.gpu import launch as gpu_launch
 from tests.host.graph_bed import Bed, bits
 from tests.host.test_compile import step_of
 from tests.logs import normalized

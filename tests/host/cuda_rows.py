@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcore.devices import gpu_kernels, gpu_launch
-from gradcore.devices.host import host_table, make_host
+from gradcore.devices.gpu import kernels as gpu_kernels
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.host.device import host_table, make_host
 from gradcore.dtypes import bfloat16, is_floating
 from gradcore.ops import all_ops
 from tests.host.emulator import Copy, Emulator

@@ -19,8 +19,11 @@ import numpy as np
 import pytest
 from cupy.cuda import memory
 
-from gradcore.devices import gpu_cublas, gpu_gemm, gpu_launch, gpu_workspaces
-from gradcore.devices.gpu_sources import source_of
+from gradcore.devices.gpu import cublas as gpu_cublas
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu import workspaces as gpu_workspaces
+from gradcore.devices.gpu.sources import source_of
 from tests.host.compiled import libraries, library_of
 from tests.host.fake_cublas import FakeLt
 

@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 from gradcore.devices import device as devices
-from gradcore.devices import gpu, gpu_cublas, gpu_gemm, gpu_launch, gpu_workspaces
+from gradcore.devices.gpu import cublas as gpu_cublas
+from gradcore.devices.gpu import device as gpu
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu import workspaces as gpu_workspaces
 from gradcore.program.guarding import libraries
 from gradcore.program.watching import outside, watch
 from tests.host import compiled, fake_cublas

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from bench import agreement
-from gradcore.devices.host import HOST_KERNELS
+from gradcore.devices.host.device import HOST_KERNELS
 from tests.forms import all_forms
 from tests.rows import ROWS
 

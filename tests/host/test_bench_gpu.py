@@ -280,7 +280,9 @@ def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(mo
     from cupy.cuda import runtime
 
     from bench.gpu.host import call_of, launch_of
-    from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
+    from gradcore.devices.gpu import gemm as gpu_gemm
+    from gradcore.devices.gpu import launch as gpu_launch
+    from gradcore.devices.gpu import workspaces as gpu_workspaces
     from tests.host.emulator import products
     from tests.host.fake_cublas import FakeLt
     from tests.host.test_gemm import multiplied
@@ -308,7 +310,7 @@ def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(mo
 def test_a_runner_takes_kernels_of_other_tables():
     """The given kernels are compared: a planted error is detected."""
     from bench.gpu.rows import HostCopy
-    from gradcore.devices.host import host_table
+    from gradcore.devices.host.device import host_table
     from tests.host.cuda_rows import Both
     from tests.rows import ROWS
 

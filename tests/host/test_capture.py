@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_numbers, gpu_optimizers
+from gradcore.devices.gpu import numbers as gpu_numbers
+from gradcore.devices.gpu.kernels import optimizers as gpu_optimizers
 from gradcore.errors import CaptureError
 from tests.host.captured_steps import KINDS, Training, full, on
 from tests.host.graph_bed import bits

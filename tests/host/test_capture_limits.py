@@ -15,7 +15,7 @@ import cupy
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu
+from gradcore.devices.gpu import device as gpu
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import UNTAGGED
 from gradcore.memory.driver import capturing
@@ -76,7 +76,7 @@ def test_a_capture_that_fails_raises_a_capture_error_and_leaves_things_as_they_w
     assert names == ["ran"] and bed.card.calls["streamCreateWithPriority"] == 1 and bed.card.current == 0
 
 
-@pytest.mark.parametrize("where", ["/gradcore/devices/gpu_graphs.py", "/contextlib.py"])
+@pytest.mark.parametrize("where", ["/gradcore/devices/gpu/graphs.py", "/contextlib.py"])
 def test_a_capture_that_is_interrupted_is_over(bed, where, monkeypatch):
     """Else no thread could wait for the device any more, and this one would compute on the stream that captures."""
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)

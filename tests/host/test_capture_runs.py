@@ -9,7 +9,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import cuda
-from gradcore.devices import gpu_mailbox, precision
+from gradcore.devices import precision
+from gradcore.devices.gpu import mailbox as gpu_mailbox
 from gradcore.events import UNTAGGED
 from tests.conftest import raises
 from tests.host.captured_steps import Training, data, full, on, plant

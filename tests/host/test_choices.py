@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.devices import host_scratch
-from gradcore.devices.host import host_table
+from gradcore.devices.host import scratch as host_scratch
+from gradcore.devices.host.device import host_table
 
 SPECIAL = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1, -1, 3e38, -3e38, 0.5, 7, -7, 1e-38], np.float32)
 KERNELS = host_table()

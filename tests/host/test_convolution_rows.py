@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcore.devices import host_columns
-from gradcore.devices import host_convolution as own
+from gradcore.devices.host.kernels import columns as host_columns
+from gradcore.devices.host.kernels import convolution as own
 from gradcore.ops.convolution import conv2d, conv2d_input_grad, conv2d_weight_grad
 from gradcore.spec import TensorSpec
 

@@ -13,7 +13,7 @@ import pytest
 
 import gradcore
 from gradcore.devices.calls import Operands
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.meta.simulated_cuda import HostCard
@@ -305,7 +305,7 @@ def test_corners_are_pytorchs(name: str, torch: Any) -> None:
 def test_a_devices_kernels_are_given_numbers_that_fit(kind: str) -> None:
     if kind == "cuda":
         pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
-        from gradcore.devices import gpu
+        from gradcore.devices.gpu import device as gpu
 
         device: Any = gpu.CudaDevice(0, cuda=HostCard(), strict=True)
     else:

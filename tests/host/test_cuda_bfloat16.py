@@ -14,7 +14,10 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu, gpu_elementwise, gpu_kernels, gpu_launch
+from gradcore.devices.gpu import device as gpu
+from gradcore.devices.gpu import kernels as gpu_kernels
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu.kernels import elementwise as gpu_elementwise
 from gradcore.devices.meta import make_meta
 from tests.conftest import raises
 from tests.host.emulator import Copy, Emulator

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices.gpu_sources import source_of
+from gradcore.devices.gpu.sources import source_of
 from gradcore.dtypes import bfloat16
 from tests.host.cuda_rows import Both, calls, noted
 from tests.host.emulator import Emulator

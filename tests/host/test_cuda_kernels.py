@@ -17,8 +17,12 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optimizers, precision
-from gradcore.devices.host import host_table
+from gradcore.devices import precision
+from gradcore.devices.gpu import kernels as gpu_kernels
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu.kernels import elementwise as gpu_elementwise
+from gradcore.devices.gpu.kernels import optimizers as gpu_optimizers
+from gradcore.devices.host.device import host_table
 from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate, views
 from tests.host.emulator import Copy

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 from bench.launches import noting
-from gradcore.devices import gpu_kernels
-from gradcore.devices.gpu_launch import SHARED, columns_of
-from gradcore.devices.gpu_norms import meeting_first
+from gradcore.devices.gpu import kernels as gpu_kernels
+from gradcore.devices.gpu.kernels.norms import meeting_first
+from gradcore.devices.gpu.launch import SHARED, columns_of
 from gradcore.dtypes import bfloat16
 from gradcore.ops.op import get_op
 from gradcore.spec import TensorSpec

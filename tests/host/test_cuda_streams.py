@@ -10,7 +10,7 @@ import pytest
 import gradcore
 from gradcore import cuda, nn
 from gradcore.devices import turns
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import MetaDevice, make_meta
 from gradcore.events import Alloc
 from gradcore.memory.driver import CudaDriver

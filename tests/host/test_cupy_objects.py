@@ -14,8 +14,8 @@ import pytest
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore  # noqa: E402
-from gradcore.devices import gpu  # noqa: E402
 from gradcore.devices.availability import cuda_status  # noqa: E402
+from gradcore.devices.gpu import device as gpu  # noqa: E402
 from gradcore.engine.value import Value  # noqa: E402
 from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  # noqa: E402
 from gradcore.events import Alloc, Site, Tag  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.autograd import grad, gradgradcheck
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.events import Alloc, Drop, Keep, typed
 from gradcore.nn import functional as F

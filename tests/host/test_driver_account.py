@@ -180,8 +180,8 @@ def test_the_scratch_pool_says_whose_its_bytes_are(monkeypatch):
     import cupy
     import numpy as np
 
-    from gradcore.devices import gpu_loaded
-    from gradcore.devices.gpu import CudaDevice
+    from gradcore.devices.gpu import loaded as gpu_loaded
+    from gradcore.devices.gpu.device import CudaDevice
     from tests.meta.simulated_cuda import Card
 
     # On a machine with a GPU that of earlier tests is loaded.

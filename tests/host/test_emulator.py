@@ -171,11 +171,11 @@ def test_no_kernel_reads_or_writes_outside(tmp_path):
     script = """
 import sys, numpy as np
 from pathlib import Path
-from gradcore.devices.gpu_kernels import KERNELS
+from gradcore.devices.gpu.kernels import KERNELS
 from tests.host.cuda_rows import Both, calls
 from tests.host.emulator import Emulator
 rows = [(row, dtype) for row, dtype in calls() if dtype is np.float32 and (
-    KERNELS[row.op].__module__ != "gradcore.devices.gpu_elementwise" or row.name.startswith("size")
+    KERNELS[row.op].__module__ != "gradcore.devices.gpu.kernels.elementwise" or row.name.startswith("size")
     or row.op.endswith("_") or row.op in ("mul", "where", "bitwise_not", "nan_to_num", "elu", "elu_grad"))]
 emulator = Emulator(Path(sys.argv[1]), sanitize=True)
 with emulator.in_place():

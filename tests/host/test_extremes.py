@@ -10,8 +10,8 @@ import pytest
 
 import gradcore
 from gradcore.devices.calls import Changing
-from gradcore.devices.host_extremes import extreme, in_rows
-from gradcore.devices.host_tape import noted
+from gradcore.devices.host.kernels.extremes import extreme, in_rows
+from gradcore.devices.host.tape import noted
 
 SIZES = (1, 127, 128, 8191, 8192, 8193, 30_000, 65_536)
 

@@ -14,7 +14,10 @@ from cupy.cuda.compiler import CompileException  # noqa: E402
 from cupy.cuda.runtime import CUDARuntimeError  # noqa: E402
 
 import gradcore  # noqa: E402
-from gradcore.devices import availability, gpu, gpu_gemm, gpu_launch  # noqa: E402
+from gradcore.devices import availability  # noqa: E402
+from gradcore.devices.gpu import device as gpu  # noqa: E402
+from gradcore.devices.gpu import gemm as gpu_gemm  # noqa: E402
+from gradcore.devices.gpu import launch as gpu_launch  # noqa: E402
 from gradcore.errors import DeviceError, DeviceFault, GradcoreError, KernelError  # noqa: E402
 from tests.host.fake_cublas import FakeLt  # noqa: E402
 from tests.host.test_availability import Refused  # noqa: E402

@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_fused
+from gradcore.devices.gpu import fused as gpu_fused
 from tests.host.captured_steps import Stepping, data, same_steps
 from tests.host.emulator import Copy
 from tests.host.graph_bed import Bed, emulator_of

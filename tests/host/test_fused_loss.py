@@ -14,7 +14,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_fused
+from gradcore.devices.gpu import fused as gpu_fused
 from gradcore.program.planning.fusion import groups
 from tests.host.captured_steps import program_of
 from tests.host.graph_bed import Bed, bits, emulator_of

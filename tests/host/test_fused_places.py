@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import gpu_fused
+from gradcore.devices.gpu import fused as gpu_fused
 from tests.host.emulator import Copy
 
 

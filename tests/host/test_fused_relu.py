@@ -12,9 +12,11 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_fused, gpu_gemm, gpu_launch
-from gradcore.devices.gpu_elementwise import apply, wide
-from gradcore.devices.gpu_linalg import linear, linear_relu
+from gradcore.devices.gpu import fused as gpu_fused
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu.kernels.elementwise import apply, wide
+from gradcore.devices.gpu.kernels.linalg import linear, linear_relu
 from gradcore.program.planning.fusion import groups
 from tests.host.captured_steps import Stepping, data, logged, nan_stays, program_of, same_function, same_steps
 from tests.host.emulator import Copy, Emulator

@@ -14,9 +14,10 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_fused, gpu_gemm
-from gradcore.devices.gpu_gemm import CublasLt
-from gradcore.devices.gpu_linalg import input_grad_through_relu, linear_grad
+from gradcore.devices.gpu import fused as gpu_fused
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu.gemm import CublasLt
+from gradcore.devices.gpu.kernels.linalg import input_grad_through_relu, linear_grad
 from gradcore.program.planning.fusion import groups
 from tests.host.captured_steps import Stepping, data, logged, program_of, same_steps
 from tests.host.emulator import Copy

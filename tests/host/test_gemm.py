@@ -11,10 +11,13 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_gemm, gpu_launch, gpu_linalg, gpu_workspaces
-from gradcore.devices.gpu_gemm import Cublas, CublasLt
-from gradcore.devices.gpu_linalg import linear, linear_grad, product
-from gradcore.devices.gpu_problems import Matrix, Problem, alignment
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu import workspaces as gpu_workspaces
+from gradcore.devices.gpu.gemm import Cublas, CublasLt
+from gradcore.devices.gpu.kernels import linalg as gpu_linalg
+from gradcore.devices.gpu.kernels.linalg import linear, linear_grad, product
+from gradcore.devices.gpu.problems import Matrix, Problem, alignment
 from gradcore.errors import CaptureError, KernelError, SpecError
 from tests.host.emulator import Copy, Emulator, products
 from tests.host.fake_cublas import Epilogue, FakeCublas, FakeLt, narrowed, tf32, widened

@@ -17,11 +17,15 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu, gpu_gemm, gpu_linalg, gpu_problems, gpu_workspaces
 from gradcore.devices.attention import build_attention
-from gradcore.devices.gpu_gemm import Cublas, CublasLt
-from gradcore.devices.gpu_problems import Matrix, Problem
-from gradcore.devices.host import HOST_KERNELS, make_host
+from gradcore.devices.gpu import device as gpu
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import problems as gpu_problems
+from gradcore.devices.gpu import workspaces as gpu_workspaces
+from gradcore.devices.gpu.gemm import Cublas, CublasLt
+from gradcore.devices.gpu.kernels import linalg as gpu_linalg
+from gradcore.devices.gpu.problems import Matrix, Problem
+from gradcore.devices.host.device import HOST_KERNELS, make_host
 from gradcore.errors import OutOfMemory
 from gradcore.events import UNTAGGED
 from gradcore.report.step import DriverFigures, LibraryBytes, load_report

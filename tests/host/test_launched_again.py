@@ -11,10 +11,14 @@ import pytest
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore  # noqa: E402
-from gradcore.devices import gpu, gpu_again, gpu_gemm, gpu_launch, precision  # noqa: E402
-from gradcore.devices.gpu_again import again  # noqa: E402
-from gradcore.devices.gpu_linalg import CupyWithProducts, product  # noqa: E402
-from gradcore.devices.gpu_problems import COMPUTE_32F, COMPUTE_32F_FAST_TF32  # noqa: E402
+from gradcore.devices import precision  # noqa: E402
+from gradcore.devices.gpu import again as gpu_again  # noqa: E402
+from gradcore.devices.gpu import device as gpu  # noqa: E402
+from gradcore.devices.gpu import gemm as gpu_gemm  # noqa: E402
+from gradcore.devices.gpu import launch as gpu_launch  # noqa: E402
+from gradcore.devices.gpu.again import again  # noqa: E402
+from gradcore.devices.gpu.kernels.linalg import CupyWithProducts, product  # noqa: E402
+from gradcore.devices.gpu.problems import COMPUTE_32F, COMPUTE_32F_FAST_TF32  # noqa: E402
 from gradcore.errors import KernelError  # noqa: E402
 from tests.host import emulator as emulation  # noqa: E402
 from tests.host.captured_steps import KINDS, Training  # noqa: E402

@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from bench.launches import counted, cupy_arrays, host, noting
-from gradcore.devices.gpu_kernels import KERNELS
+from gradcore.devices.gpu.kernels import KERNELS
 from gradcore.ops.convolution import conv2d_weight_grad
 from gradcore.spec import TensorSpec
 from tests.host.emulator import view_of

@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import gpu_gemm, gpu_loaded
-from gradcore.devices.gpu_gemm import CublasLt, Plan
-from gradcore.devices.gpu_problems import Matrix, Problem
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import loaded as gpu_loaded
+from gradcore.devices.gpu.gemm import CublasLt, Plan
+from gradcore.devices.gpu.problems import Matrix, Problem
 from gradcore.report.step import LibraryBytes
 from tests.host.fake_cublas import FakeLt
 

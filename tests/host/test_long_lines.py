@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.devices.host import host_table
+from gradcore.devices.host.device import host_table
 
 KERNELS = host_table()
 rng = np.random.default_rng(0)

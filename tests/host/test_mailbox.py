@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_mailbox, gpu_numbers
+from gradcore.devices.gpu import mailbox as gpu_mailbox
+from gradcore.devices.gpu import numbers as gpu_numbers
 from gradcore.program.replaying.replay import Replay
 from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcore.devices.host import HostDevice, make_host
-from gradcore.devices.host_pieces import in_pieces
-from gradcore.devices.host_tape import written_out
+from gradcore.devices.host.device import HostDevice, make_host
+from gradcore.devices.host.pieces import in_pieces
+from gradcore.devices.host.tape import written_out
 from gradcore.dtypes import bfloat16
 from gradcore.engine.plans import Call
 from gradcore.ops import all_ops

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import _random, data, models, nn, optim
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.events import MARK, UPLOAD
 from gradcore.models import registry

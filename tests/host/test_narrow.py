@@ -13,7 +13,7 @@ import pytest
 
 import gradcore
 from gradcore.devices.adapting import MOVES
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.errors import SpecError
 from gradcore.ops import all_ops

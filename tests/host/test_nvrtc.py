@@ -14,7 +14,7 @@ from itertools import takewhile
 
 import pytest
 
-from gradcore.devices.gpu_sources import source_folder, source_of
+from gradcore.devices.gpu.sources import source_folder, source_of
 from tests.host.nvrtc import Nvrtc, library_path, usage
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")

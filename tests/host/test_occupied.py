@@ -13,8 +13,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import cupy
 from cupy.cuda import memory
 
-from gradcore.devices import gpu_launch
-from gradcore.devices.gpu_kernels import KERNELS
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu.kernels import KERNELS
 
 #: Multiprocessors of an H200, and blocks that 256 threads with four loads of 4 bytes each take to keep its memory busy.
 _MULTIPROCESSORS, _EACH = 132, 6

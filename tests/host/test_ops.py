@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore.autograd import gradcheck, gradgradcheck
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.ops import all_ops
 from tests.logs import normalized

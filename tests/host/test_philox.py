@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import host_random
-from gradcore.devices.gpu_kernels import KERNELS
+from gradcore.devices.gpu.kernels import KERNELS
+from gradcore.devices.host.kernels import random as host_random
 from tests.host.emulator import Copy, Emulator
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")

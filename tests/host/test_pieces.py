@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcore.devices import host_pieces
 from gradcore.devices.calls import Changing, KernelCall
-from gradcore.devices.host_pieces import in_pieces
+from gradcore.devices.host import pieces as host_pieces
+from gradcore.devices.host.pieces import in_pieces
 
 
 @pytest.fixture(autouse=True)

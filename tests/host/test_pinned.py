@@ -221,7 +221,7 @@ def card(monkeypatch):
 
 @pytest.fixture
 def gpu(card):
-    module = pytest.importorskip("gradcore.devices.gpu", reason="CuPy is not installed: pip install -e '.[nodriver]'",
+    module = pytest.importorskip("gradcore.devices.gpu.device", reason="CuPy is not installed: pip install -e '.[nodriver]'",
                                  exc_type=ImportError)
     return module.CudaDevice(0, cuda=card)
 
@@ -284,7 +284,7 @@ def test_an_upload_that_is_waited_for_may_be_overwritten_at_once(card, gpu):
 
 def test_pageable_memory_that_a_gpu_reads_by_itself_is_waited_for(card):
     """A GPU that is coherent with its CPU (Grace) may read the host's memory after the call has returned."""
-    module = pytest.importorskip("gradcore.devices.gpu", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+    module = pytest.importorskip("gradcore.devices.gpu.device", reason="CuPy is not installed: pip install -e '.[nodriver]'")
     card.stages = False
     device = module.CudaDevice(0, cuda=card, staged=False)
     values = np.arange(100, dtype=np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.devices.host import HostDevice, host_table, make_host
+from gradcore.devices.host.device import HostDevice, host_table, make_host
 from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, ModifiedInPlace, OutOfMemory
 from gradcore.events import KEEP, Alloc, Drop, Free, Keep, Launch, typed

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcore.devices.host_kernels import HOST_KERNELS
+from gradcore.devices.host.kernel import HOST_KERNELS
 
 
 @pytest.mark.parametrize("size", [1, 5, 40_000])

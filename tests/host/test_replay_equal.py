@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import host_fused
+from gradcore.devices.host import fused as host_fused
 
 STEPS = 100
 F = nn.functional

@@ -7,7 +7,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.devices.host_indexing import LISTED, NARROW
+from gradcore.devices.host.kernels.indexing import LISTED, NARROW
 
 RNG = np.random.default_rng(11)
 #: More positions than are looked at together, and than fill the last piece.

@@ -10,8 +10,13 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import availability, gpu, gpu_current, gpu_launch, gpu_mailbox, gpu_workspaces, pinned
-from gradcore.devices.gpu_current import OnDevice, has_context
+from gradcore.devices import availability, pinned
+from gradcore.devices.gpu import current as gpu_current
+from gradcore.devices.gpu import device as gpu
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu import mailbox as gpu_mailbox
+from gradcore.devices.gpu import workspaces as gpu_workspaces
+from gradcore.devices.gpu.current import OnDevice, has_context
 from gradcore.events import UNTAGGED
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.pinned import AfterCopies

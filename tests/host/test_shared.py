@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_launch, gpu_workspaces
+from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu import workspaces as gpu_workspaces
 from gradcore.errors import CaptureError
 from gradcore.memory.placement import SMALL_SEGMENT
 from tests.conftest import raises

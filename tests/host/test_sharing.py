@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.devices.host import make_host
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.sharing import same_places, share_elements
 from gradcore.spec import TensorSpec

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import gpu_products
-from gradcore.devices.gpu_gemm import CublasLt
-from gradcore.devices.gpu_linalg import linear, linear_grad, product
-from gradcore.devices.gpu_problems import Matrix, Problem
+from gradcore.devices.gpu import products as gpu_products
+from gradcore.devices.gpu.gemm import CublasLt
+from gradcore.devices.gpu.kernels.linalg import linear, linear_grad, product
+from gradcore.devices.gpu.problems import Matrix, Problem
 from tests.host.emulator import Copy, Emulator
 from tests.host.fake_cublas import FakeLt
 from tests.host.test_gemm import BATCHES, LAYOUTS, laid_out

@@ -11,7 +11,7 @@ import pytest
 
 import gradcore
 from gradcore.devices.device import get_device
-from gradcore.devices.host_tape import STRAIGHT
+from gradcore.devices.host.tape import STRAIGHT
 from gradcore.program.replaying.replay import Replay
 from gradcore.spec import TensorSpec
 from tests.rows import ROWS, Row, parts

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcore.devices.host import HostDevice, make_host
+from gradcore.devices.host.device import HostDevice, make_host
 from gradcore.engine.plans import Call
 from tests.rows import Row, tensors_of
 from tests.rows_big import BIG

@@ -11,8 +11,8 @@ import pytest
 
 import gradcore
 from gradcore.devices.calls import Changing
-from gradcore.devices.host import make_host
-from gradcore.devices.host_tape import STRAIGHT, Probe, noted, written_out
+from gradcore.devices.host.device import make_host
+from gradcore.devices.host.tape import STRAIGHT, Probe, noted, written_out
 from tests.rows import ROWS, Row, tensors_of
 from tests.rows_big import BIG
 

@@ -133,9 +133,10 @@ def test_a_file_can_be_read_at_once(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text)), "a file opens with a docstring that says what it is"
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent for path in (PACKAGE / "program").rglob("__init__.py")),
-                         ids=lambda folder: folder.name)
-def test_the_maps_of_the_graph_mode_name_its_packages_and_files(folder: Path) -> None:
+@pytest.mark.parametrize("folder", sorted(path.parent for part in ("devices", "program")
+                                            for path in (PACKAGE / part).rglob("__init__.py")),
+                         ids=lambda folder: str(folder.relative_to(PACKAGE)))
+def test_the_maps_of_devices_and_of_the_graph_mode_name_their_packages_and_files(folder: Path) -> None:
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     named = set(re.findall(r"``(\w+)``", text)) - {"check_every", "record"}
     there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradcore.devices.host import fill_with_ones
+from gradcore.devices.host.device import fill_with_ones
 from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.events import UNTAGGED, Alloc, Free, Reserve, typed
 from gradcore.memory.adaptors import Limit

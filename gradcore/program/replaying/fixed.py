@@ -1,7 +1,7 @@
 """Fixed addresses for what differs from run to run, where captured launches find it.
 
 Inputs are copied into memory that the program owns, and the numbers of optimizers into a table behind them; results are copied
-out of the arena. A mailbox (``gpu_mailbox.py``) tells the launches of a graph from where and to where.
+out of the arena. A mailbox (``gpu.mailbox``) tells the launches of a graph from where and to where.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gradcore.devices.gpu_numbers import ROOM, Numbers
+from gradcore.devices.gpu.numbers import ROOM, Numbers
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory
 from gradcore.events import Tag

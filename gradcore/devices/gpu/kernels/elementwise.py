@@ -1,0 +1,279 @@
+"""Elementwise kernels of the GPU: choice of the function, its precision, and how each operand is read.
+
+An operand is a tensor, a Python number, a tensor of one element, or a row that repeats; the last three cost no memory traffic.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.gpu import launch as gl
+from gradcore.dtypes import is_floating, limits
+from gradcore.overwriting import OVERWRITING
+
+#: The kernel argument for a row that repeats.
+_ROW = np.dtype([("of", "u8"), ("width", "i8")])
+_INT, _FLOAT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
+
+
+def wide(dtype: Any) -> np.dtype[Any]:
+    """The dtype that kernels compute in for elements stored as ``dtype``."""
+    return dtype if dtype in (_FLOAT, _DOUBLE) else _INT if dtype.kind in "iub" else _FLOAT
+
+
+#: An operand's shape, strides and dtype; for a Python number, its type.
+Key = Any
+
+
+def _key(x: Any) -> Key:
+    return (x.shape, x.strides, x.dtype, x.flags.c_contiguous) if hasattr(x, "dtype") else type(x)
+
+
+@functools.lru_cache(maxsize=8192)
+def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *operands: Key) -> tuple[str, int, Any, list[str]]:
+    """The instance, its number of threads, the axes if it reads by strides (else None), and the kinds of the operands."""
+    shape, _, dtype, flat = out
+    kinds, sizes = [], [dtype.itemsize]
+    for x in operands:
+        if isinstance(x, type):
+            kinds.append("Number")
+        elif math.prod(x[0]) == 1:
+            kinds.append("Cell")
+        elif x[0] == shape and x[3]:
+            kinds.append("tensor")
+            sizes.append(x[2].itemsize)
+        else:
+            # A row that repeats is whole trailing dimensions; other broadcasts are read by strides.
+            row = list(x[0])
+            while row and row[0] == 1:
+                del row[0]
+            kinds.append("Row" if x[3] and row and tuple(row) == shape[len(shape) - len(row):] else "strided")
+    names = [f"Number<{gl.name_of(compute)}>" if isinstance(x, type) else
+             f"{kind}<{gl.name_of(x[2])}>" if kind in ("Cell", "Row") else f"const {gl.name_of(x[2])}*"
+             for x, kind in zip(operands, kinds, strict=True)]
+    count = math.prod(shape)
+    if flat and "strided" not in kinds:
+        length = 16 // max(sizes) if aligned else 1
+        return (gl.instance("map", function, compute, length, dtype, *names), -(-count // length), None, kinds)
+    steps = [tuple(s // dtype.itemsize for s in out[1])]
+    for k, x in enumerate(operands):
+        if kinds[k] in ("Number", "Cell"):
+            steps.append((0,) * len(shape))
+            continue
+        lead = len(shape) - len(x[0])
+        steps.append((0,) * lead + tuple(0 if n == 1 else s // x[2].itemsize for n, s in zip(x[0], x[1], strict=True)))
+        names[k], kinds[k] = f"const {gl.name_of(x[2])}*", "strided"
+    sizes, lie = gl.merged(shape, *steps)
+    length = _access(sizes, lie, [dtype.itemsize, *[x[2].itemsize if kind == "strided" else 0 for x, kind in zip(
+        operands, kinds, strict=True)]]) if aligned else 1
+    if length > 1:
+        names = [f"Same<{name[6:-1]}>" if kind == "strided" and step == 0 else name
+                 for name, kind, step in zip(names, kinds, lie[-1][1:], strict=True)]
+        sizes[-1] //= length
+        lie[-1] = [step * length for step in lie[-1]]
+    where = gl.axes(sizes, *[[step[k] for step in lie] for k in range(len(steps))])
+    return gl.instance("map_strided", function, compute, length, dtype, *names), count // length, where, kinds
+
+
+def _access(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
+    """Elements of an access along the last dimension: 16 bytes of the widest tensor, if in each tensor the elements there are
+    adjacent, or are one broadcast element; else 1. The first tensor is written."""
+    if not sizes or lie[-1][0] != 1 or not set(lie[-1]) <= {0, 1}:
+        return 1
+    wide = [k for k, step in enumerate(lie[-1]) if step]
+    length = 16 // max(itemsizes[k] for k in wide)
+    return length if not sizes[-1] % length and not any(step[k] % length for step in lie[:-1] for k in wide) else 1
+
+
+def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
+    """Write the function of the operands, broadcast, to ``out``, which may have any strides and may be an operand."""
+    if not out.size:
+        return
+    aligned = gl.packed(out, *[x for x in operands if hasattr(x, "dtype") and x.size > 1])
+    name, threads, axes, kinds = _plan(function, compute, aligned, _key(out), *map(_key, operands))
+    values = []
+    for x, kind in zip(operands, kinds, strict=True):
+        if kind == "Number":
+            values.append(compute.type(x))
+        elif kind == "Row":
+            values.append(np.array((x.data.ptr, x.size), _ROW))
+        else:
+            values.append(x)
+    head = (np.int64(out.size),) if axes is None else (np.int64(threads), axes)
+    gl.start("elementwise", name, gl.blocks_for(threads), gl.BLOCK, (*head, out, *values))
+
+
+def _common(*operands: Any) -> np.dtype[Any]:
+    """The dtype that operands are compared in."""
+    kinds = [x.dtype if hasattr(x, "dtype") else type(x) for x in operands]
+    if all(k in (int, bool) or getattr(k, "kind", "f") in "iub" for k in kinds):
+        return _INT
+    types = [k(0) if not isinstance(k, np.dtype) else wide(k) if is_floating(k) else k for k in kinds]
+    return wide(np.result_type(*types))
+
+
+def function(op: str, **numbers: Any) -> Callable[..., Any]:
+    """The kernel of an op whose function in CUDA C++ has its name, in capitals where a word begins.
+
+    ``numbers`` are attributes of the op with their defaults: the function takes them behind the operands.
+    """
+    name = "".join(part.capitalize() for part in op.split("_"))
+
+    def run(*arrays: Any) -> None:
+        *operands, out = arrays
+        apply(name, wide(out.dtype), out, *operands)
+
+    def run_with_numbers(*arrays: Any, **attrs: Any) -> None:
+        *operands, out = arrays
+        apply(name, wide(out.dtype), out, *operands, *(numbers | attrs).values())
+
+    return run_with_numbers if numbers else run
+
+
+def _with_room(op: str) -> Callable[..., Any]:
+    """The same for an op that declares workspace, which only the CPU needs."""
+    kernel = function(op)
+    return lambda *arrays: kernel(*arrays[:-1])
+
+
+def _test(name: str) -> Callable[..., Any]:
+    def run(*arrays: Any) -> None:
+        *operands, out = arrays
+        for x in operands:
+            if hasattr(x, "dtype") and x.dtype.itemsize == 2 and is_floating(x.dtype):
+                # A number is compared with a tensor after rounding to the tensor's dtype.
+                operands = [y if hasattr(y, "dtype") else float(x.dtype.type(y)) for y in operands]
+                break
+        apply(name, _common(*operands), out, *operands)
+
+    return run
+
+
+gl.KERNELS |= {name: function(name) for name in (
+    "add sub mul div neg floor_divide remainder fmod pow reciprocal abs sign floor ceil round trunc frac exp exp2 expm1 log "
+    "log1p log2 log10 logaddexp sqrt rsqrt square hypot sin cos tan sinh cosh tanh arcsin arccos arctan arctan2 arcsinh "
+    "arccosh arctanh erfc erfinv lgamma digamma gammainc gammaincc sinc logit maximum minimum fmax fmin lerp where "
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift relu relu_grad tanh_grad sigmoid "
+    "sigmoid_grad silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid "
+    "hardsigmoid_grad hardswish hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold").split()}
+gl.KERNELS |= {
+    "polygamma": function("polygamma", n=None),
+    **{name: function(name, value=1) for name in ("addcmul", "addcdiv")},
+    **{name: function(name, beta=None, threshold=None) for name in ("softplus", "softplus_grad")},
+    **{name: function(name, low=None, high=None) for name in ("hardtanh", "hardtanh_grad")}}
+gl.KERNELS |= {name: _with_room(name) for name in ("erf", "huber", "bce", "bce_logits")}
+gl.KERNELS |= {name: _test(named) for name, named in {
+    "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
+    "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "logical_not": "LogicalNot", "isnan": "IsNan", "isinf": "IsInf",
+    "isfinite": "IsFinite", "chance": "Lt"}.items()}
+
+
+def check_apart(x: Any, y: Any) -> None:
+    """Raise if threads could read elements of ``y`` after others have written them through ``x``. NumPy would copy then."""
+    if gl.noted.tape is not None:
+        gl.noted.tape.append((check_apart, (), (x, y)))
+        return
+    if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
+        return
+    (first, last), (start, end) = gl.extent(x), gl.extent(y)
+    if first < end and start < last and not _side_by_side(x, y):
+        raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                           "single memory location. Please clone() the tensor before performing the operation.")
+
+
+def _side_by_side(x: Any, y: Any) -> bool:
+    """Are these disjoint parts of the same rows, such as different columns of a matrix?"""
+    row = max(x.strides, default=0)
+    if not row or min((*x.strides, *y.strides)) < 0:
+        return False
+    # Their extents within a row, from strides that are not whole rows.
+    mine, other = [sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True) if s % row) + a.itemsize for a in (x, y)]
+    off = (y.data.ptr - x.data.ptr) % row
+    return bool(mine <= off and off + other <= row)
+
+
+@gl.kernel
+def clamp(x: Any, low: Any, high: Any, out: Any) -> None:
+    if low is None or high is None:
+        apply("Maximum" if high is None else "Minimum", wide(out.dtype), out, x, low if high is None else high)
+    else:
+        apply("Clamp", wide(out.dtype), out, x, low, high)
+
+
+@gl.kernel
+def gelu(x: Any, out: Any, workspace: Any, *, tanh: bool = False) -> None:
+    apply("GeluTanh" if tanh else "Gelu", wide(out.dtype), out, x)
+
+
+@gl.kernel
+def gelu_grad(dy: Any, x: Any, out: Any, workspace: Any, *, tanh: bool = False) -> None:
+    apply("GeluTanhGrad" if tanh else "GeluGrad", wide(out.dtype), out, dy, x)
+
+
+def gelu_with_grad(x: Any, out: Any, slopes: Any, *, tanh: bool = False) -> None:
+    """Write gelu of ``x`` to ``out``, and replace the cotangent in ``slopes`` by the gradient; all are contiguous."""
+    if not x.size:
+        return
+    length = 16 // x.itemsize if gl.packed(x, out, slopes) else 1
+    functions = ("GeluTanh", "GeluTanhGrad") if tanh else ("Gelu", "GeluGrad")
+    types = (*functions, wide(x.dtype), length, x.dtype)
+    gl.run("elementwise", "with_slopes", types, -(-x.size // length), np.int64(x.size), out, slopes, x)
+
+
+@gl.kernel
+def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
+    apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
+
+
+@gl.kernel
+def bitwise_not(x: Any, out: Any) -> None:
+    apply("BoolNot" if x.dtype == np.bool_ else "BitwiseNot", wide(out.dtype), out, x)
+
+
+@gl.kernel
+def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> None:
+    if not is_floating(out.dtype):
+        apply("Copy", wide(out.dtype), out, x)
+        return
+    ends = limits(out.dtype)
+    apply("NanToNum", wide(out.dtype), out, x, nan, float(ends.max) if posinf is None else posinf,
+          float(ends.min) if neginf is None else neginf)
+
+
+@gl.kernel
+def masked_fill_(x: Any, mask: Any, value: Any) -> None:
+    check_apart(x, mask)
+    apply("MaskedFill", wide(x.dtype), x, x, mask, value)
+
+
+@gl.kernel
+def elu(x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
+    apply("Elu", wide(out.dtype), out, x, scale, scale * alpha, inner)
+
+
+@gl.kernel
+def elu_grad(dy: Any, x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
+    apply("EluGrad", wide(out.dtype), out, dy, x, scale, scale * alpha, inner)
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of an in-place op: that of the functional op, with the first operand as its output."""
+
+    def run(x: Any, *others: Any, **attrs: Any) -> None:
+        for other in others:
+            check_apart(x, other)
+        kernel(x, *others, x, **attrs)
+
+    return run
+
+
+gl.KERNELS |= {f"{name}_": _written(function("erf") if name == "erf" else gl.KERNELS[name])
+               for name in OVERWRITING}

@@ -1,0 +1,279 @@
+"""Reads and writes at positions, on the CPU; see ``ops.movement`` and ``ops.placing``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import Array, kernel, pieces, slices
+from gradcore.devices.host.pointwise import is_repeated
+from gradcore.devices.host.scratch import lent
+from gradcore.devices.kernels import check_bounds, split_workspace
+
+#: Positions that are made Python's integers at a time.
+LISTED = 1024
+#: The most elements at a position that are added one by one: NumPy takes 5 ns for each, and Python 1 us for a slice.
+NARROW = 128
+#: Bytes from line to line from which on a few elements of each are not added at a position at a time: that is slow for a cache.
+FAR = 2048
+#: Elements whose places are computed at a time.
+_PLACED = 3072
+#: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
+_WRITTEN = 1536
+#: The same for arrays that need not be copied.
+_WRITTEN_AT_ONCE = 1 << 14
+
+
+def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
+    """Positions counted from the front; with ``wrap`` negative ones count from the end. Raises IndexError for one outside."""
+    found: Array = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    if index.size:
+        low, high = int(index.min()), int(index.max())
+        check_bounds(low, high, length, wrap)
+        if low < 0:
+            np.remainder(index, length, found)
+        else:
+            found[...] = index
+    return found
+
+
+def _numbered(where: Array) -> Iterator[tuple[int, int]]:
+    """The number of each position and the position, in order. A list of all at once would take 36 bytes for each."""
+    flat = where.reshape(-1)
+    for first in range(0, flat.size, LISTED):
+        yield from enumerate(flat[first:first + LISTED].tolist(), first)
+
+
+def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
+    """Fold each of ``rows``, by np.add for example, into the row of ``target`` at its place: in order, so that sums are the
+    same in every run. The arrays are contiguous, and ``places`` has one dimension."""
+    width = target.shape[1]
+    if width > NARROW:
+        for k, place in _numbered(places):
+            row = target[place]
+            by(row, rows[k], out=row)
+    elif width:
+        flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
+        for part in slices(len(places), some):
+            at = places[part, None] * width + across
+            by.at(flat, at.reshape(-1), rows[part].reshape(-1))
+
+
+@kernel
+def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    np.take(x, positions(index, x.shape[dim], workspace, wrap), axis=dim, out=out, mode="clip")
+
+
+@kernel
+def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+    out.fill(0)
+    where = positions(index, shape[dim], workspace, wrap=True)
+    lead = math.prod(shape[:dim])
+    tail = math.prod(shape[dim + 1:])
+    source = dy.reshape(lead, index.size, tail)
+    target = out.reshape(lead, shape[dim], tail)
+    if lead * tail <= NARROW:
+        for part, rows in zip(target, source, strict=True):
+            fold_rows(np.add, part, where.reshape(-1), rows)
+        return
+    if _distinct(where, shape[dim]):
+        target[:, where.reshape(-1)] = source
+        return
+    if tail <= 4 and target[0].nbytes >= FAR:
+        _fold_lines(target.reshape(-1, tail), where.reshape(-1), source.reshape(-1, tail), shape[dim])
+        return
+    # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
+    for k, position in _numbered(where):
+        target[:, position] += source[:, k]
+
+
+def _fold_lines(target: Array, where: Array, rows: Array, length: int) -> None:
+    """Add rows at the same positions of each of several lines, each of so many rows."""
+    step = max(LISTED // max(where.size, 1), 1)
+    for some in slices(len(target) // length, step):
+        lines = np.arange(some.start, min(some.stop, len(target) // length)) * length
+        part = rows[some.start * where.size:some.stop * where.size]
+        if len(lines) == 1:
+            fold_rows(np.add, target[some.start * length:some.stop * length], where, part)
+        else:
+            fold_rows(np.add, target, (lines[:, None] + where).reshape(-1), part)
+
+
+def _distinct(where: Array, length: int) -> bool:
+    """Is no position there twice? False also where it takes too much memory to find out."""
+    return where.size <= length <= 2 * LISTED and int(np.bincount(where.reshape(-1), minlength=length).max(initial=0)) <= 1
+
+
+@kernel
+def embedding(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
+    take(weight, index, out, workspace, dim=0, wrap=False)
+
+
+@kernel
+def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, padding: int | None) -> None:
+    out.fill(0)
+    fold_rows(np.add, out, positions(index, shape[0], workspace).reshape(-1), dy.reshape(index.size, shape[1]))
+    if padding is not None:
+        out[padding] = 0
+
+
+@kernel
+def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
+    take(weight, index, out, workspace, dim=0, wrap=False)
+    if padding is not None:
+        flat = out.reshape(index.size, weight.shape[1])
+        for k, place in _numbered(positions(index, weight.shape[0], workspace)):
+            if place == padding:
+                flat[k] = 0
+
+
+def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> Array:
+    """Flat positions in an array of ``shape`` that ``take_along`` reads."""
+    flat = positions(index, shape[dim], workspace, wrap)
+    if not index.size:
+        return flat  # an empty dimension has a stride of 0, which np.arange refuses
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist()
+    np.multiply(flat, strides[dim], flat)
+    for d, n in enumerate(index.shape):
+        if d != dim:
+            for start in range(0, n, 512):
+                part = np.moveaxis(flat, d, -1)[..., start:start + 512]
+                np.add(part, np.arange(start * strides[d], (start + part.shape[-1]) * strides[d], strides[d]), part)
+    return flat
+
+
+@kernel
+def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    np.take(x.reshape(-1), _along(index, x.shape, dim, workspace, wrap), out=out, mode="clip")
+
+
+@kernel
+def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+    out.fill(0)
+    target, order = out.reshape(-1), _along(index, shape, dim, workspace, wrap=True).reshape(-1)
+    for places, slopes in pieces(order, dy):
+        np.add.at(target, places, slopes)
+
+
+# -- writes ------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    where = positions(index, x.shape[dim], workspace, wrap)
+    source = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))
+    first = range(index.ndim)
+    # In order: of repeated positions the last wins.
+    np.moveaxis(x, dim, 0)[where] = np.moveaxis(source, [dim + d for d in first], first)
+
+
+def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[Any, Array]]:
+    """Pieces of an index along ``dim``, in order: the places in ``x`` that they write to, and the values.
+
+    Raises IndexError for a position outside, before the first piece.
+    """
+    if not index.size:
+        return
+    check_bounds(int(index.min()), int(index.max()), x.shape[dim], False)
+    values = np.broadcast_to(values, index.shape)
+    steps = [math.prod(x.shape[d + 1:]) for d in range(x.ndim)]
+    *lead, length = index.shape
+    across = np.arange(length) * steps[-1] if dim < index.ndim - 1 else np.zeros(1, np.int64)
+    flat = [a.reshape(-1, length) if a.flags.c_contiguous or is_repeated(a) else None for a in (index, values)]
+    # Several lines along the last dimension, or a part of one. Arrays that are not contiguous are copied, by line.
+    most = _WRITTEN if flat[0] is None or flat[1] is None else _WRITTEN_AT_ONCE
+    some = min(length, most)
+    lines, count = most // some, math.prod(lead)
+    # Do lines differ in more than the position that is given?
+    apart = len(lead) > (dim < len(lead))
+    with lent(min(most, index.size), np.dtype(np.int64)) as room:
+        for block in range(0, count, LISTED):
+            size = min(LISTED, count - block)
+            at = np.unravel_index(np.arange(block, block + size), lead) if lead else ()
+            before = sum((c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim),
+                         np.zeros(1, np.int64))
+            for first in range(0, size, lines):
+                here = slice(first, min(first + lines, size))
+                numbers, given = (a[tuple(c[here] for c in at)].reshape(-1, length) if f is None else f[block:][here]
+                                  for f, a in zip(flat, (index, values), strict=True))
+                for start in range(0, length, some):
+                    part = slice(start, start + some)
+                    source = numbers[:, part]
+                    places = room[:source.size].reshape(source.shape)
+                    if source.dtype == places.dtype:
+                        np.multiply(source, steps[dim], places)
+                    else:
+                        np.copyto(places, source)
+                        np.multiply(places, steps[dim], places)
+                    if apart:
+                        np.add(places, before[here, None] if len(before) > 1 else before, places)
+                    if dim < index.ndim - 1:
+                        np.add(places, across[part], places)
+                    yield places, given[:, part]
+
+
+@kernel
+def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+    for places, given in _pieces(x, index, values, dim):
+        if x.flags.c_contiguous:
+            x.reshape(-1)[places.reshape(-1)] = given.reshape(-1)
+        else:
+            x[np.unravel_index(places, x.shape)] = given
+
+
+def _whole_rows(x: Array, index: Array, values: Array) -> bool:
+    """Is ``index`` expanded from a number for each row, and ``values`` rows of the length of those of ``x``?"""
+    return (index.ndim > 1 and is_repeated(index[0]) and x.shape[1:] == index.shape[1:] and values.shape == index.shape
+            and values.dtype == x.dtype and values.flags.c_contiguous and x.flags.c_contiguous)
+
+
+def _fold_along(by: Any, x: Array, index: Array, values: Array, dim: int) -> None:
+    if dim == 0 and index.size and _whole_rows(x, index, values):
+        numbers = index.reshape(len(index), -1)[:, 0]
+        check_bounds(int(numbers.min()), int(numbers.max()), len(x), False)
+        for part in slices(len(index), LISTED):
+            places = numbers[part].astype(np.int64)
+            fold_rows(by, x.reshape(len(x), -1), places, values[part].reshape(len(places), -1))
+        return
+    for places, given in _pieces(x, index, values, dim):
+        if x.flags.c_contiguous:
+            # NumPy is faster with one index than with several, and with one dimension.
+            by.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
+        else:
+            by.at(x, np.unravel_index(places, x.shape), given)
+
+
+@kernel
+def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+    _fold_along(np.add, x, index, values, dim)
+
+
+@kernel
+def extreme_along_(x: Array, index: Array, values: Array, *, dim: int, largest: bool) -> None:
+    _fold_along(np.maximum if largest else np.minimum, x, index, values, dim)
+
+
+@kernel
+def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
+    if not index.size:
+        return
+    length, shape = x.shape[dim], (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
+    check_bounds(int(index.min()), int(index.max()), length, wrap)
+    found = (np.remainder(index.flat[part], length, dtype=np.int64) for part in slices(index.size, LISTED))
+    lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
+    if lead * tail <= NARROW and values.shape == shape and values.flags.c_contiguous and x.flags.c_contiguous:
+        target, given = x.reshape(lead, length, tail), values.reshape(lead, index.size, tail)
+        for k, places in enumerate(found):
+            for part, rows in zip(target, given[:, k * LISTED:(k + 1) * LISTED], strict=True):
+                fold_rows(np.add, part, places, rows)
+        return
+    before = (slice(None),) * dim
+    source = np.broadcast_to(values, shape)
+    # One position at a time, in order: positions may repeat, and a fixed order keeps sums the same from run to run.
+    for spot, place in zip(np.ndindex(index.shape), chain.from_iterable(map(np.ndarray.tolist, found)), strict=True):
+        part = x[(*before, place, ...)]
+        np.add(part, source[(*before, *spot, ...)], part)

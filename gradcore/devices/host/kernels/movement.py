@@ -1,0 +1,142 @@
+"""Creation of arrays, and movement of their elements, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel
+from gradcore.devices.kernels import basic_view, turned
+
+
+@kernel
+def arange(start: Any, step: Any, out: Array, *, length: int, dtype: Any) -> None:
+    for at in range(0, length, 2048):
+        part = out[at:at + 2048]
+        np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
+
+
+@kernel
+def full(value: Any, out: Array, *, shape: Any, dtype: Any) -> None:
+    out.fill(value)
+
+
+@kernel
+def empty(out: Array, *, shape: Any, dtype: Any) -> None:
+    pass
+
+
+@kernel
+def eye(out: Array, *, rows: int, columns: int, dtype: Any) -> None:
+    out.fill(0)
+    out.reshape(-1)[:rows * columns:columns + 1][:min(rows, columns)].fill(1)
+
+
+@kernel
+def clone(x: Array, out: Array) -> None:
+    out[...] = x
+
+
+@kernel
+def cast(x: Array, out: Array, *, dtype: Any) -> None:
+    np.copyto(out, x, casting="unsafe")
+
+
+@kernel
+def slice_grad(dy: Array, out: Array, *, shape: Any, index: Any) -> None:
+    out.fill(0)
+    basic_view(out, index)[...] = dy
+
+
+def _strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
+    size = flat.itemsize
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [n * size for n in strides])
+
+
+@kernel
+def as_strided_grad(dy: Array, out: Array, *, like: Any, strides: Any, offset: int) -> None:
+    out.fill(0)
+    # A dimension of stride 0 repeats one element, so gradients are added to it one after the other.
+    same = [d for d, (n, s) in enumerate(zip(dy.shape, strides)) if n > 1 and s == 0]
+    for index in np.ndindex(*[dy.shape[d] for d in same]) if dy.size else ():
+        key: list[Any] = [slice(None)] * dy.ndim
+        for d, i in zip(same, index):
+            key[d] = slice(i, i + 1)
+        part = dy[tuple(key)]
+        target = _strided(out.reshape(-1), part.shape, strides, offset)
+        np.add(target, part, target)
+
+
+@kernel
+def cleared(x: Array, out: Array, *, shape: Any, strides: Any, offset: int) -> None:
+    out[...] = x
+    if 0 not in shape:
+        _strided(out.reshape(-1), shape, strides, offset)[...] = 0
+
+
+def _triangle(lower: bool) -> Callable[..., Any]:
+    def keep(x: Array, out: Array, *, diagonal: int) -> None:
+        out.fill(0)
+        width = x.shape[-1]
+        for i in range(x.shape[-2]):
+            at = min(max(i + diagonal + lower, 0), width)
+            part = (..., i, slice(0, at) if lower else slice(at, width))
+            out[part] = x[part]
+
+    return keep
+
+
+HOST_KERNELS |= {"tril": _triangle(True), "triu": _triangle(False)}
+
+
+@kernel
+def cat(tensors: list[Array], out: Array, *, dim: int) -> None:
+    np.concatenate(tensors, dim, out, casting="unsafe")
+
+
+@kernel
+def flip(x: Array, out: Array, *, dims: tuple[int, ...]) -> None:
+    out[...] = np.flip(x, dims)
+
+
+@kernel
+def roll(x: Array, out: Array, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    if len(set(dims)) == 1 and x.size and x.flags.c_contiguous:
+        n, tail = x.shape[dims[0]], math.prod(x.shape[dims[0] + 1:])
+        _roll_rows(x.reshape(-1, n * tail), out.reshape(-1, n * tail), sum(shifts) % n * tail)
+        return
+    for source, target in turned(x.shape, shifts, dims):
+        out[target] = x[source]
+
+
+def _roll_rows(x: Array, out: Array, shift: int) -> None:
+    """Roll rows by so many elements, fewer than a row has."""
+    width = x.shape[1]
+    if not shift:
+        out[...] = x
+        return
+    # All rows at once, by the shorter way: what comes from the next row is written over.
+    flat, target = x.reshape(-1), out.reshape(-1)
+    if 2 * shift <= width:
+        target[shift:] = flat[:-shift]
+        out[:, :shift] = x[:, width - shift:]
+    else:
+        target[:shift - width] = flat[width - shift:]
+        out[:, shift:] = x[:, :width - shift]
+
+
+@kernel
+def windows_grad(dy: Array, out: Array, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
+    if not out.ndim:
+        # One window of one element, or of none.
+        np.sum(dy, out=out)
+        return
+    out.fill(0)
+    reach = (dy.shape[dim] - 1) * step + 1
+    for k in range(size):
+        first = k * dilation
+        target = out[(*(slice(None),) * dim, slice(first, first + reach, step))]
+        np.add(target, dy[..., k], target)

@@ -1,0 +1,155 @@
+"""Running sums and order statistics on the CPU; see ``ops.scan`` and ``ops.order``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gradcore.devices.host.kernel import Array, kernel, rows, slices
+
+#: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
+_WIDE = 512
+
+
+def _backwards(x: Array, dim: int, reverse: bool) -> Array:
+    return np.flip(x, dim) if reverse else x
+
+
+@kernel
+def cumsum(x: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
+    _accumulate(np.add, x, out, dim, reverse)
+
+
+@kernel
+def cumprod(x: Array, out: Array, *, dim: int) -> None:
+    _accumulate(np.multiply, x, out, dim, False)
+
+
+def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -> None:
+    if not out.ndim or x.dtype != out.dtype:
+        # Converted here, since accumulate would allocate a converted copy.
+        out[...] = x
+        x = out
+    if out.size and out.ndim > 1 and math.prod(x.shape[dim + 1:]) >= _WIDE:
+        # A row at a time: NumPy accumulates across rows one element at a time.
+        x, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out))
+        np.copyto(out[:1], x[:1])
+        for k in range(1, len(out)):
+            fold(out[k - 1], x[k], out[k])
+    elif out.ndim:
+        fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
+
+
+@kernel
+def recurrence(b: Array, a: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
+    b, a, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (b, a, out))
+    for i in range(len(b)):
+        here = out[i, ...]
+        if i:
+            np.multiply(a[i - 1 if reverse else i], out[i - 1], here)
+            np.add(here, b[i], here)
+        else:
+            here[...] = b[i]
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: int, start: int, length: int,
+           descending: bool) -> None:
+    if not x.ndim:
+        values[...], indices[...] = x, 0
+        return
+    n = x.shape[dim]
+    lines, found, places = (np.moveaxis(t, dim, -1) if t.ndim > 1 else t[None] for t in (x, values, indices))
+    for lead in np.ndindex(lines.shape[:-2]):
+        for part in slices(lines.shape[-2], rows(n)):
+            some, best, at = (t[(*lead, part)] for t in (lines, found, places))
+            # Where there is little to sort, the search for what to sort takes longer.
+            if n < 64 or some.size < 8192 or not 0 < length <= n // 4:
+                _rank(some, best, at, start, length, descending)
+            elif start + length > n // 16 or not _rank_first(some, best, at, start, length, descending):
+                _rank_few(some, best, at, start, length, descending)
+
+
+def _rank_first(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> bool:
+    """Some of the first ranks of each row, among the elements up to a bound; False if these are many, or if there is NaN."""
+    if x.dtype.kind == "f" and np.isnan(x).any():
+        return False
+    count, n = x.shape
+    first, extreme = start + length, np.maximum if descending else np.minimum
+    # Rows are folded. Of the columns as many as there are ranks have an element up to the bound, so a row has as many too.
+    folded, width = x, n
+    while width >= 16 * first:
+        width //= 2
+        folded = extreme(folded[:, :width], folded[:, width:2 * width], out=None if folded is x else folded[:, :width])
+    last = width - first if descending else first - 1
+    bound = np.partition(folded, last, axis=1)[:, last:last + 1]
+    places = np.flatnonzero(x >= bound if descending else x <= bound)
+    begins = np.searchsorted(places, np.arange(count + 1) * n)
+    most = int(np.diff(begins).max())
+    if most > 4 * first + 16:
+        return False
+    row, places = np.divmod(places, n)
+    column = np.arange(len(row)) - begins[row]
+    # Behind the elements of a row, which keep their order, none is better.
+    some = np.full((count, most), bound.min() if descending else bound.max())
+    at = np.zeros(some.shape, np.int64)
+    some[row, column], at[row, column] = x[row, places], places
+    order = np.empty(values.shape, np.int64)
+    _rank(some, values, order, start, length, descending)
+    indices[...] = np.take_along_axis(at, order, 1)
+    return True
+
+
+def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
+    """A few ranks of each row: only elements between the values of the first and the last of them are sorted."""
+    n = x.shape[1]
+    first = n - start - length if descending else start
+    parted = np.partition(x, (first, first + length - 1), axis=1)
+    # Copies, so that the whole can go.
+    low, high = parted[:, first:first + 1].copy(), parted[:, first + length - 1:first + length].copy()
+    del parted
+    between = (x >= low) & (x <= high)
+    # A row has more of them if elements are equal, and fewer if some are NaN.
+    plain = np.count_nonzero(between, axis=1) == length
+    if x.dtype.kind == "f" and np.isnan(x).any():
+        plain[:] = False
+    for row in np.flatnonzero(~plain):
+        _rank_equal(x[row], values[row], indices[row], between[row], high[row] if descending else low[row], start, descending)
+    between[~plain] = False
+    if not plain.any():
+        return
+    places = np.flatnonzero(between).reshape(-1, length)
+    places %= n
+    some = np.take_along_axis(x if plain.all() else x[plain], places, 1)
+    best, order = np.empty_like(some), np.empty_like(places)
+    _rank(some, best, order, 0, length, descending)
+    values[plain], indices[plain] = best, np.take_along_axis(places, order, 1)
+
+
+def _rank_equal(x: Array, values: Array, indices: Array, between: Array, edge: Array, start: int, descending: bool) -> None:
+    """A few ranks of one line, of which some elements may be equal, or NaN."""
+    # With many equal elements, as of an activation that is 0, these would be copied to be sorted.
+    if np.count_nonzero(between) > x.size // 2 or (x.dtype.kind == "f" and np.isnan(x).any()):
+        _rank(x, values, indices, start, values.size, descending)
+        return
+    some = np.flatnonzero(between)
+    order = np.empty(some.size, np.int64)
+    _rank(x[some], np.empty(some.size, x.dtype), order, 0, some.size, descending)
+    # The ranks before that of the first value are skipped.
+    skipped = start - np.count_nonzero(x > edge if descending else x < edge)
+    indices[...] = some[order[skipped:skipped + values.size]]
+    values[...] = x[indices]
+
+
+def _rank(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
+    if descending:
+        # Reversed twice, so that equal elements keep their order.
+        order = np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)[..., start:start + length]
+        np.subtract(x.shape[-1] - 1, order, indices)
+    else:
+        indices[...] = np.argsort(x, axis=-1, kind="stable")[..., start:start + length]
+    values[...] = np.take_along_axis(x, indices, -1)

@@ -1,0 +1,237 @@
+"""Pooling on the CPU: one pass for each position in the window, in pieces of whole planes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import PIECE_ROWS, Array, kernel, slices
+from gradcore.devices.host.kernels.columns import window_parts
+from gradcore.devices.kernels import split_workspace
+from gradcore.tiling import Pair, parts_of, planes_at_once
+
+
+def _blocks(small: Array, *arrays: Array) -> Iterator[list[Any]]:
+    """Pieces of whole planes of ``small`` [N, C, h, w] and of arrays with the same N and C."""
+    flat = [a.reshape(-1, *a.shape[2:]) for a in (small, *arrays)]
+    count = flat[0].shape[0]
+    for some in slices(count, max(planes_at_once(count, small.shape[2] * small.shape[3]), 1)):
+        yield [a[some] for a in flat]
+
+
+def _counts(size: int, out: int, kernel: int, stride: int, padding: int, count_pad: bool) -> list[int]:
+    """The number of elements in each window along one dimension."""
+    found = []
+    for k in range(out):
+        start = k * stride - padding
+        end = min(start + kernel, size + padding)
+        found.append(end - start if count_pad else min(end, size) - max(start, 0))
+    return found
+
+
+def _runs(counts: list[int]) -> Iterator[tuple[slice, int]]:
+    at = 0
+    for value, group in groupby(counts):
+        length = len(list(group))
+        yield slice(at, at + length), value
+        at += length
+
+
+def _pieces_of(workspace: Array, small: Array, index: Array) -> tuple[Any, Any]:
+    """Room for the elements of a piece at one position, in the dtype of ``small`` and in that of the index."""
+    size = small.shape[2] * small.shape[3]
+    room = planes_at_once(small.shape[0] * small.shape[1], size) * size
+    values, numbers = split_workspace(workspace, (room, small.dtype), (room, index.dtype))
+    return values, numbers
+
+
+def _chosen(where: Array, position: int, values: Array, numbers: Array, target: Array) -> None:
+    """``values`` where ``where`` is ``position``, else 0; by a mask of bits, since 0 times infinity would be NaN."""
+    mask = numbers[:where.size].reshape(where.shape)
+    np.equal(where, position, out=mask)
+    np.negative(mask, mask)
+    bits = f"i{values.itemsize}"
+    np.bitwise_and(values.view(bits), mask.view(f"i{mask.itemsize}"), target.view(bits))
+
+
+@kernel
+def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: Pair, stride: Pair, padding: Pair,
+               dilation: Pair, ceil_mode: bool) -> None:
+    rows, width = out.shape[2:]
+    if kernel == x.shape[2:] and (rows, width, *padding, *dilation) == (1, 1, 0, 0, 1, 1):
+        _whole_planes(x, out, index)
+        if not np.isnan(np.sum(out)):
+            return
+    values, numbers = _pieces_of(workspace, out, index)
+    index.fill(0)
+    for o, where, xs in _blocks(out, index, x):
+        o.fill(-np.inf)
+        parts = list(window_parts(xs, 0, rows, width, kernel, stride, padding, dilation))
+        if any(padding):
+            # Each window starts with its first element inside the image, which may be the largest.
+            for i, j, r, c, _ in reversed(parts):
+                where[:, r, c] = i * kernel[1] + j
+        for i, j, r, c, inside in parts:
+            here = values[:inside.size].reshape(inside.shape)
+            larger = numbers[:inside.size].reshape(inside.shape)
+            here[...] = inside
+            # Positions grow, so the position of the maximum is the largest of those that exceeded all before them.
+            np.greater(here, o[:, r, c], out=larger)
+            np.multiply(larger, i * kernel[1] + j, larger)
+            np.maximum(where[:, r, c], larger, out=where[:, r, c])
+            np.maximum(o[:, r, c], here, out=o[:, r, c])
+        if not o.size or np.maximum.reduce(o, axis=None) == np.maximum.reduce(o, axis=None):
+            continue
+        # NaN is the maximum: the last NaN's position is taken.
+        for i, j, r, c, inside in parts:
+            larger = numbers[:inside.size].reshape(inside.shape)
+            np.not_equal(inside, inside, out=larger)
+            np.multiply(larger, i * kernel[1] + j, larger)
+            np.maximum(where[:, r, c], larger, out=where[:, r, c])
+
+
+def _whole_planes(x: Array, out: Array, index: Array) -> None:
+    """The largest element of each plane, and its place."""
+    planes, flat, places = x.reshape(-1, x.shape[2] * x.shape[3]), out.reshape(-1), index.reshape(-1)
+    for some in slices(len(planes), PIECE_ROWS):
+        found = np.argmax(planes[some], 1)
+        places[some] = found
+        flat[some] = np.take_along_axis(planes[some], found.reshape(-1, 1), 1)[:, 0]
+
+
+@kernel
+def max_pool2d_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, kernel: Pair, stride: Pair,
+                    padding: Pair, dilation: Pair) -> None:
+    rows, width = dy.shape[2:]
+    if kernel[0] * kernel[1] > 4:
+        _add_at_places(dy, index, out, kernel, stride, padding, dilation)
+        return
+    values, numbers = _pieces_of(workspace, dy, index)
+    apart = stride[0] >= (kernel[0] - 1) * dilation[0] + 1 and stride[1] >= (kernel[1] - 1) * dilation[1] + 1
+    out.fill(0)
+    for g, where, dx in _blocks(dy, index, out):
+        for i, j, r, c, inside in window_parts(dx, 0, rows, width, kernel, stride, padding, dilation):
+            here = values[:inside.size].reshape(inside.shape)
+            _chosen(where[:, r, c], i * kernel[1] + j, g[:, r, c], numbers, here)
+            if apart:
+                inside[...] = here
+            else:
+                np.add(inside, here, inside)
+
+
+@kernel
+def max_pool2d_take(x: Array, index: Array, out: Array, workspace: Array, *, kernel: Pair, stride: Pair, padding: Pair,
+                    dilation: Pair) -> None:
+    rows, width = out.shape[2:]
+    values, numbers = _pieces_of(workspace, out, index)
+    out.fill(0)
+    for o, where, xs in _blocks(out, index, x):
+        for i, j, r, c, inside in window_parts(xs, 0, rows, width, kernel, stride, padding, dilation):
+            here = values[:inside.size].reshape(inside.shape)
+            here[...] = inside
+            _chosen(where[:, r, c], i * kernel[1] + j, here, numbers, here)
+            np.add(o[:, r, c], here, o[:, r, c])
+
+
+def _steps(shape: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out: tuple[int, ...]) -> list[Array]:
+    """What a position in the window adds to the place in the flat plane, and what rows and columns of ``out`` add."""
+    width = shape[3]
+    inside = np.add.outer(np.arange(kernel[0]) * (dilation[0] * width), np.arange(kernel[1]) * dilation[1]).reshape(-1)
+    y, x = (np.arange(out[2 + d]) * stride[d] - padding[d] for d in (0, 1))
+    return [inside, (y * width).reshape(-1, 1), x]
+
+
+def _add_at_places(dy: Array, index: Array, out: Array, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> None:
+    """Add cotangents where the maxima were, some at a time: one pass for each position takes longer for more than a few."""
+    out.fill(0)
+    size = out.shape[2] * out.shape[3]
+    inside, y, x = _steps(out.shape, kernel, stride, padding, dilation, dy.shape)
+    flat, planes, where = out.reshape(-1), dy.reshape(-1, *dy.shape[2:]), index.reshape(-1, *dy.shape[2:])
+    for at in _cut(planes.shape, 2048):
+        place = inside[where[at]]
+        np.add(place, y[at[1]], place)
+        np.add(place, x[at[2]], place)
+        np.add(place, np.arange(at[0].start, at[0].start + len(place)).reshape(-1, 1, 1) * size, place)
+        np.add.at(flat, place.reshape(-1), planes[at].reshape(-1))
+
+
+def _cut(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array of ``most`` elements or fewer: several of its first dimension, or parts of one of them."""
+    rest = math.prod(shape[1:])
+    step = max(most // max(rest, 1), 1)
+    for here in slices(shape[0], step):
+        for others in _cut(shape[1:], most) if rest > most else [(slice(None),) * (len(shape) - 1)]:
+            yield here, *others
+
+
+@kernel
+def max_pool2d_places(index: Array, out: Array, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
+                      dilation: Pair) -> None:
+    inside, y, x = _steps(shape, kernel, stride, padding, dilation, out.shape)
+    out[...] = index
+    for plane in out.reshape(-1, *out.shape[2:]):
+        plane[...] = inside[plane]
+    np.add(out, y, out)
+    np.add(out, x, out)
+
+
+def _scale(block: Array, image: Pair, kernel: Pair, stride: Pair, padding: Pair, count_pad: bool,
+           divisor: int | None) -> None:
+    """Divide each element of [planes, h, w] by the size of its window."""
+    down, across = (_counts(image[d], block.shape[1 + d], kernel[d], stride[d], padding[d], count_pad) for d in (0, 1))
+    for r, height in _runs(down):
+        for c, width in _runs(across):
+            part = block[:, r, c]
+            np.multiply(part, 1.0 / (divisor or height * width), part)
+
+
+@kernel
+def avg_pool2d(x: Array, out: Array, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_pad: bool,
+               divisor: int | None) -> None:
+    rows, width = out.shape[2:]
+    out.fill(0)
+    for o, xs in _blocks(out, x):
+        for _, _, r, c, inside in window_parts(xs, 0, rows, width, kernel, stride, padding, (1, 1)):
+            np.add(o[:, r, c], inside, o[:, r, c])
+        _scale(o, x.shape[2:], kernel, stride, padding, count_pad, divisor)
+
+
+@kernel
+def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
+                    ceil_mode: bool, count_pad: bool, divisor: int | None) -> None:
+    rows, width = dy.shape[2:]
+    room = workspace.view(dy.dtype)
+    out.fill(0)
+    for g, dx in _blocks(dy, out):
+        scaled = room[:g.size].reshape(g.shape)
+        scaled[...] = g
+        _scale(scaled, shape[2:], kernel, stride, padding, count_pad, divisor)
+        for _, _, r, c, inside in window_parts(dx, 0, rows, width, kernel, stride, padding, (1, 1)):
+            np.add(inside, scaled[:, r, c], inside)
+
+
+def _cells(image: Pair, size: Pair) -> Iterator[tuple[int, int, slice, slice]]:
+    """For each cell of an adaptive pooling: its indices, and the slices of the image that it averages."""
+    for i, rows in enumerate(parts_of(image[0], size[0])):
+        for j, columns in enumerate(parts_of(image[1], size[1])):
+            yield i, j, slice(*rows), slice(*columns)
+
+
+@kernel
+def adaptive_avg_pool2d(x: Array, out: Array, *, size: Pair) -> None:
+    for i, j, rows, columns in _cells(x.shape[2:], size):
+        np.mean(x[:, :, rows, columns], axis=(2, 3), out=out[:, :, i, j])
+
+
+@kernel
+def adaptive_avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any) -> None:
+    cell = workspace.view(dy.dtype).reshape(*dy.shape[:2], 1, 1)
+    out.fill(0)
+    for i, j, rows, columns in _cells(shape[2:], dy.shape[2:]):
+        part = out[:, :, rows, columns]
+        np.multiply(dy[:, :, i:i + 1, j:j + 1], 1.0 / (part.shape[2] * part.shape[3]), cell)
+        np.add(part, cell, part)

@@ -1,0 +1,266 @@
+"""Activations on the CPU, as expressions over pieces; ``ops.activation`` defines them."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import Array, kernel, pieces
+from gradcore.devices.host.kernels.extremes import extreme
+from gradcore.devices.host.pointwise import ROOM, choose, is_repeated, walk
+from gradcore.devices.host.scratch import keep_where, over, scratched, spread, take_where
+
+
+@kernel
+def relu(x: Array, out: Array) -> None:
+    extreme(np.maximum, x, 0, out)
+
+
+#: By bytes of a float: the integer dtype of the same size, and its 1.
+_WHOLE = {size: (np.dtype(f"i{size}"), np.ones((), f"i{size}")) for size in (4, 8)}
+
+
+@kernel
+def relu_grad(dy: Array, x: Array, out: Array) -> None:
+    # By a mask of bits, since 0 times infinity is NaN. As in PyTorch, the cotangent passes where x is NaN.
+    whole, one = _WHOLE[out.itemsize]
+    bits = out.view(whole)
+    if np.may_share_memory(x, out):
+        # Compared as floats, since NumPy would copy overlapping arrays of different dtypes. The shift spreads the sign bit of
+        # -1.0 over the element; 0.0 has none.
+        np.less_equal(x, 0, out)
+        np.subtract(out, 1, out)
+        np.right_shift(bits, 8 * out.itemsize - 1, bits)
+    else:
+        np.less_equal(x, 0, bits)
+        np.subtract(bits, one, bits)
+    np.bitwise_and(bits, dy.view(whole), bits)
+
+
+@kernel
+def tanh_grad(dy: Array, x: Array, out: Array) -> None:
+    np.multiply(x, x, out)
+    np.subtract(1, out, out)
+    np.multiply(out, dy, out)
+
+
+@kernel
+def sigmoid(x: Array, out: Array) -> None:
+    # Where exp(-x) overflows the result is 0, which is right; by tanh it would be 0 below -17 already.
+    np.negative(x, out)
+    np.exp(out, out)
+    np.add(out, 1, out)
+    np.reciprocal(out, out)
+
+
+@kernel
+def sigmoid_grad(dy: Array, x: Array, out: Array) -> None:
+    np.subtract(1, x, out)
+    np.multiply(out, x, out)
+    np.multiply(out, dy, out)
+
+
+def log1p(u: Array, out: Array, lost: Array) -> None:
+    """log(1 + u), for u from 0 to 1; ``lost`` is a temporary.
+
+    NumPy has vector instructions for log everywhere, for log1p on some processors only; what rounding 1 + u has lost is added.
+    """
+    np.add(u, 1, out)
+    np.subtract(out, 1, lost)
+    np.subtract(lost, u, lost)
+    np.divide(lost, out, lost)
+    np.log(out, out)
+    np.subtract(out, lost, out)
+
+
+def log1p_exp(x: Array, out: Array, u: Array, w: Array, lost: Array) -> None:
+    """log(1 + exp(x)) without overflow; the others are temporaries, and ``out`` may be ``x``."""
+    np.abs(x, u)
+    np.negative(u, u)
+    np.exp(u, u)
+    log1p(u, w, lost)
+    extreme(np.maximum, x, 0, out)
+    np.add(out, w, out)
+
+
+@scratched("x")
+def silu(x: Array, out: Array, s: Array) -> None:
+    sigmoid(x, s)
+    np.multiply(s, x, out)
+
+
+@scratched("xx")
+def silu_grad(dy: Array, x: Array, out: Array, s: Array, t: Array) -> None:
+    # dy s (1 + x (1 - s))
+    sigmoid(x, s)
+    np.subtract(1, s, t)
+    np.multiply(t, x, t)
+    np.add(t, 1, t)
+    np.multiply(s, dy, s)
+    np.multiply(s, t, out)
+
+
+def _mish_terms(x: Array, low: Array, e: Array, n: Array) -> None:
+    """x up to 20, where mish is x already; e = exp(x); and n = e (e + 2), of which tanh(log(1 + e)) = n / (n + 2)."""
+    extreme(np.minimum, x, 20, low)
+    np.exp(low, e)
+    np.add(e, 2, n)
+    np.multiply(n, e, n)
+
+
+@scratched("xxx")
+def mish(x: Array, out: Array, low: Array, e: Array, n: Array) -> None:
+    _mish_terms(x, low, e, n)
+    np.add(n, 2, low)
+    np.divide(n, low, n)
+    np.multiply(n, x, out)
+
+
+@scratched("xxx")
+def mish_grad(dy: Array, x: Array, out: Array, low: Array, e: Array, n: Array) -> None:
+    # dy r (n + 4 x (n - e) r) with r = 1 / (n + 2)
+    _mish_terms(x, low, e, n)
+    np.subtract(n, e, e)
+    np.multiply(e, low, e)
+    np.multiply(e, 4, e)
+    np.add(n, 2, low)
+    np.reciprocal(low, low)
+    np.multiply(e, low, e)
+    np.add(e, n, e)
+    np.multiply(e, low, e)
+    np.multiply(e, dy, out)
+
+
+@scratched("x")
+def softsign(x: Array, out: Array, t: Array) -> None:
+    np.abs(x, t)
+    np.add(t, 1, t)
+    np.divide(x, t, out)
+
+
+@scratched("x")
+def softsign_grad(dy: Array, x: Array, out: Array, t: Array) -> None:
+    np.abs(x, t)
+    np.add(t, 1, t)
+    np.square(t, t)
+    np.divide(dy, t, out)
+
+
+@scratched("xxxx")
+def logsigmoid(x: Array, out: Array, s: Array, *room: Array) -> None:
+    np.negative(x, s)
+    log1p_exp(s, s, *room)
+    np.negative(s, out)
+
+
+@scratched("x")
+def logsigmoid_grad(dy: Array, x: Array, out: Array, t: Array) -> None:
+    np.exp(x, t)
+    np.add(t, 1, t)
+    np.divide(dy, t, out)
+
+
+def _ramp(x: Array, out: Array) -> None:
+    """x + 3, kept between 0 and 6."""
+    np.add(x, 3, out)
+    np.clip(out, 0, 6, out)
+
+
+@scratched("x")
+def hardsigmoid(x: Array, out: Array, t: Array) -> None:
+    _ramp(x, t)
+    np.divide(t, 6, out)
+
+
+@scratched("xi??")
+def hardsigmoid_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, mask: Array, other: Array) -> None:
+    np.greater(x, -3, mask)
+    np.less(x, 3, other)
+    np.logical_and(mask, other, mask)
+    spread(mask, bits)
+    np.divide(dy, 6, t)
+    keep_where(bits, t, out)
+
+
+@scratched("x")
+def hardswish(x: Array, out: Array, t: Array) -> None:
+    _ramp(x, t)
+    np.multiply(t, x, t)
+    np.divide(t, 6, out)
+
+
+@scratched("xii?")
+def hardswish_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, room: Array, mask: Array) -> None:
+    np.divide(x, 3, t)
+    np.add(t, 0.5, t)
+    np.less(x, 3, mask)
+    spread(mask, bits)
+    np.multiply(t, dy, t)
+    take_where(bits, room, t, dy, t)
+    np.less_equal(x, -3, mask)
+    np.logical_not(mask, mask)
+    spread(mask, bits)
+    keep_where(bits, t, out)
+
+
+def _usual(slope: Any, out: Array, *operands: Array) -> bool:
+    """Is the slope a number between 0 and 1, and can ``out`` be written to before all operands have been read?"""
+    return not isinstance(slope, np.ndarray) and 0 < slope <= 1 and out.flags.c_contiguous and all(
+        a.dtype == out.dtype and a.shape == out.shape and a.flags.c_contiguous and not np.may_share_memory(a, out)
+        for a in operands)
+
+
+def _number(x: Any) -> Any:
+    """An operand, as a number if it is the same for all elements."""
+    return x.flat[0].item() if isinstance(x, np.ndarray) and x.size and is_repeated(x) else x
+
+
+@kernel
+def leaky_relu(x: Array, slope: Any, out: Array) -> None:
+    slope = _number(slope)
+    if isinstance(slope, np.ndarray) and _usual(1, out, x):
+        # A slope for each channel.
+        extreme(np.minimum, x, 0, out)
+        np.multiply(out, slope, out)
+        over(_add_positive, (x, out), out, "x")
+        return
+    if not _usual(slope, out, x):
+        walk(_leaky, (x, slope), out, ROOM // 3)
+        return
+    for xs, outs in pieces(x, out):
+        np.multiply(xs, slope, outs)
+        np.maximum(xs, outs, out=outs)
+
+
+def _add_positive(x: Array, other: Array, out: Array, t: Array) -> None:
+    extreme(np.maximum, x, 0, t)
+    np.add(t, other, out)
+
+
+def _leaky(x: Array, slope: Any) -> Any:
+    if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
+        return np.maximum(x, x * slope)
+    return np.maximum(x, 0) + np.minimum(x, 0) * slope
+
+
+@kernel
+def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
+    slope, factor = _number(slope), _number(dy)
+    varied = isinstance(factor, np.ndarray)
+    if not _usual(slope, out, x, *[dy] * varied):
+        walk(_leaky_grad, (dy, x, slope), out, ROOM // 3)
+        return
+    for (xs, outs), gs in zip(pieces(x, out), chain.from_iterable(pieces(dy)) if varied else repeat(factor), strict=False):
+        np.greater(xs, 0, outs)
+        extreme(np.maximum, outs, slope, outs)
+        np.multiply(outs, gs, outs)
+
+
+def _leaky_grad(dy: Array, x: Array, slope: Any) -> Any:
+    if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
+        return choose(x > 0, dy, dy * slope)
+    factor = np.greater(x, 0).astype(x.dtype)
+    np.maximum(factor, slope, out=factor)
+    return np.multiply(factor, dy, factor)

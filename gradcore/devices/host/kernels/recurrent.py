@@ -1,0 +1,203 @@
+"""Recurrent layers on the CPU: a step is a matrix product and a few passes over its result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import Array, kernel
+from gradcore.devices.host.kernels.rectifiers import relu_grad
+from gradcore.devices.kernels import before, split_workspace, steps
+
+
+def _rooms(workspace: Array, like: Array, *shapes: tuple[int, ...]) -> list[Any]:
+    lengths = [(math.prod(shape), like.dtype) for shape in shapes]
+    return [room.reshape(shape) for room, shape in zip(split_workspace(workspace, *lengths), shapes, strict=True)]
+
+
+def _sigmoid(x: Array) -> None:
+    # By tanh: exp(-x) would overflow for large negative x.
+    np.multiply(x, 0.5, x)
+    np.tanh(x, x)
+    np.multiply(x, 0.5, x)
+    np.add(x, 0.5, x)
+
+
+def _times_sigmoid_slope(x: Array, gate: Array, room: Array) -> None:
+    """x *= gate (1 - gate)"""
+    np.multiply(x, gate, x)
+    np.subtract(1, gate, room)
+    np.multiply(x, room, x)
+
+
+def _times_tanh_slope(x: Array, value: Array, room: Array) -> None:
+    """x *= 1 - value^2"""
+    np.multiply(value, value, room)
+    np.subtract(1, room, room)
+    np.multiply(x, room, x)
+
+
+def _weight_gradient(slopes: Array, states: Array, first: Array, backwards: bool, dweight: Array, room: Array) -> None:
+    """The sum over all steps of slopes^T times the state before the step."""
+    if not len(slopes):
+        dweight.fill(0)
+        return
+    width, size = slopes.shape[2], states.shape[2]
+    later, earlier = (slopes[:-1], states[1:]) if backwards else (slopes[1:], states[:-1])
+    np.matmul(later.reshape(-1, width).T, earlier.reshape(-1, size), dweight)
+    np.matmul(slopes[-1 if backwards else 0].T, first, room)
+    np.add(dweight, room, dweight)
+
+
+@kernel
+def rnn(given: Array, weight: Array, h0: Array, out: Array, workspace: Array, *, relu: bool, backwards: bool) -> None:
+    h = h0
+    turned, = _rooms(workspace, given, weight.shape[::-1])
+    turned[...] = weight.T
+    for t in steps(len(given), backwards):
+        np.matmul(h, turned, out[t])
+        h = out[t]
+        np.add(h, given[t], h)
+        if relu:
+            np.maximum(h, 0, out=h)
+        else:
+            np.tanh(h, h)
+
+
+@kernel
+def rnn_grad(dy: Array, out: Array, h0: Array, weight: Array, dgiven: Array, dweight: Array, dh0: Array, workspace: Array, *,
+             relu: bool, backwards: bool) -> None:
+    product, room = _rooms(workspace, weight, weight.shape, h0.shape)
+    dh0.fill(0)
+    for t in steps(len(out), not backwards):
+        d = dgiven[t]
+        np.add(dy[t], dh0, d)
+        if relu:
+            relu_grad(d, out[t], room)
+            d[...] = room
+        else:
+            _times_tanh_slope(d, out[t], room)
+        np.matmul(d, weight, dh0)
+    _weight_gradient(dgiven, out, h0, backwards, dweight, product)
+
+
+@kernel
+def lstm(given: Array, weight: Array, h0: Array, c0: Array, out: Array, last: Array, gates: Array, cells: Array,
+         workspace: Array, *, backwards: bool) -> None:
+    batch, size = h0.shape
+    h, c = h0, c0
+    # Products with a contiguous matrix are nearly twice as fast as with a transposed view, so it is copied once.
+    product, turned = _rooms(workspace, given, (batch, 4 * size), weight.shape[::-1])
+    turned[...] = weight.T
+    room = product.reshape(-1)[:batch * size].reshape(batch, size)
+    for t in steps(len(given), backwards):
+        gate, h_next, c_next = gates[t], out[t], cells[t]
+        np.matmul(h, turned, product)
+        np.add(given[t], product, gate)
+        i, f, g, o = (gate[:, k * size:(k + 1) * size] for k in range(4))
+        # tanh for all four gates at once, since a sigmoid is a tanh of half the argument.
+        both = gate[:, :2 * size]
+        np.multiply(both, 0.5, both)
+        np.multiply(o, 0.5, o)
+        np.tanh(gate, gate)
+        for part in (both, o):
+            np.multiply(part, 0.5, part)
+            np.add(part, 0.5, part)
+        np.multiply(f, c, c_next)
+        np.multiply(i, g, room)
+        np.add(c_next, room, c_next)
+        np.tanh(c_next, h_next)
+        np.multiply(h_next, o, h_next)
+        h, c = h_next, c_next
+    last[...] = c
+
+
+@kernel
+def lstm_grad(dy: Array, dlast: Array | None, gates: Array, cells: Array, out: Array, h0: Array, c0: Array, weight: Array,
+              dgiven: Array, dweight: Array, dh0: Array, dc0: Array, workspace: Array, *, backwards: bool) -> None:
+    batch, size = h0.shape
+    product, slopes, dh, bent = _rooms(workspace, weight, weight.shape, (batch, 4 * size), *[(batch, size)] * 2)
+    slope = slopes[:, 2 * size:3 * size]
+    dh0.fill(0)
+    if dlast is None:
+        dc0.fill(0)
+    else:
+        dc0[...] = dlast
+    for t in steps(len(out), not backwards):
+        d = dgiven[t]
+        (i, f, g, o), (di, df, dg, do) = ([x[:, k * size:(k + 1) * size] for k in range(4)] for x in (gates[t], d))
+        if dy is None:
+            dh[...] = dh0
+        else:
+            np.add(dy[t], dh0, dh)
+        np.tanh(cells[t], bent)
+        np.multiply(dh, bent, do)
+        np.multiply(dh, o, dh)
+        _times_tanh_slope(dh, bent, bent)
+        np.add(dc0, dh, dc0)
+        np.multiply(dc0, g, di)
+        np.multiply(dc0, before(t, cells, c0, backwards), df)
+        np.multiply(dc0, i, dg)
+        np.multiply(dc0, f, dc0)
+        # Slopes for all four gates at once as of sigmoids, then that of the tanh gate.
+        np.subtract(1, gates[t], slopes)
+        np.multiply(slopes, gates[t], slopes)
+        np.multiply(g, g, slope)
+        np.subtract(1, slope, slope)
+        np.multiply(d, slopes, d)
+        np.matmul(d, weight, dh0)
+    _weight_gradient(dgiven, out, h0, backwards, dweight, product)
+
+
+@kernel
+def gru(given: Array, weight: Array, bias: Array | None, h0: Array, out: Array, gates: Array, workspace: Array, *,
+        backwards: bool) -> None:
+    batch, size = h0.shape
+    product, turned = _rooms(workspace, given, (batch, 3 * size), weight.shape[::-1])
+    turned[...] = weight.T
+    h = h0
+    for t in steps(len(given), backwards):
+        both, n, from_state = (gates[t][:, a * size:b * size] for a, b in ((0, 2), (2, 3), (3, 4)))
+        np.matmul(h, turned, product)
+        if bias is not None:
+            np.add(product, bias, product)
+        np.add(given[t][:, :2 * size], product[:, :2 * size], both)
+        _sigmoid(both)
+        from_state[...] = product[:, 2 * size:]
+        np.multiply(both[:, :size], from_state, n)
+        np.add(n, given[t][:, 2 * size:], n)
+        np.tanh(n, n)
+        np.subtract(h, n, out[t])
+        h = out[t]
+        np.multiply(h, both[:, size:], h)
+        np.add(h, n, h)
+
+
+@kernel
+def gru_grad(dy: Array, gates: Array, out: Array, h0: Array, weight: Array, dgiven: Array, dweight: Array, dbias: Array,
+             dh0: Array, workspace: Array, *, backwards: bool) -> None:
+    batch, size = h0.shape
+    product, dh, room, slopes = _rooms(workspace, weight, weight.shape, (batch, size), (batch, size), dgiven.shape)
+    dh0.fill(0)
+    for t in steps(len(out), not backwards):
+        r, z, n, from_state = (gates[t][:, k * size:(k + 1) * size] for k in range(4))
+        dr, dz, dn = (dgiven[t][:, k * size:(k + 1) * size] for k in range(3))
+        np.add(dy[t], dh0, dh)
+        np.subtract(before(t, out, h0, backwards), n, dz)
+        np.multiply(dz, dh, dz)
+        _times_sigmoid_slope(dz, z, room)
+        np.subtract(1, z, dn)
+        np.multiply(dn, dh, dn)
+        _times_tanh_slope(dn, n, room)
+        np.multiply(dn, from_state, dr)
+        _times_sigmoid_slope(dr, r, room)
+        slope = slopes[t]
+        slope[...] = dgiven[t]
+        np.multiply(slope[:, 2 * size:], r, slope[:, 2 * size:])
+        np.multiply(dh, z, dh)
+        np.matmul(slope, weight, dh0)
+        np.add(dh0, dh, dh0)
+    _weight_gradient(slopes, out, h0, backwards, dweight, product)
+    np.sum(slopes, axis=(0, 1), out=dbias)

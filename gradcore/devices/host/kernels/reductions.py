@@ -1,0 +1,191 @@
+"""Sums, extremes and their positions, variance and norms along dimensions, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel, slices
+from gradcore.devices.host.kernels.softmax import NARROW
+from gradcore.devices.host.pointwise import walk
+from gradcore.devices.host.scratch import KEPT, lent
+from gradcore.devices.kernels import folded_shape, split_workspace, summed
+
+#: The least size of an array whose short rows are turned over.
+_MANY = 1 << 14
+
+
+def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
+    def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
+
+    return reduce
+
+
+def _extreme_of(ufunc: np.ufunc) -> Callable[..., Any]:
+    def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        # A probe is not copied: it records the plain call.
+        if (type(x) is np.ndarray and dims == (x.ndim - 1,) and x.size >= _MANY and 1 < x.shape[-1] <= NARROW
+                and x.flags.c_contiguous):
+            _by_columns(ufunc, x.reshape(-1, x.shape[-1]), out.reshape(-1))
+        else:
+            ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
+
+    return reduce
+
+
+def _by_columns(ufunc: np.ufunc, rows: Array, out: Array) -> None:
+    """Reduce short rows turned over, since a reduction along each row has a fixed cost."""
+    width = rows.shape[1]
+    step = KEPT // 2 // (width * rows.itemsize)
+    with lent(min(step, len(rows)) * width, rows.dtype) as room:
+        for some in slices(len(rows), step):
+            part = rows[some]
+            turned = room[:part.size].reshape(width, -1)
+            np.copyto(turned, part.T)
+            ufunc.reduce(turned, 0, out=out[some])
+
+
+HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _extreme_of(np.maximum), "amin": _extreme_of(np.minimum),
+                 "any": _reduction(np.logical_or), "all": _reduction(np.logical_and)}
+
+
+#: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
+#: least size of an array for this.
+_SHORT, _AT_LEAST = 8, 4096
+
+
+@kernel
+def sum_to_shape(x: Array, out: Array, *, shape: tuple[int, ...]) -> None:
+    dims = summed(x.shape, shape)
+    target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
+    if len(dims) == 1 and dims[0] and 2 <= x.shape[dims[0]] <= _SHORT and x.size >= _AT_LEAST:
+        first, second, *others = np.moveaxis(x, dims[0], 0)
+        np.add(first, second, target)
+        for part in others:
+            np.add(target, part, target)
+    else:
+        np.sum(x, axis=dims, out=target)
+
+
+@kernel
+def mean(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    if x.size:
+        np.mean(x, axis=dims, out=out, keepdims=keepdim)
+    else:
+        out.fill(np.nan)
+
+
+@kernel
+def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
+    np.multiply.reduce(x, axis=dim, dtype=out.dtype, out=out, keepdims=keepdim)
+
+
+@kernel
+def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    if not x.size:
+        out.fill(-math.inf)
+        return
+    flat, top = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shifted = flat.reshape(x.shape)
+    folded = out.reshape(folded_shape(x.shape, *dims))
+    np.amax(x, axis=dims, out=folded, keepdims=True)
+    # Infinite extremes are replaced by 0, since shifting by them would give NaN.
+    np.copyto(folded, 0, where=np.isinf(folded))
+    np.subtract(x, folded, shifted)
+    np.exp(shifted, shifted)
+    top = top.reshape(folded.shape)
+    top[...] = folded
+    np.sum(shifted, axis=dims, out=folded, keepdims=True)
+    np.log(folded, folded)
+    np.add(folded, top, folded)
+
+
+# -- positions of extremes: NumPy copies what does not lie row by row, so it is given pieces ---------------------------
+
+
+def _find(fold: Callable[..., Any], x: Array, out: Array, dim: int) -> None:
+    """Write the position along ``dim`` of the first extreme to ``out``, which has the shape of ``x`` without ``dim``."""
+    if x.size <= 4096 or (dim == x.ndim - 1 and x.flags.c_contiguous):
+        fold(x, axis=dim, out=out)
+    elif x.ndim == 1:
+        found = np.array([start + int(fold(x[start:start + 4096])) for start in range(0, x.size, 4096)])
+        out[...] = found[fold(x[found])]
+    else:
+        longest = max((n, d) for d, n in enumerate(x.shape) if d != dim)[1]
+        half = x.shape[longest] // 2
+        if not half:
+            _find(fold, x.reshape(-1), out.reshape(()), 0)
+            return
+        kept = longest - (longest > dim)
+        for part in (slice(None, half), slice(half, None)):
+            _find(fold, x[(*(slice(None),) * longest, part)], out[(*(slice(None),) * kept, part)], dim)
+
+
+def _position(fold: Callable[..., Any]) -> Callable[..., Any]:
+    def find(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
+        if x.ndim:
+            _find(fold, x, out.reshape(x.shape[:dim] + x.shape[dim + 1:]), dim)
+        else:
+            out[...] = 0
+
+    return find
+
+
+def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
+    fold = _extreme_of(ufunc)
+
+    def both(x: Array, values: Array, indices: Array, *, dim: int, keepdim: bool) -> None:
+        fold(x, values, dims=(dim,) if x.ndim else (), keepdim=keepdim)
+        find(x, indices, dim=dim, keepdim=keepdim)
+
+    return both
+
+
+HOST_KERNELS |= {"argmax": _position(np.argmax), "argmin": _position(np.argmin)}
+HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
+                 "min_with_index": _extreme(np.minimum, HOST_KERNELS["argmin"])}
+
+
+# -- variance and norms ------------------------------------------------------------------------------------------------
+
+
+def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
+    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
+    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shape = folded_shape(x.shape, *dims)
+    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
+
+
+@kernel
+def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
+    whole, mean, out = _room(x, out, workspace, dims)
+    count = math.prod(x.shape[d] for d in dims)
+    np.add.reduce(x, axis=dims, out=mean, keepdims=True)
+    np.true_divide(mean, count, mean)
+    np.subtract(x, mean, whole)
+    np.multiply(whole, whole, whole)
+    np.add.reduce(whole, axis=dims, out=out, keepdims=True)
+    np.true_divide(out, max(count - correction, 0), out)
+
+
+@kernel
+def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
+    whole, _, out = _room(x, out, workspace, dims)
+    if p == 0:
+        walk(lambda part: part != 0, (x,), whole)
+    elif p == 2:
+        np.multiply(x, x, whole)
+    else:
+        np.absolute(x, whole)
+        if p != 1 and not math.isinf(p):
+            np.power(whole, p, whole)
+    fold = (np.maximum if p > 0 else np.minimum) if math.isinf(p) else np.add
+    fold.reduce(whole, axis=dims, out=out, keepdims=True)
+    if p == 2:
+        np.sqrt(out, out)
+    elif p not in (0, 1) and not math.isinf(p):
+        np.power(out, 1 / p, out)

@@ -1,0 +1,146 @@
+"""Softmax and its logarithm on the CPU: over the last dimension in rows that stay in a core's cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradcore.devices.host.kernel import Array, kernel, rows, slices
+from gradcore.devices.host.kernels.products import ones
+from gradcore.devices.kernels import folded_shape, split_workspace
+from gradcore.spec import PIECE
+
+#: Rows of at most so many numbers are turned over to find the largest of each, since a reduction along a row has a fixed cost;
+#: where there are at least so many.
+NARROW, _MANY = 32, 64
+
+
+def _width(dim: int, *arrays: Array) -> int:
+    """The length of rows, if these are what ``dim`` goes along and the arrays are contiguous; else 0."""
+    if not all(x.flags.c_contiguous for x in arrays):
+        return 0
+    x = arrays[0]
+    return 1 if not x.ndim else x.shape[-1] if dim == x.ndim - 1 else 0
+
+
+def _some(width: int) -> int:
+    """Rows of a piece: they need not fit in the core's own cache, since most of the time is spent on single passes."""
+    return max(4 * PIECE // width, 1)
+
+
+def _largest(part: Array, room: Array, fold: Array) -> None:
+    """Write the largest number of each row to ``fold``; ``room`` has as many elements as ``part``, and may be written over."""
+    count, width = part.shape
+    if width <= NARROW and count >= _MANY:
+        turned = room.reshape(width, count)
+        np.copyto(turned, part.T)
+        np.maximum.reduce(turned, 0, out=fold)
+    else:
+        np.maximum.reduce(part, 1, out=fold)
+
+
+def _sums(part: Array, fold: Array) -> None:
+    """Write the sum of each row to ``fold``: as a product, but for rows so long that a vector of ones is no small thing."""
+    width = part.shape[1]
+    if width > PIECE:
+        np.add.reduce(part, 1, out=fold)
+    else:
+        np.matmul(part, ones(width, part.dtype), out=fold)
+
+
+@kernel
+def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    folds, width = workspace.view(x.dtype), _width(dim, x)
+    if not width:
+        fold = folds.reshape(folded_shape(x.shape, dim))
+        np.amax(x, axis=dim, out=fold, keepdims=True)
+        np.subtract(x, fold, out)
+        np.exp(out, out)
+        np.sum(out, axis=dim, out=fold, keepdims=True)
+        np.true_divide(out, fold, out)
+        return
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    for some in slices(len(xs), _some(width)):
+        part, y = xs[some], outs[some]
+        fold = folds[:len(part)]
+        _largest(part, y, fold)
+        np.subtract(part, fold[:, None], y)
+        np.exp(y, y)
+        _sums(y, fold)
+        np.true_divide(y, fold[:, None], y)
+
+
+@kernel
+def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    folds, width = workspace.view(x.dtype), _width(dim, x, dy)
+    if not width:
+        fold = folds.reshape(folded_shape(x.shape, dim))
+        np.multiply(dy, x, out)
+        np.sum(out, axis=dim, out=fold, keepdims=True)
+        np.subtract(dy, fold, out)
+        np.multiply(out, x, out)
+        return
+    dys, xs, outs = (t.reshape(-1, width) for t in (dy, x, out))
+    for some in slices(len(xs), _some(width)):
+        g, y, d = dys[some], xs[some], outs[some]
+        fold = folds[:len(g)]
+        np.vecdot(g, y, out=fold) if width > NARROW else _sums(np.multiply(g, y, d), fold)
+        np.subtract(g, fold[:, None], d)
+        np.multiply(d, y, d)
+
+
+@kernel
+def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    width = _width(dim, x)
+    count = x.size // (width or x.shape[dim])
+    room = min(x.size, rows(width) * width) if width else x.size
+    exps, folds = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
+    if not width:
+        fold = folds.reshape(folded_shape(x.shape, dim))
+        np.amax(x, axis=dim, out=fold, keepdims=True)
+        np.subtract(x, fold, out)
+        e = exps.reshape(x.shape)
+        np.exp(out, e)
+        np.sum(e, axis=dim, out=fold, keepdims=True)
+        np.log(folds, folds)
+        np.subtract(out, fold, out)
+        return
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    for some in slices(count, rows(width)):
+        part = xs[some]
+        _largest(part, exps[:part.size], folds[some])
+    np.subtract(xs, folds[:, None], outs)
+    for some in slices(count, rows(width)):
+        part = outs[some]
+        e = exps[:part.size].reshape(part.shape)
+        np.exp(part, e)
+        _sums(e, folds[some])
+    np.log(folds, folds)
+    np.subtract(outs, folds[:, None], outs)
+
+
+@kernel
+def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
+    folds, width = workspace.view(x.dtype), _width(dim, x, dy)
+    if not width:
+        fold = folds.reshape(folded_shape(x.shape, dim))
+        np.sum(dy, axis=dim, out=fold, keepdims=True)
+        np.exp(x, out)
+        np.multiply(out, fold, out)
+        np.subtract(dy, out, out)
+        return
+    dys, xs, outs = (t.reshape(-1, width) for t in (dy, x, out))
+    for some in slices(len(xs), _some(width)):
+        g, y, d = dys[some], xs[some], outs[some]
+        fold = folds[:len(g)]
+        _sums(g, fold)
+        np.exp(y, d)
+        np.multiply(d, fold[:, None], d)
+        np.subtract(g, d, d)

@@ -1,0 +1,85 @@
+"""Elementwise functions that NumPy has no ufunc for, as expressions over pieces of a few kilobytes.
+
+A piece's temporaries stay in a core's caches, and are too small to be counted as the kernel's allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import HOST_KERNELS, Array
+
+#: Bytes of a piece, and of all temporaries of a piece for functions whose callers know how many they hold.
+_BYTES, ROOM = 8 << 10, 48 << 10
+
+
+def is_repeated(x: Array) -> bool:
+    """Is an array that is not empty a single number, expanded perhaps?"""
+    return not any(step for step, n in zip(x.strides, x.shape, strict=True) if n > 1)
+
+
+def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES,
+         room: Callable[[int], list[Array]] | None = None, **attrs: Any) -> None:
+    """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
+
+    Numbers are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces are needed too. With ``room`` the
+    function writes its result itself: it takes the piece of ``out`` and what ``room`` returns for its size, too.
+    """
+    if not out.size:
+        return
+    # What is the same for each piece, by place among the operands: numbers, or rows of them.
+    same: dict[int, Any] = {}
+    repeated = []
+    for k, a in enumerate(operands):
+        if not isinstance(a, np.ndarray):
+            same[k] = a
+        elif is_repeated(a):
+            repeated.append(k)
+    # A number expanded to an array, as the cotangent of a sum, is written once, not for each piece.
+    if repeated and len(operands) > len(same) + len(repeated):
+        nbytes = min(nbytes * 3 // 4, 16 << 10) // len(repeated)
+        same |= {k: np.full(min(nbytes // out.itemsize, out.size), operands[k].flat[0], out.dtype) for k in repeated}
+    arrays = [a for k, a in enumerate(operands) if k not in same] if same else operands
+    if any(a.dtype != out.dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
+        nbytes = min(nbytes, _BYTES)
+    places = sorted(same.items()) if same else ()
+    flags: list[Any] = ["overlap_assume_elementwise"]
+    with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
+                   [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
+                   casting="unsafe", buffersize=nbytes // out.itemsize) as pieces:
+        for *some, part in pieces:
+            for k, a in places:
+                some.insert(k, a[:part.size] if isinstance(a, np.ndarray) else a)
+            if room is None:
+                part[...] = function(*some, **attrs)
+            else:
+                function(*some, part, *room(part.size), **attrs)
+
+
+def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a kernel by its function of pieces: operands, then attributes by keyword."""
+    def kernel(*arrays: Any, **attrs: Any) -> None:
+        walk(function, arrays[:-1], arrays[-1], **attrs)
+
+    HOST_KERNELS[function.__name__] = kernel
+    return function
+
+
+def _bits(mask: Array, size: int) -> Array:
+    """All bits of an integer of ``size`` bytes where the mask is set."""
+    # Not in one call, which would convert by way of a buffer.
+    bits: Array = mask.astype(f"i{size}")
+    return np.negative(bits, bits)
+
+
+def choose(mask: Array, x: Array, y: Any) -> Array:
+    """``x``, of 4 or 8 bytes, where the mask is set, else ``y``, an array of its shape and dtype or a number."""
+    bits = _bits(mask, x.itemsize)
+    other: Array = np.asarray(y, x.dtype).view(bits.dtype)
+    made: Array = np.bitwise_xor(x.view(bits.dtype), other)
+    np.bitwise_and(made, bits, made)
+    np.bitwise_xor(made, other, made)
+    return made.view(x.dtype)
