@@ -12,8 +12,8 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from tests.host.browser import executable
-from tests.host.made_steps import long_step
+from tests.host.reports.browser import executable
+from tests.host.reports.made_steps import long_step
 
 _TIMED = """async () => {
     const time = (act, times) => {

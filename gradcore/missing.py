@@ -1,6 +1,6 @@
 """Names that PyTorch has and gradcore lacks: they raise NotImplementedError, which names the nearest equivalent.
 
-``torch_names.txt`` beside this file has PyTorch's names, as tests/host/test_missing.py writes them; PyTorch is not asked.
+``torch_names.txt`` beside this file has PyTorch's names, as tests/host/torch/test_missing.py writes them; PyTorch is not asked.
 The errors are AttributeErrors too (ImportErrors in ``from gradcore import name``), so a script that looks for a name with
 ``hasattr`` finds none. A module learns of a name by its ``__getattr__``, a class by a descriptor of that name: a class that
 has ``__getattr__`` pays for every attribute that is there.

@@ -16,7 +16,7 @@ import pytest
 import gradcore
 from gradcore import _step
 from gradcore.devices.availability import cuda_status
-from tests.host.compiled import shared_folder
+from tests.host.cuda.compiled import shared_folder
 
 T = TypeVar("T")
 INSTALL_TORCH = "torch is not installed: pip install -e '.[oracle]'"

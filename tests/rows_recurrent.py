@@ -164,7 +164,7 @@ for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (2, 310, 32), (2, 5, 40), (1,
             ("gru", (_s(3), floats(3 * _n, _n), floats(3 * _n), _h)),
             ("gru_grad", (_s(1), _gates, _s(1), _h, floats(3 * _n, _n))))]
 
-#: With two bytes per element, where only rounding may be off: tests/host/cuda_rows.py bounds it.
+#: With two bytes per element, where only rounding may be off: tests/host/cuda/cuda_rows.py bounds it.
 NARROW = [replace(row, tolerance=1e-5) for row in SIZES
           if row.name.startswith(("size (2, 50, 24)", "size (2, 5, 40)", "size (1, 5, 7)"))]
 

@@ -86,7 +86,7 @@ def _pytest(setting: Setting, name: str, *words: str) -> Outcome:
 
 def logs(setting: Setting) -> Outcome:
     """Train three models for three steps: records, peaks and the pool's figures on the device must equal those on meta."""
-    from tests.host.test_one_log import SIZES, run
+    from tests.host.memory.test_one_log import SIZES, run
     from tests.logs import normalized
 
     outcome = Outcome(table=[["model", "batch", "device", "records", "peak bytes", "same as meta"]])

@@ -100,7 +100,7 @@ def compile_all(setting: Setting) -> Outcome:
     """Compile the kernels of the sample calls, so that no later part waits for the compiler, and time it."""
     if find_spec("cupy") is None:
         return Outcome("CuPy, which compiles the kernels, is not installed", status="not run")
-    from tests.host.cuda_rows import noted
+    from tests.host.cuda.cuda_rows import noted
 
     # By the clock of all processes, since a compiler's start is part of the time.
     until = time() + setting.seconds

@@ -19,8 +19,8 @@ import numpy as np
 from bench.gpu.part import slower
 from gradcore.devices.host.device import host_table
 from gradcore.dtypes import is_floating
-from tests.host.cuda_rows import OWN, Both, calls
-from tests.host.emulator import MARGIN, Copy
+from tests.host.cuda.cuda_rows import OWN, Both, calls
+from tests.host.cuda.emulator import MARGIN, Copy
 
 
 class DeviceCopy:

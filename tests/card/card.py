@@ -15,7 +15,7 @@ from typing import Any
 from tests.card.entries import GONE, INVALID, TOO_MUCH, entry, put
 from tests.card.memory import BYTES
 from tests.card.streams import Streams
-from tests.host.nvrtc import Usage, usage
+from tests.host.cuda.nvrtc import Usage, usage
 
 CAPABILITY = (9, 0)
 #: By cudaDeviceAttr: the attributes that are queried; the others are 0.

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.card.card import Card
 from tests.card.hooks import install
-from tests.host.compiled import FOLDER
+from tests.host.cuda.compiled import FOLDER
 
 
 class _Asked(threading.local):
@@ -47,7 +47,7 @@ class Session:
         from gradcore.devices.gpu import launch as gpu_launch
         from gradcore.devices.gpu import workspaces as gpu_workspaces
         from gradcore.program.guarding import libraries
-        from tests.host import emulator, graph_bed
+        from tests.host.cuda import emulator, graph_bed
 
         #: The argument that the launch itself fills in.
         self._shared = gpu_launch.SHARED

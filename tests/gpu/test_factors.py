@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from tests.host.test_factors import CASES, check, check_signs
+from tests.host.ops.test_factors import CASES, check, check_signs
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""Every form of the table on a GPU, compared with the CPU's values and gradients, which tests/host/test_forms.py compares
+"""Every form of the table on a GPU, compared with the CPU's values and gradients, which tests/host/ops/test_forms.py compares
 with PyTorch's.
 
 The sample calls of tests/gpu/test_gpu.py run each op's kernel; here functions and methods are called as users call them,

@@ -7,7 +7,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from tests.host.test_one_log import SIZES, check_prediction
+from tests.host.memory.test_one_log import SIZES, check_prediction
 from tests.rows import ROWS, tensors_of
 
 
@@ -39,7 +39,7 @@ def test_kernels_agree_with_numpys(row):
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 def test_bfloat16_trains_as_on_the_cpu(kind):
-    from tests.host.test_cuda_bfloat16 import compare_training
+    from tests.host.cuda.test_cuda_bfloat16 import compare_training
 
     compare_training(kind)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.host.browser import chromium
+from tests.host.reports.browser import chromium
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed: the emulator cannot be compiled")
-    from tests.host.captured_steps import launched
-    from tests.host.graph_bed import emulator_of
+    from tests.host.cuda.captured_steps import launched
+    from tests.host.cuda.graph_bed import emulator_of
 
     return emulator_of(tmp_path_factory.mktemp("captured"), launched)
 
@@ -53,7 +53,7 @@ def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def bed(captured_kernels: Any) -> Iterator[Any]:
     """A simulated GPU with graph capture in place of the real one; checks that no capture is left afterwards."""
-    from tests.host.graph_bed import Bed
+    from tests.host.cuda.graph_bed import Bed
 
     with Bed(captured_kernels).in_place() as found:
         yield found

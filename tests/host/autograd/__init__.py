@@ -1,0 +1,1 @@
+"""Gradients, graphs, hooks, views, and when memory goes."""

@@ -1,0 +1,54 @@
+"""What ``gradcore measure`` prints: tables that fit terminals, whose columns go on below where they do not."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.host.commands.test_cli import run
+
+ARGUMENTS = ("measure", "cnn", "--optimizer", "adam", "--batch-sizes", "64,128,1000000", "--device", "meta")
+
+
+def tables(text: str) -> list[dict[str, list[str]]]:
+    """The cells of each block of the tables, by column."""
+    found, lines = [], text.splitlines()
+    for at, line in enumerate(lines):
+        if at and re.fullmatch(r" ?[─-]+ *", line):
+            names = [name.replace("state", "optimizer state") for name in re.split(r" {2,}", lines[at - 1].strip())]
+            cells = [row.split() for row in lines[at + 1:at + 4]]
+            found.append({name: [row[k] for row in cells] for k, name in enumerate(names)})
+    return found
+
+
+@pytest.mark.parametrize(("width", "blocks"), [(40, 8), (80, 3), (100, 3), (120, 2), (250, 2)])
+def test_the_tables_fit_the_terminal_and_have_every_figure(
+        capsys: Any, monkeypatch: pytest.MonkeyPatch, width: int, blocks: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    status, out, _ = run(capsys, *ARGUMENTS)
+    rows = json.loads(run(capsys, *ARGUMENTS, "--json")[1])["rows"]
+    shown = tables(out)
+    assert status == 0 and len(shown) == blocks
+    assert all(len(line) <= width for line in out.splitlines() if not line.startswith(("batch ", "Peak", "allocated")))
+    assert all(block["batch"] == ["64", "128", "1,000,000"] for block in shown)
+    cells: dict[str, list[str]] = {}
+    for block in shown:
+        assert not cells.keys() & block.keys() - {"batch"}
+        cells |= block
+    for name in ("requested", "allocated", "reserved"):
+        assert cells[name] == [f"{row[name]:,}" for row in rows]
+    assert cells["per sample"] == [f"{row['bytes_per_sample']:,.0f}" for row in rows]
+    # A role without bytes has no column.
+    assert {role: [f"{row['by_role'][role]:,}" for row in rows] for role in rows[0]["by_role"]
+            if any(row["by_role"][role] for row in rows)} == {
+                name: row for name, row in cells.items() if name in rows[0]["by_role"]}
+    assert "communication" not in out
+
+
+def test_a_terminal_too_narrow_for_two_columns_loses_no_figure(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "12")
+    out = run(capsys, *ARGUMENTS)[1]
+    assert "…" not in out and all(len(block) == 2 for block in tables(out)) and len(tables(out)) == 13

@@ -1,0 +1,1 @@
+"""The CUDA device without a GPU."""

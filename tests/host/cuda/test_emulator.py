@@ -1,0 +1,196 @@
+"""The emulator detects errors: accesses out of bounds or misaligned, missing barriers, barriers that not all threads reach."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+from tests.host.cuda.emulator import Copy, Emulator
+
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              # The first test compiles every kernel.
+              pytest.mark.timeout(1200), pytest.mark.xdist_group("emulator")]
+
+PLANTED = """
+extern "C" __global__ void shift(const int* x, int* out, int n, int off) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i + off] = x[i];
+}
+extern "C" __global__ void reversed(const int* x, int* out, int wait) {
+    __shared__ int room[256];
+    room[threadIdx.x] = x[threadIdx.x];
+    if (wait) __syncthreads();
+    out[threadIdx.x] = room[255 - threadIdx.x];
+}
+extern "C" __global__ void parted(int* out) {
+    if (threadIdx.x & 1) __syncthreads();
+    else __syncwarp();
+    out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
+}
+struct alignas(16) Four { float of[4]; };
+extern "C" __global__ void packed(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x]; }
+extern "C" __global__ void summed(const int* x, int* out) {
+    int v = x[threadIdx.x];
+    for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(0xffffffffu, v, k);
+    out[threadIdx.x] = v;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    emulator = Emulator(tmp_path_factory.mktemp("planted"))
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "summed", "packed"}
+    emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+    return emulator
+
+
+def in_a_process(folder, script, **environment):
+    root = Path(__file__).resolve().parents[3]
+    return subprocess.run([sys.executable, "-c", script, str(folder)], cwd=root, capture_output=True, text=True, timeout=900,
+                          env={**os.environ, "PYTHONPATH": str(root), **environment})
+
+
+def arrays(n):
+    return Copy(np.arange(n, dtype=np.int32)), Copy(np.zeros(n, np.int32))
+
+
+@pytest.mark.parametrize("off", [0, 1, -1])
+def test_a_planted_write_outside_fails(planted, off):
+    x, out = arrays(1000)
+    planted.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(1000), np.int32(off)))
+    x.check("shift")
+    if off:
+        with pytest.raises(AssertionError, match="shift wrote outside an array"):
+            out.check("shift")
+    else:
+        out.check("shift")
+        np.testing.assert_array_equal(out.array, x.array)
+
+
+@pytest.mark.parametrize("more", [(np.int64(1000), np.int32(0)), (np.int32(1000),), (np.int32(1000), np.int32(0), np.int32(0))])
+def test_arguments_that_are_not_the_parameters_fail(planted, more):
+    """The driver copies the parameter's number of bytes from the argument's address."""
+    x, out = arrays(1000)
+    with pytest.raises(AssertionError, match="are not its parameters"):
+        planted.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), *more))
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_planted_missing_barrier_fails(planted, wait):
+    found = []
+    for falling in (False, True):
+        planted.falling = falling
+        x, out = arrays(256)
+        planted.launch("planted", "reversed", 1, 256, (x.cupy(), out.cupy(), np.int32(wait)))
+        found.append(out.array)
+    assert (found[0] == found[1]).all() == wait
+    assert (found[0] == np.arange(256)[::-1]).all() == wait
+
+
+def test_a_barrier_that_not_all_reach_fails(planted):
+    with pytest.raises(AssertionError, match="parted: threads wait where others never come"):
+        planted.launch("planted", "parted", 1, 64, (arrays(64)[1].cupy(),))
+
+
+def test_a_warp_folds_its_own_lanes(planted):
+    for falling in (False, True):
+        planted.falling = falling
+        x, out = arrays(64)
+        planted.launch("planted", "summed", 1, 64, (x.cupy(), out.cupy()))
+        np.testing.assert_array_equal(out.array, np.repeat(x.array.reshape(2, 32).sum(1), 32))
+
+
+def test_a_planted_access_that_is_not_aligned_fails(tmp_path):
+    script = """
+import sys, numpy as np
+from pathlib import Path
+from tests.host.cuda.emulator import Copy, Emulator
+from tests.host.cuda.test_emulator import PLANTED
+emulator = Emulator(Path(sys.argv[1]))
+emulator.wanted["planted"] = {"packed"}
+emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+for off in (4, 1):
+    x, out = Copy(np.zeros(64, np.float32), off=off), Copy(np.zeros(64, np.float32))
+    emulator.launch("planted", "packed", 1, 16, (x.cupy(), out.cupy()))
+    print("done", off, flush=True)
+"""
+    done = in_a_process(tmp_path, script)
+    assert "done 4" in done.stdout, done.stderr
+    assert "done 1" not in done.stdout
+    assert "misaligned address" in done.stderr
+
+
+# -- address sanitizer ---------------------------------------------------------------------------------------------------
+
+
+def sanitizer():
+    """The path of g++'s address sanitizer, None without one."""
+    found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    return found if os.path.isabs(found) and Path(found).exists() else None
+
+
+def sanitized(folder, script, **environment):
+    return in_a_process(folder, script, LD_PRELOAD=sanitizer(), PYTHONMALLOC="malloc",
+                        ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0", **environment)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or sanitizer() is None, reason="g++ has no address sanitizer")
+def test_a_planted_read_outside_fails(tmp_path):
+    script = """
+import sys, numpy as np
+from pathlib import Path
+from tests.host.cuda.emulator import Copy, Emulator
+from tests.host.cuda.test_emulator import PLANTED
+emulator = Emulator(Path(sys.argv[1]), sanitize=True)
+emulator.wanted["planted"] = {"shift"}
+emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+for n in (1000, 1001):
+    x, out = Copy(np.zeros(1000, np.int32), exact=True), Copy(np.zeros(1001, np.int32), exact=True)
+    emulator.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(n), np.int32(0)))
+    print("done", n, flush=True)
+"""
+    done = sanitized(tmp_path, script)
+    assert "done 1000" in done.stdout, done.stderr
+    assert "done 1001" not in done.stdout
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or sanitizer() is None, reason="g++ has no address sanitizer")
+def test_no_kernel_reads_or_writes_outside(tmp_path):
+    """Sample calls in single precision on copies of exactly the operands' size: of elementwise functions, which share their
+    accesses, those of many sizes; of all others, every one, and of in-place forms."""
+    script = """
+import sys, numpy as np
+from pathlib import Path
+from gradcore.devices.gpu.kernels import KERNELS
+from tests.host.cuda.cuda_rows import Both, calls
+from tests.host.cuda.emulator import Emulator
+rows = [(row, dtype) for row, dtype in calls() if dtype is np.float32 and (
+    KERNELS[row.op].__module__ != "gradcore.devices.gpu.kernels.elementwise" or row.name.startswith("size")
+    or row.op.endswith("_") or row.op in ("mul", "where", "bitwise_not", "nan_to_num", "elu", "elu_grad"))]
+emulator = Emulator(Path(sys.argv[1]), sanitize=True)
+with emulator.in_place():
+    # The first time, launches only note what is to be compiled, whatever the order.
+    both = Both(emulator, orders=(False,))
+    for row, dtype in rows:
+        both.run(row, dtype)
+    emulator.compile()
+    both = Both(emulator)
+    for row, dtype in rows:
+        print(row, flush=True)
+        both.run(row, dtype, 1e9)
+print("all", len(rows))
+"""
+    done = sanitized(tmp_path, script)
+    assert "AddressSanitizer" not in done.stderr, f"{done.stdout.splitlines()[-1]}:\n{done.stderr[:4000]}"
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "all" in done.stdout

@@ -1,0 +1,1 @@
+"""Data sets, loaders and files."""

@@ -1,0 +1,79 @@
+"""docs: every example and every command prints what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from gradcore import _step
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+PAGES = ("memory.md", "report.md", "questions.md", "cuda.md", "shipping.md", "graph-mode.md", "graph-questions.md")
+EXAMPLES = [(page, section.splitlines()[0], code) for page in PAGES
+            for section in re.split(r"^## ", (DOCS / page).read_text(), flags=re.MULTILINE)
+            for code in re.findall(r"^```python\n(?!# \w+\.py\n)(.*?)^```", section, re.MULTILINE | re.DOTALL)]
+#: A file that a section's commands read, and its code.
+FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+QUESTIONS = re.split(r"^## ", (DOCS / "questions.md").read_text(), flags=re.MULTILINE)[1:]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pinned_memory_of_others() -> None:
+    """Cycles that the tests before have left may hold some, which examples would count. To collect all takes half a second."""
+    gc.unfreeze()
+    gc.collect()
+
+
+@pytest.mark.parametrize(("page", "title", "code"), EXAMPLES, ids=[title for _, title, _ in EXAMPLES])
+def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    if "gradcore.onnx" in code and importlib.util.find_spec("onnx") is None:
+        pytest.skip("onnx is not installed: pip install -e '.[onnx]'")
+    monkeypatch.chdir(tmp_path)
+    expected = re.findall(r"^#> (.*)$", code, re.MULTILINE)
+    assert expected
+    # As in a separate process: growth is computed from earlier steps.
+    _step._ends.clear()
+    out = io.StringIO()
+    # Its names are those of a script's own module.
+    monkeypatch.setitem(sys.modules, "__main__", script := types.ModuleType("__main__"))
+    names = vars(script)
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, page, "exec"), names)
+    names.clear()
+    found = [re.sub(r"#\d+ ", "# ", line) for line in out.getvalue().splitlines()]
+    assert found == [re.sub(r"#\d+ ", "# ", line) for line in expected]
+
+
+@pytest.mark.parametrize("section", [s for s in QUESTIONS if "```console" in s], ids=lambda s: s.splitlines()[0])
+def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
+    blocks = "".join(re.findall(r"^```console\n(.*?)```", section, re.MULTILINE | re.DOTALL))
+    commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
+    assert commands
+    for name, code in FILE.findall(section):
+        (tmp_path / name).write_text(code)
+    for command, expected in commands:
+        pattern = "".join(r"(?:.*\n)*" if line == "...\n" else re.escape(line) for line in expected.splitlines(keepends=True))
+        printed = _printed(command, tmp_path)
+        assert re.fullmatch(pattern, printed), f"{command} printed\n{printed}"
+
+
+def _printed(command: str, folder: Path) -> str:
+    """The output of a command in a separate process, with our paths relative to the repository."""
+    program, *argv = shlex.split(command)
+    argv = {"gradcore": ["-m", "gradcore.cli.main"], "python": []}[program] + argv
+    done = subprocess.run([sys.executable, *argv], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder, capture_output=True,
+                          text=True)
+    return done.stdout.replace(f"{ROOT}/", "") + (f"[exit status {done.returncode}]\n" if done.returncode else "")

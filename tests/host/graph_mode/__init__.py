@@ -1,0 +1,1 @@
+"""Compiled functions, graphs, and programs in files."""

@@ -1,0 +1,144 @@
+"""A compiled function is traced again when what it looks up by an object, by names in strings, or all at once, has changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.conftest import collector
+from tests.host.graph_mode.test_compile_reach import Case, check_traced_again
+
+CASES: dict[str, Callable[[], Case]] = {}
+case = collector(CASES)
+
+
+def filled(value: float) -> Any:
+    return gradcore.tensor([value])
+
+
+@case
+def a_number_by_a_parameter() -> Case:
+    p = nn.Parameter(filled(2.0))
+    factors = {p: 2.0}
+    return lambda x: x * factors[p], lambda: factors.__setitem__(p, 7.0)
+
+
+@case
+def a_tensor_by_a_parameter_and_a_name() -> Case:
+    p, one = nn.Parameter(filled(2.0)), SimpleNamespace()
+    one.state = {(p, "factor"): filled(2.0)}
+    return lambda x: x * one.state[p, "factor"], lambda: one.state.__setitem__((p, "factor"), filled(7.0))
+
+
+@case
+def whether_a_parameter_is_in_a_set() -> Case:
+    p = nn.Parameter(filled(2.0))
+    twice = {p}
+    return lambda x: x * (2.0 if p in twice else 7.0), twice.clear
+
+
+@case
+def an_object_in_a_set() -> Case:
+    all_of_them = frozenset((type("Settings", (), {"value": 2.0, "__module__": "users"}),))
+    (one,) = all_of_them
+    return lambda x: x * sum(each.value for each in all_of_them), lambda: setattr(one, "value", 7.0)
+
+
+@case
+def an_item_of_a_weak_dictionary() -> Case:
+    layer = nn.Linear(1, 1)
+    factors = WeakKeyDictionary({layer: 2.0})
+    return lambda x: x * factors[layer], lambda: factors.__setitem__(layer, 7.0)
+
+
+@case
+def an_event() -> Case:
+    late = threading.Event()
+    return lambda x: x * (7.0 if late.is_set() else 2.0), late.set
+
+
+@case
+def getattr_in_a_loop_over_names() -> Case:
+    one = SimpleNamespace(scale=1.0, value=2.0)
+    return lambda x: x * math.prod(getattr(one, name) for name in ("scale", "value")), lambda: setattr(one, "value", 7.0)
+
+
+@case
+def hasattr_in_a_loop_over_names() -> Case:
+    one = SimpleNamespace(scale=1.0)
+    return (lambda x: x * (7.0 if all(hasattr(one, name) for name in ("scale", "value")) else 2.0),
+            lambda: setattr(one, "value", 7.0))
+
+
+@case
+def all_attributes_of_an_object() -> Case:
+    one = SimpleNamespace(scale=1.0, inner=SimpleNamespace(value=2.0))
+    return lambda x: x * sum(vars(one.inner).values()) * one.scale, lambda: setattr(one.inner, "value", 7.0)
+
+
+@case
+def an_attribute_more() -> Case:
+    one = SimpleNamespace(value=2.0)
+    return lambda x: x * sum(one.__dict__.values()), lambda: setattr(one, "more", 5.0)
+
+
+@dataclasses.dataclass
+class Settings:
+    value: float = 2.0
+    inner: Any = None
+
+
+@case
+def a_dataclass_as_a_dict() -> Case:
+    one = Settings(1.0, Settings())
+    return lambda x: x * dataclasses.asdict(one)["inner"]["value"], lambda: setattr(one.inner, "value", 7.0)
+
+
+@case
+def two_dataclasses_that_are_compared() -> Case:
+    one, other = Settings(), Settings()
+    return lambda x: x * (2.0 if one == other else 7.0), lambda: setattr(other, "value", 7.0)
+
+
+class Described(dict[str, float]):
+    value = 1.0
+
+
+@case
+def an_attribute_of_a_dict() -> Case:
+    one = SimpleNamespace(factors=Described(a=1.0))
+    one.factors.value = 2.0
+    return lambda x: x * one.factors["a"] * one.factors.value, lambda: setattr(one.factors, "value", 7.0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_traced_again(name: str) -> None:
+    check_traced_again(CASES[name])
+
+
+def test_what_changes_beside_settings_that_are_read_as_a_whole_costs_no_trace() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.model, self.settings, self.count = nn.Linear(1, 1), SimpleNamespace(value=2.0), 0
+
+        def run(self, x: Any) -> Any:
+            return x * sum(vars(self.settings).values())
+
+    trainer = Trainer()
+    f = gradcore.compile(trainer.run)
+    for _ in range(4):
+        trainer.count += 1
+        f(gradcore.ones(1))
+    assert len(f.traces) == 1, f.explain()
+    del trainer, f
+    gc.collect()

@@ -1,0 +1,39 @@
+"""Batch sizes that are left open: what two sizes in a row have in common, others may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore.errors import ExportError
+from tests.conftest import raises
+from tests.host.graph_mode.test_onnx import INSTALL, MISSING
+
+pytestmark = pytest.mark.skipif(MISSING, reason=INSTALL)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.chunk(2, 0)[0] * 2.0, lambda x: x * max(x.shape[0], 4), lambda x: x[:(x.shape[0] + 1) // 2].sum()])
+def test_sizes_that_are_rounded(function: Any) -> None:
+    with raises(ExportError, "dynamic_batch", "depend on the batch size"):
+        gradcore.onnx.export(function, gradcore.randn(3, 4), None, dynamic_batch=True)
+
+
+def test_a_node_without_an_op_is_named_alone() -> None:
+    with raises(ExportError, "the values of Slice depend"):
+        gradcore.onnx.export(lambda x: x[-1], gradcore.randn(3, 4), None, dynamic_batch=True)
+
+
+def test_a_captured_tensor_for_each_size() -> None:
+    tables = {n: gradcore.randn(n, 4) for n in range(1, 9)}
+    with raises(ExportError, "has different inputs for another batch size"):
+        gradcore.onnx.export(lambda x: x + tables[x.shape[0]], gradcore.randn(3, 4), None, dynamic_batch=True)
+
+
+def test_names_of_open_dimensions() -> None:
+    proto = gradcore.onnx.export(lambda x: (x * 2.0, (x[:, None] * x[None]).reshape(-1, 4)), gradcore.randn(2, 4), None,
+                                 dynamic_batch=True)
+    names = [[d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim] for o in proto.graph.output]
+    assert names == [["batch", 4], ["batch_0", 4]]

@@ -1,0 +1,92 @@
+"""Export to ONNX where its operators differ: dtypes they lack, quotients and rests, infinities, windows in the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.host.graph_mode.test_onnx import INSTALL, MISSING, agrees
+
+pytestmark = pytest.mark.skipif(MISSING, reason=INSTALL)
+F = nn.functional
+
+WHOLE: dict[str, Callable[[Any], Any]] = {
+    "negation": lambda x: -x, "product": lambda x: x * x, "power": lambda x: x ** 3, "matrix product": lambda x: x @ x,
+    "floor and ceil": lambda x: (x.floor(), x.ceil()), "largest": lambda x: (x.amax(0), *x.max(1), x.argmin(1)),
+    "larger": lambda x: gradcore.maximum(x, x.T), "choice": lambda x: gradcore.where(x > 1, x, x.T), "relu": lambda x: x.relu(),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_integers_of_any_size(name: str, dtype: str) -> None:
+    agrees(WHOLE[name], gradcore.tensor(np.array([[1, 2, 0], [7, 2, 1], [3, 9, 2]], dtype)))
+
+
+@pytest.mark.parametrize("name", [n for n in WHOLE if n not in ("negation", "power", "relu")])
+def test_bools(name: str) -> None:
+    agrees(WHOLE[name], gradcore.tensor(np.array([[True, False, False], [True, True, False], [False, True, True]])))
+
+
+def test_a_mask_made_of_masks() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Any, real: Any, shown: Any) -> Any:
+            both = real[:, None, :] * shown
+            chosen = gradcore.where(x > 0, both, shown)
+            return x.masked_fill(both.logical_not(), 0.0), both.max(dim=2)[0], chosen, both.argmax(1)
+
+    generator = np.random.default_rng(0)
+    agrees(Masked(), (gradcore.randn(2, 4, 4), gradcore.tensor(generator.random((2, 4)) < 0.7),
+                      gradcore.tensor(np.tri(4, dtype=bool))))
+
+
+def test_a_power_wraps_around() -> None:
+    agrees(lambda x: x ** 15, gradcore.tensor(np.array([3, -7, 9], np.int32)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quotients_and_rests_of_floats(dtype: str) -> None:
+    # 1.0 / 0.1 is rounded to 10, though 0.1 is a little more than a tenth.
+    x = gradcore.tensor(np.array([1.0, 0.3, 0.6, -0.7, 1e4, -123.4, 0.0, 5.0, -5.0, np.nan], dtype))
+    for y in (0.1, -0.1, 1e-3, float("inf")):
+        agrees(lambda x, y=y: (x // y, x % y), x)
+    agrees(lambda x, y: (x // y, x % y), (x, x.flip(0)))
+
+
+def test_half_precision_where_an_operator_has_none() -> None:
+    agrees(lambda x: x.isfinite(), gradcore.tensor(np.array([1.0, np.inf, np.nan], np.float16)))
+
+
+def test_infinities_and_nan() -> None:
+    x = gradcore.tensor(np.array([0.0, 1e-8, 3.0, 1e30, np.inf, -np.inf, np.nan, -0.3], np.float32))
+    for function in (gradcore.log1p, F.softshrink):
+        agrees(function, x)
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride", "padding"), [(6, 1, 2, 0), (7, 2, 2, 1), (6, 2, 3, 0), (5, 3, 3, 1)])
+def test_windows_that_would_begin_in_the_padding(size: int, kernel: int, stride: int, padding: int) -> None:
+    x = gradcore.randn(2, 3, size, size)
+    agrees(lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
+    agrees(lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
+
+
+def test_scalars_that_a_model_holds_or_makes() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(gradcore.tensor(2.5))
+            self.register_buffer("shift", gradcore.tensor(-1.0))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale.exp() + self.shift, self.scale * 2, gradcore.maximum(x, gradcore.tensor(0.0))
+
+    agrees(Scaled(), gradcore.randn(3, 2))
+
+
+def test_a_threshold_lets_nan_pass() -> None:
+    agrees(lambda x: F.threshold(x, 0.1, 5.0), gradcore.tensor([float("nan"), 0.1, 0.2, -float("inf"), float("inf")]))

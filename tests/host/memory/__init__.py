@@ -1,0 +1,1 @@
+"""The account of memory: logs, limits, growth, holders."""

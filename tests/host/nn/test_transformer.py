@@ -1,0 +1,99 @@
+"""Layers of transformers compared with PyTorch's, from its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.conftest import raises
+from tests.host.nn.test_layers import values
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
+              pytest.mark.filterwarnings("ignore:Support for mismatched")]
+
+
+def compare(torch: Any, ours: Any, theirs: Any, arrays: tuple[Any, ...], **named: Any) -> None:
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    results = []
+    for library, module in ((gradcore, ours), (torch, theirs)):
+        leaves = [library.tensor(a, requires_grad=True) for a in arrays]
+        given = {k: library.tensor(v) if isinstance(v, np.ndarray) else v for k, v in named.items()}
+        out = module(*leaves, **given)
+        (out * library.tensor(values(*out.shape, seed=9))).sum().backward()
+        results.append([out, *(x.grad for x in leaves), *(p.grad for p in module.parameters())])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+CAUSAL = np.triu(np.full((5, 5), -np.inf, np.float32), 1)
+PADDING = np.zeros((3, 5), np.bool_)
+PADDING[1, 3:] = True
+SIZES = {"d_model": 8, "nhead": 2, "dim_feedforward": 12, "dropout": 0.0}
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}, {"batch_first": True, "bias": False}],
+                         ids=str)
+@pytest.mark.parametrize("named", [{}, {"src_mask": CAUSAL, "is_causal": True}, {"src_key_padding_mask": PADDING}], ids=list)
+def test_encoder_layer(torch: Any, options: dict[str, Any], named: dict[str, Any]) -> None:
+    shape = (3, 5, 8) if options.get("batch_first") else (5, 3, 8)
+    compare(torch, nn.TransformerEncoderLayer(**SIZES, **options), torch.nn.TransformerEncoderLayer(**SIZES, **options),
+            (values(*shape),), **named)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "batch_first": True}], ids=str)
+def test_decoder_layer(torch: Any, options: dict[str, Any]) -> None:
+    shapes = ((3, 5, 8), (3, 5, 8)) if options.get("batch_first") else ((5, 3, 8), (5, 3, 8))
+    compare(torch, nn.TransformerDecoderLayer(**SIZES, **options), torch.nn.TransformerDecoderLayer(**SIZES, **options),
+            tuple(values(*s, seed=k) for k, s in enumerate(shapes)), tgt_mask=CAUSAL, memory_key_padding_mask=PADDING)
+
+
+def test_stacks(torch: Any) -> None:
+    def encoder(library: Any) -> Any:
+        n = library.nn
+        return n.TransformerEncoder(n.TransformerEncoderLayer(**SIZES), 3, n.LayerNorm(8))
+
+    compare(torch, encoder(gradcore), encoder(torch), (values(5, 3, 8),), mask=CAUSAL)
+    whole = {"d_model": 8, "nhead": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": 12, "dropout": 0.0,
+             "batch_first": True}
+    compare(torch, nn.Transformer(**whole), torch.nn.Transformer(**whole), (values(3, 5, 8), values(3, 5, 8, seed=1)),
+            tgt_mask=CAUSAL)
+
+
+def test_masks_and_errors(torch: Any) -> None:
+    np.testing.assert_array_equal(nn.Transformer.generate_square_subsequent_mask(5).numpy(), CAUSAL)
+    with raises(RuntimeError, "activation should be relu/gelu, not tanh"):
+        nn.TransformerEncoderLayer(8, 2, activation="tanh")
+    with raises(RuntimeError, "must be equal to d_model, 8, but got 7 and 8"):
+        nn.Transformer(8, 2, 1, 1, 12)(gradcore.ones(2, 1, 7), gradcore.ones(2, 1, 8))
+
+
+def test_a_classifier_of_sequences_learns_with_dropout() -> None:
+    """Does a sequence hold more of one symbol than of the other?"""
+    gradcore.manual_seed(0)
+    rng = np.random.default_rng(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(2, 16)
+            self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, 0.1, batch_first=True, norm_first=True), 2)
+            self.head = nn.Linear(16, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.body(self.table(x)).mean(1))
+
+    net = Net()
+    optimizer = gradcore.optim.AdamW(net.parameters(), lr=3e-3)
+    for _ in range(60):
+        x = rng.integers(0, 2, (64, 9))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(gradcore.tensor(x)), gradcore.tensor((x.sum(1) > 4).astype(np.int64))).backward()
+        optimizer.step()
+    net.eval()
+    x = rng.integers(0, 2, (500, 9))
+    assert (net(gradcore.tensor(x)).argmax(1).numpy() == (x.sum(1) > 4)).mean() > 0.95

@@ -1,0 +1,1 @@
+"""Values and gradients of ops and functions."""

@@ -1,0 +1,1 @@
+"""Reports, their files and pages, and other formats."""

@@ -1,0 +1,1 @@
+"""PyTorch's names, arguments, habits and errors."""
