@@ -57,6 +57,23 @@ def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_pa
     assert found == [re.sub(r"#\d+ ", "# ", line) for line in expected]
 
 
+def test_the_log_of_an_expression(tmp_path: Path) -> None:
+    # In a process of its own, since numbers and offsets of buffers depend on what was there before.
+    code, = re.findall(r"^```python\n(.*?)^```", (DOCS / "architecture.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "architecture.md").write_text(code)
+    assert _printed("python architecture.md", tmp_path).splitlines() == re.findall(r"^#> (.*)$", code, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))],
+                         ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        titles = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE) if heading else []
+        assert not heading or heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], heading
+
+
 @pytest.mark.parametrize("section", [s for s in QUESTIONS if "```console" in s], ids=lambda s: s.splitlines()[0])
 def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
     blocks = "".join(re.findall(r"^```console\n(.*?)```", section, re.MULTILINE | re.DOTALL))
