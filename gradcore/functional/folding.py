@@ -15,6 +15,7 @@ from gradcore.functional import shape as sh
 from gradcore.functional.linalg import matrix_norm
 from gradcore.functional.mathematics import Ranked, need_dim
 from gradcore.ops import elementwise, movement, order, reduce, scan
+from gradcore.ops.shapes import need_number
 from gradcore.spec import normalize_dims
 
 Tensor = Any
@@ -63,11 +64,13 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
 
 def cumsum_(input: Tensor, dim: int) -> Tensor:
     """:func:`cumsum` in place; returns the tensor."""
+    need_number("cumsum_", input.spec, input.spec)
     return movement.copy_(input, cumsum(input, dim, dtype=input.spec.dtype))
 
 
 def cumprod_(input: Tensor, dim: int) -> Tensor:
     """:func:`cumprod` in place; returns the tensor."""
+    need_number("cumprod_", input.spec, input.spec)
     # The gradient reads the overwritten values, so a copy of them is kept.
     x = sh.clone(input) if input.requires_grad else input
     return movement.copy_(input, cumprod(x, dim, dtype=input.spec.dtype))

@@ -18,6 +18,7 @@ from gradcore.functional import shape as sh
 from gradcore.functional.matrices import diagonal
 from gradcore.ops import creation, elementwise, movement, placing, pointwise
 from gradcore.ops.reduce import sum
+from gradcore.ops.shapes import need_one_dtype
 from gradcore.spec import TensorSpec, broadcast_shapes, normalize_dims
 
 Tensor = Any
@@ -113,7 +114,8 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
 
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """Write the slices of ``source`` to the slices of ``dim`` at ``index``."""
+    """Write the slices of ``source``, of the same dtype, to the slices of ``dim`` at ``index``."""
+    need_one_dtype("index_copy", input=input.spec, source=source.spec)
     placing.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 

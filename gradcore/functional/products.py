@@ -12,6 +12,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.arranging import roll
 from gradcore.ops import elementwise, in_place, linalg, movement, reduce
+from gradcore.ops.shapes import need_one_dtype
 
 Tensor = Any
 
@@ -51,11 +52,21 @@ def _factors(product: Tensor, beta: float, alpha: float) -> tuple[float, float]:
     return kind(beta), kind(alpha)
 
 
+def _need_its_dtype(name: str, input: Tensor, product: Tensor) -> None:
+    """Raises :class:`SpecError` if what a product is added to has another dtype; floats may, since autocast makes them differ.
+
+    ``addr`` promotes the two.
+    """
+    if not name.startswith("addr") and not (input.spec.floating and product.spec.floating):
+        need_one_dtype(name, input=input.spec, product=product.spec)
+
+
 def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """beta * input + alpha * product; with a ``beta`` of 0, ``input`` is not read, so its NaNs do not reach the result."""
     if not movement.broadcasts(input.spec.shape, product.spec.shape):
         raise SpecError(f"{name}: The expanded size of the tensor {list(product.spec.shape)} must match the existing size "
                         f"{list(input.spec.shape)}")
+    _need_its_dtype(name, input, product)
     beta, alpha = _factors(product, beta, alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
@@ -211,6 +222,7 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
         if len(tensors) != len(names):
             raise TypeError(f"{name}() takes {len(names)} tensors, {' and '.join(names)}, but got {len(tensors)}")
         made = product(*tensors)
+        _need_its_dtype(name, input, made)
         beta, alpha = _factors(made, beta, alpha)
         if beta == 0:
             return movement.copy_(input, made if alpha == 1 else made * alpha)

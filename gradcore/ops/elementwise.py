@@ -20,6 +20,8 @@ from gradcore.ops.shapes import (
     divide,
     float_like,
     like,
+    need_number,
+    number,
     numbers,
     shape_of,
 )
@@ -123,11 +125,11 @@ def _square_spec(x: TensorSpec) -> TensorSpec:
     return like(x).like(np.dtype(np.int64)) if _is_bool(x) else like(x)
 
 
-abs = op("abs", like, may_alias=("x",), x=lambda g, x: g * sign(x))
+abs = op("abs", number("abs"), may_alias=("x",), x=lambda g, x: g * sign(x))
 sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g))
-floor = op("floor", like, may_alias=("x",), x=lambda g: zeros_of(g))
-ceil = op("ceil", like, may_alias=("x",), x=lambda g: zeros_of(g))
-round = op("round", like, may_alias=("x",), x=lambda g: zeros_of(g))
+floor = op("floor", number("floor"), may_alias=("x",), x=lambda g: zeros_of(g))
+ceil = op("ceil", number("ceil"), may_alias=("x",), x=lambda g: zeros_of(g))
+round = op("round", number("round"), may_alias=("x",), x=lambda g: zeros_of(g))
 exp = op("exp", float_like, may_alias=("x",), x=lambda g, out: g * out)
 expm1 = op("expm1", float_like, may_alias=("x",), x=lambda g, out: g * (out + 1))
 log = op("log", float_like, may_alias=("x",), x=lambda g, x: g / x)
@@ -164,7 +166,9 @@ def _clamp_spec(x: TensorSpec, low: Operand | None = None, high: Operand | None 
     if low is None and high is None:
         raise SpecError("torch.clamp: At least one of 'min' or 'max' must not be None")
     bounds = [b for b in (low, high) if b is not None]
-    return TensorSpec.of(broadcast_shapes(x.shape, *map(shape_of, bounds)), promote((x, *bounds)))
+    spec = TensorSpec.of(broadcast_shapes(x.shape, *map(shape_of, bounds)), promote((x, *bounds)))
+    # With one bound that is a tensor, it is maximum or minimum, which take bools.
+    return spec if len(bounds) == 1 and isinstance(bounds[0], TensorSpec) else need_number("clamp", spec, x, *bounds)
 
 
 clamp = op("clamp", _clamp_spec, may_alias=("x",),

@@ -10,7 +10,7 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.movement import expand, permute, reshape, sum_to
 from gradcore.ops.op import Inferred, joint, op
-from gradcore.ops.shapes import need_float, need_one_dtype
+from gradcore.ops.shapes import need_float, need_number, need_one_dtype
 from gradcore.spec import TensorSpec, broadcast_shapes
 
 
@@ -38,7 +38,7 @@ def _matmul_spec(a: TensorSpec, b: TensorSpec, *, transpose_a: bool = False, tra
         raise SpecError(f"mat1 and mat2 shapes cannot be multiplied ({list(a.shape)}{' transposed' * transpose_a} and "
                         f"{list(b.shape)}{' transposed' * transpose_b})")
     out = TensorSpec.of((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, columns), a.dtype)
-    return Inferred((out,), library=_copied(a, b))
+    return Inferred((need_number("matmul", out, a, b),), library=_copied(a, b))
 
 
 def _matmul_a(g: Any, b: Any, a_spec: TensorSpec, transpose_a: bool, transpose_b: bool) -> Any:

@@ -19,7 +19,10 @@ from gradcore.ops.shapes import (
     float_like,
     like,
     need_float,
+    need_number,
+    need_one_dtype,
     need_tensor,
+    number,
     numbers,
     shape_of,
 )
@@ -61,7 +64,7 @@ sinc = op("sinc", float_like, may_alias=("x",), x=lambda g, x: g * _sinc_slope(x
 logit = op("logit", float_like, may_alias=("x",),
            x=lambda g, x: where(logical_and(ge(x, 0), le(x, 1)), g / (x * (1 - x)), math.nan),
            doc="log(x / (1 - x)), NaN outside of [0, 1].")
-trunc = op("trunc", like, may_alias=("x",), x=lambda g: zeros_of(g))
+trunc = op("trunc", number("trunc"), may_alias=("x",), x=lambda g: zeros_of(g))
 frac = op("frac", _frac_spec, may_alias=("x",), x=lambda g: g, doc="x - trunc(x).")
 nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), x=lambda g, x: where(isfinite(x), g, 0.0),
                 doc="None stands for the largest and the smallest finite number.")
@@ -123,12 +126,13 @@ def _three(name: str, x: TensorSpec, y: TensorSpec, z: Operand) -> TensorSpec:
 
 def _lerp_spec(x: TensorSpec, y: TensorSpec, weight: Operand) -> TensorSpec:
     need_float("lerp", input=x, end=y, weight=weight)
+    need_one_dtype("lerp", input=x, end=y, weight=weight if isinstance(weight, TensorSpec) and weight.ndim else None)
     return _three("lerp", x, y, weight)
 
 
 def _addcmul_spec(x: TensorSpec, y: TensorSpec, z: TensorSpec, *, value: float = 1) -> TensorSpec:
     need_tensor("addcmul", z)
-    return _three("addcmul", x, y, z)
+    return need_number("addcmul", _three("addcmul", x, y, z), x, y, z)
 
 
 def _addcdiv_spec(x: TensorSpec, y: TensorSpec, z: TensorSpec, *, value: float = 1) -> TensorSpec:

@@ -43,14 +43,26 @@ def broadcast(x: Operand, y: Operand) -> TensorSpec:
     return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y)), promote((x, y)))
 
 
+def need_number(name: str, result: TensorSpec, *operands: Operand | None) -> TensorSpec:
+    """The spec of a result, which must not be of bools."""
+    if result.dtype.kind == "b":
+        raise NotImplementedError(f"{name} is not implemented for bools: expected integers or floats, but got "
+                                  + " and ".join(getattr(x, "__name__", str(x)) for x in operands if x is not None))
+    return result
+
+
 def numbers(name: str) -> Any:
     """The rule of an op of two operands that are not both bools."""
     def infer(x: Operand, y: Operand) -> TensorSpec:
-        spec = broadcast(x, y)
-        if spec.dtype.kind == "b":
-            raise NotImplementedError(f"{name} is not implemented for bools: expected integers or floats, but got "
-                                      f"{getattr(x, '__name__', x)} and {getattr(y, '__name__', y)}")
-        return spec
+        return need_number(name, broadcast(x, y), x, y)
+
+    return infer
+
+
+def number(name: str) -> Any:
+    """The rule of an op of one operand that is not of bools, whose dtype the result has."""
+    def infer(x: TensorSpec) -> TensorSpec:
+        return need_number(name, like(x), x)
 
     return infer
 
