@@ -137,7 +137,9 @@ for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.i
     _arguments.accept(_names, _path)
 
 for _module, _kind in ((nn, nn.Module), (optim.lr_scheduler, optim.lr_scheduler.LRScheduler),
-                       (distributions, distributions.Distribution)):
+                       (distributions, distributions.Distribution),
+                       (distributions.constraints, distributions.constraints.Constraint),
+                       (nn.utils.prune, nn.utils.prune.BasePruningMethod)):
     _arguments.own_constructors(vars(_module), _kind)
 
 memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]

@@ -87,11 +87,13 @@ class Event:
     Raises NotImplementedError for ``interprocess``.
     """
 
+    #: Of the class, since what is released may have been refused by the constructor.
+    _device: Device | None = None
+
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         if interprocess:
             raise NotImplementedError("events of other processes are not supported: interprocess=True")
         self._timing = enable_timing
-        self._device: Device | None = None
         #: The driver's event, None until the event is recorded for the first time.
         self.handle: Any = None
 

@@ -302,7 +302,7 @@ def own_constructors(namespace: dict[str, Any], base: type) -> None:
     kinds: list[Any] = [x for x in namespace.values() if isinstance(x, type) and issubclass(x, base)]
     for kind in kinds:
         shared: Any = kind.__init__
-        if "__init__" not in vars(kind) and inspect.isfunction(shared) and shared is not vars(base)["__init__"]:
+        if "__init__" not in vars(kind) and inspect.isfunction(shared) and shared is not vars(base).get("__init__"):
             own: Any = FunctionType(shared.__code__, shared.__globals__, "__init__", shared.__defaults__, shared.__closure__)
             vars(own).update(vars(shared))
             own.__kwdefaults__, own.__annotations__, own.__doc__ = shared.__kwdefaults__, shared.__annotations__, shared.__doc__

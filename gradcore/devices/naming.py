@@ -22,6 +22,9 @@ class _Naming(type):
         return isinstance(x, Device)
 
 
+#: In errors about arguments.
+_Naming.__call__.__qualname__ = "device"
+
 class device(metaclass=_Naming):
     """The device called ``type`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``, or 1 for that), made at first use; None is ``cpu``.
 

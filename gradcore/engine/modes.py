@@ -128,14 +128,20 @@ class recompute(Mode):
 
     _switch = "recompute"
 
+    def __init__(self, enabled: bool) -> None:
+        super().__init__(enabled)
+
 
 class _Plain(Mode):
     """A mode without arguments, which may decorate a function by its name alone, as ``@no_grad``."""
 
-    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
-        if function is not None and not callable(function):
-            raise TypeError(f"{cls.__name__} takes no argument, or the function that it decorates, but got {function!r}")
-        return super().__new__(cls) if function is None else cls()(function)
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        if len(given) == 1 and callable(given[0]) and not named:
+            return cls()(given[0])
+        if given or named:
+            got = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
+            raise TypeError(f"{cls.__name__} takes no argument, or the function that it decorates, but got {got}")
+        return super().__new__(cls)
 
 
 class no_grad(_Plain):

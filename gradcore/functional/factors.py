@@ -180,20 +180,22 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     return LeastSquares(sh.squeeze(found, -1) if vectors else found, none, matrix_rank(A.detach(), rtol=rcond), none)
 
 
-class _SVD(NamedTuple):
+class USV(NamedTuple):
+    """U [..., m, k], descending S [..., k] and V [..., n, k] of A = U diag(S) V^T."""
+
     U: Any
     S: Any
     V: Any
 
 
-def _older_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> _SVD:
+def _older_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> USV:
     """``gradcore.svd``: U, S and V, whose vectors are columns; zeros [..., m, m] and [..., n, n] without ``compute_uv``."""
     if not compute_uv:
         *lead, m, n = input.spec.shape
         u, v = (creation.new_full(input, (*lead, size, size), 0.0) for size in (m, n))
-        return _SVD(u, svdvals(input), v)
+        return USV(u, svdvals(input), v)
     u, s, vh = svd(input, not some)
-    return _SVD(u, s, sh.transpose(vh, -2, -1))
+    return USV(u, s, sh.transpose(vh, -2, -1))
 
 
 def _older_qr(input: Tensor, some: bool = True) -> QR:
@@ -205,5 +207,9 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     """:func:`pinv` with ``rcond`` as ``rtol``."""
     return pinv(input, rtol=rcond)
 
+
+# In errors and in help() they have the names that programs call them by.
+_older_svd.__name__ = _older_svd.__qualname__ = "svd"
+_older_qr.__name__ = _older_qr.__qualname__ = "qr"
 
 TENSOR_METHODS = {"svd": _older_svd, "qr": _older_qr, "pinverse": pinverse}

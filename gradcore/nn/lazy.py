@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gradcore.functional import empty
-from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Size
 from gradcore.nn.linear import Linear
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
@@ -127,9 +127,6 @@ class _LazyConv(LazyModuleMixin):
     groups: int
     transposed: bool
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(0, *args, **named)
-
     def _size_of(self, shape: Shape) -> int:
         if len(shape) - self._dims not in (1, 2):
             raise RuntimeError(f"Expected {self._dims + 1}D (unbatched) or {self._dims + 2}D (batched) input to "
@@ -140,6 +137,21 @@ class _LazyConv(LazyModuleMixin):
         if "weight" not in shapes:
             return None
         return shapes["weight"][0] if self.transposed else shapes["weight"][1] * self.groups
+
+
+class _LazyPlain(_LazyConv):
+    def __init__(self, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
+                 groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__(0, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype)
+
+
+class _LazyTransposed(_LazyConv):
+    def __init__(self, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0, output_padding: Size = 0,
+                 groups: int = 1, bias: bool = True, dilation: Size = 1, padding_mode: str = "zeros", device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__(0, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode,
+                         device, dtype)
 
 
 class _LazyNorm(LazyModuleMixin):
@@ -161,27 +173,27 @@ class _LazyNorm(LazyModuleMixin):
         return next(iter(shapes.values()))[0] if shapes else None
 
 
-class LazyConv1d(_LazyConv, Conv1d):
+class LazyConv1d(_LazyPlain, Conv1d):
     """:class:`Conv1d` whose ``in_channels`` are the channels of its first input."""
 
 
-class LazyConv2d(_LazyConv, Conv2d):
+class LazyConv2d(_LazyPlain, Conv2d):
     """:class:`Conv2d` whose ``in_channels`` are the channels of its first input."""
 
 
-class LazyConv3d(_LazyConv, Conv3d):
+class LazyConv3d(_LazyPlain, Conv3d):
     """:class:`Conv3d` whose ``in_channels`` are the channels of its first input."""
 
 
-class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
+class LazyConvTranspose1d(_LazyTransposed, ConvTranspose1d):
     """:class:`ConvTranspose1d` whose ``in_channels`` are the channels of its first input."""
 
 
-class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
+class LazyConvTranspose2d(_LazyTransposed, ConvTranspose2d):
     """:class:`ConvTranspose2d` whose ``in_channels`` are the channels of its first input."""
 
 
-class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
+class LazyConvTranspose3d(_LazyTransposed, ConvTranspose3d):
     """:class:`ConvTranspose3d` whose ``in_channels`` are the channels of its first input."""
 
 

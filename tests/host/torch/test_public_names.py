@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -14,8 +16,8 @@ from gradcore.missing import torch_names
 
 MODULES = {"nn.functional": nn.functional, "nn.init": nn.init, "linalg": gradcore.linalg, "special": gradcore.special,
            "autograd.graph": gradcore.autograd.graph, "cuda": gradcore.cuda, "optim": gradcore.optim}
-#: They call the constructor of the layer that they become, or that they are the old name of; Identity takes any argument.
-CALLING = {name for name in dir(nn) if name.startswith("LazyConv")} | {"Identity", "NLLLoss2d"}
+#: The second is an old name of a layer, whose constructor it calls; Identity takes any argument.
+CALLING = {"Identity", "NLLLoss2d"}
 
 
 @pytest.mark.parametrize("path", MODULES)
@@ -83,3 +85,30 @@ def test_methods_have_the_names_that_programs_call_them_by() -> None:
     for name in ("addbmm_", "addmm_"):
         with pytest.raises(TypeError, match=rf"^{name}\(\) takes 2 tensors, .* but got 1$"):
             getattr(gradcore.ones(2, 2), name)(gradcore.ones(2, 2))
+
+
+@pytest.mark.parametrize(("name", "call"), [
+    ("device()", lambda: gradcore.device(size=1)), ("new()", lambda: gradcore.FloatTensor(length=1)),
+    ("no_grad", lambda: gradcore.no_grad(1, 2)), ("enable_grad", lambda: gradcore.enable_grad(mode=True)),
+    ("recompute.__init__()", lambda: gradcore.recompute()), ("svd()", lambda: gradcore.svd()), ("qr()", lambda: gradcore.qr()),
+    ("svd()", lambda: gradcore.ones(2, 2).svd(full=True)), ("qr()", lambda: gradcore.ones(2, 2).qr(mode="r")),
+    ("L1Unstructured.__init__()", lambda: nn.utils.prune.L1Unstructured()),
+    ("RandomStructured.__init__()", lambda: nn.utils.prune.RandomStructured()),
+    ("MixtureSameFamilyConstraint.__init__()", lambda: gradcore.distributions.constraints.MixtureSameFamilyConstraint())])
+def test_an_error_about_arguments_names_what_was_called(name: str, call: Any) -> None:
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value).startswith(f"{name} ") and " _" not in str(error.value)
+
+
+def test_what_svd_returns_shows_no_name_of_the_library() -> None:
+    assert repr(gradcore.svd(gradcore.ones(1, 1))).startswith("USV(U=")
+
+
+def test_an_event_that_its_constructor_refused_goes_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: seen.append(error.exc_value))
+    with pytest.raises(TypeError):
+        gradcore.cuda.Event(name="forward")  # type: ignore[call-arg]
+    gc.collect()
+    assert not seen
