@@ -6,6 +6,7 @@ from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, Value
 from typing import Any
 
 from gradcore.engine.hooks import to_end
+from gradcore.nn import paths
 
 #: The dicts of a module, in the order in which its members are listed.
 KINDS = ("_parameters", "_buffers", "_modules")
@@ -78,8 +79,15 @@ def members(kind: str) -> Any:
         return Members(module, kind)
 
     def put(module: Any, given: Any) -> None:
-        there, wanted = get(module), dict(given)
-        there.clear()
-        there.update(wanted)
+        before, wanted = get(module), dict(given)
+        own = {name: value for name, value in module.__dict__.items() if name not in before}
+        for other in KINDS:
+            own[other] = wanted if other == kind else {n: value for n, value in own[other].items() if n not in wanted}
+        for child in wanted.values() if kind == "_modules" else ():
+            if child is not None:
+                paths.adopted(child, module)
+        paths.structure_changed()
+        # At once, so that an interrupt loses no member.
+        module.__dict__ = own | wanted
 
     return property(get, put)

@@ -128,7 +128,9 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def adopted(child: Module, parent: Module) -> None:
     """Note that ``child`` became a child of ``parent``."""
-    child.__dict__["_parents"] = [*(r for r in child._parents if r() is not None), ref(parent)]
+    # Once, though a program put it in the same place in every step.
+    others = (r for r in child._parents if (found := r()) is not None and found is not parent)
+    child.__dict__["_parents"] = [*others, ref(parent)]
     part = child.__dict__.pop("_whole", None)
     if "_whole" in parent.__dict__ and _whole(parent) is None:
         # A slice that gets a child of its own is no slice any more.

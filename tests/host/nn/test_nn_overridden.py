@@ -255,3 +255,23 @@ def test_an_interrupt_loses_no_member_that_moves() -> None:
         for _ in at_every_moment(lambda last=last: net._modules.move_to_end("2", last), "/gradcore/"):
             assert sorted(net._modules) == ["0", "1", "2"]
         assert list(net._modules) == order
+
+
+def test_an_interrupt_loses_no_member_where_all_are_replaced() -> None:
+    net = nn.Sequential(nn.ReLU(), nn.Tanh())
+    old, new = dict(net._modules), {"0": nn.Sigmoid(), "2": nn.Linear(1, 1)}
+    for _ in at_every_moment(lambda: setattr(net, "_modules", new), "/gradcore/"):
+        assert dict(net._modules) in (old, new)
+        assert all(getattr(net, name) is child for name, child in net._modules.items())
+        net._modules = old
+    net._modules = new
+    assert not hasattr(net, "1") and [*net._modules] == ["0", "2"]
+    assert gradcore.graph(net(gradcore.ones(1, 1))).nodes[-1].layer == "2"
+
+
+def test_a_member_of_another_kind_gives_way_where_all_are_replaced() -> None:
+    net = nn.Module()
+    net.register_buffer("a", gradcore.ones(1), persistent=False)
+    net.b = nn.Parameter(gradcore.ones(2))
+    net._buffers = {"b": gradcore.zeros(3), "a": gradcore.zeros(1)}
+    assert not list(net.parameters()) and net.b.tolist() == [0.0] * 3 and list(net.state_dict()) == ["b"]

@@ -238,3 +238,11 @@ def test_a_part_does_not_keep_what_it_is_part_of() -> None:
     model.loss(gradcore.ones(4, 8))
     del model
     assert gone() is None and encoder(gradcore.ones(4, 8)).shape == (4, 4)
+
+
+def test_a_child_that_is_put_in_its_place_again_and_again_has_one_parent() -> None:
+    net, child = nn.Sequential(nn.ReLU()), nn.Linear(2, 2)
+    for _ in range(3):
+        net.add_module("last", child)
+        net._modules = dict(net._modules)
+    assert [r() for r in child._parents] == [net]
