@@ -29,6 +29,8 @@ BESIDE: dict[str, tuple[str, str]] = {
     "nn.modules.batchnorm": ("nn.norm", "_NormBase _BatchNorm"), "nn.modules.instancenorm": ("nn.norm", "_InstanceNorm"),
     "nn.modules.conv": ("nn.convolution", "_ConvNd _ConvTransposeNd"), "nn.modules.dropout": ("nn.dropout", "_DropoutNd"),
     "nn.modules.lazy": ("nn.lazy", "LazyModuleMixin"), "nn.modules.loss": ("nn.loss", "_Loss _WeightedLoss"),
+    "nn.modules.module": ("nn.hooks", "register_module_forward_pre_hook register_module_forward_hook "
+                          "register_module_full_backward_pre_hook register_module_full_backward_hook"),
     "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
     "nn.modules.pooling": ("nn.pooling", "_MaxPoolNd _AvgPoolNd _LPPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd"),
     "utils.data.dataloader": ("utils.data", "default_collate get_worker_info"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
+from gradcore.arguments import warn
 from gradcore.autograd.function import Function
 from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.state import local
@@ -17,8 +18,16 @@ from gradcore.nn import paths
 
 Tensor = Any
 Hook = Callable[..., Any]
-#: By key: a hook, and whether it is given keyword arguments.
-Entries = dict[int, tuple[Hook, bool]]
+#: A hook, and whether it is given keyword arguments.
+Entry = tuple[Hook, bool]
+#: By key.
+Entries = dict[int, Entry]
+
+
+class _Always(tuple[Hook, bool]):
+    """The entry of a hook that is called after an error, too."""
+
+    __slots__ = ()
 
 
 class Tables:
@@ -49,10 +58,14 @@ class Hooks(Tables):
     gradients: Entries
 
 
+#: The hooks on the calls of all modules, which run before a module's own.
+_everywhere = Hooks()
+
+
 class Hooked:
     """The part of :class:`Module` that registers and runs hooks, and copies them with the module."""
 
-    #: The hooks, from the first one on.
+    #: The hooks, from the first one on; of the class, those of all modules, from the first one on.
     _hooks: Hooks | None = None
     forward: Callable[..., Any]
 
@@ -61,62 +74,84 @@ class Hooked:
 
         With ``with_kwargs``, call ``hook(module, args, kwargs)``, which returns both or None.
         """
-        return _hang(self, "before", hook, with_kwargs, prepend)
+        return _hang(self, "before", (hook, with_kwargs), prepend)
 
     def register_forward_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False,
                               always_call: bool = False) -> RemovableHandle:
         """Call ``hook(module, args, output)`` after ``forward``; what it returns, unless None, replaces the output.
 
-        With ``with_kwargs``, call ``hook(module, args, kwargs, output)``.
+        With ``with_kwargs``, call ``hook(module, args, kwargs, output)``. With ``always_call``, also call it after an error of
+        ``forward`` or of a hook before it, with the output so far, None if there is none; its own error is then a warning.
         """
-        if always_call:
-            raise NotImplementedError("register_forward_hook(always_call=True) is not supported: hooks run after forward only")
-        return _hang(self, "after", hook, with_kwargs, prepend)
+        return _hang(self, "after", _after(hook, with_kwargs, always_call), prepend)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_output)`` with the gradients of the outputs; what it returns, unless None, replaces them.
 
         ``grad_output`` has an entry for each output, None for one that has no gradient.
         """
-        return _hang(self, "gradients_before", hook, False, prepend)
+        return _hang(self, "gradients_before", (hook, False), prepend)
 
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are known.
 
         What it returns, unless None, replaces ``grad_input``, which has None for positional inputs without gradient.
         """
-        return _hang(self, "gradients", hook, False, prepend)
+        return _hang(self, "gradients", (hook, False), prepend)
 
     def hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
-        """All hooks of this module, without those of its children: kind, function, and whether it is given keywords."""
-        hooks = self.__dict__.get("_hooks")
-        return () if hooks is None else tuple(
-            (kind, *entry) for kind in hooks.__slots__ for entry in getattr(hooks, kind).values())
+        """All hooks on calls of this module, not of its children: kind, function, and whether it is given keywords."""
+        return tuple((kind, *entry) for kind in Hooks.__slots__ for entry in self._entries(kind))
+
+    def _entries(self, kind: str) -> list[Entry]:
+        own = self.__dict__.get("_hooks")
+        return [*getattr(_everywhere, kind).values(), *(() if own is None else getattr(own, kind).values())]
 
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``forward`` between the hooks."""
-        hooks = self._hooks
-        if hooks is None:
+        if self._hooks is None:
             return self.forward(*args, **kwargs)
-        for hook, with_kwargs in list(hooks.before.values()):
-            changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
-            if changed is None:
-                continue
-            if not with_kwargs:
-                args = changed if isinstance(changed, tuple) else (changed,)
-            elif isinstance(changed, tuple) and len(changed) == 2:
-                args, kwargs = changed
-            else:
-                raise RuntimeError("forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
-                                   f"{changed}.")
-        watch = _Watch(self, hooks) if hooks.gradients or hooks.gradients_before else None
-        if watch is not None:
-            args = watch.inputs(args)
-        output = self.forward(*args, **kwargs)
-        for hook, with_kwargs in list(hooks.after.values()):
-            changed = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
-            output = output if changed is None else changed
-        return output if watch is None else watch.outputs(output)
+        output, after, state = None, None, local.state
+        site = state.site
+        try:
+            # A hook of all modules has lines of its own, also where the module is of gradcore.
+            state.site = None
+            for hook, with_kwargs in self._entries("before"):
+                changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+                if changed is None:
+                    continue
+                if not with_kwargs:
+                    args = changed if isinstance(changed, tuple) else (changed,)
+                elif isinstance(changed, tuple) and len(changed) == 2:
+                    args, kwargs = changed
+                else:
+                    raise RuntimeError("forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
+                                       f"{changed}.")
+            watch = _Watch(self) if self._entries("gradients") or self._entries("gradients_before") else None
+            if watch is not None:
+                args = watch.inputs(args)
+            output = self.forward(*args, **kwargs)
+            after = iter(self._entries("after"))
+            for entry in after:
+                output = self._shown(entry, args, kwargs, output)
+            return output if watch is None else watch.outputs(output)
+        except Exception:
+            for entry in self._entries("after") if after is None else after:
+                if isinstance(entry, _Always):
+                    try:
+                        output = self._shown(entry, args, kwargs, output)
+                    except Exception as error:
+                        warn("a forward hook with always_call=True raised an error, which is not passed on since there was "
+                             f"another one before it: {error}")
+            raise
+        finally:
+            state.site = site
+
+    def _shown(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """The output after a hook has seen it."""
+        hook, with_kwargs = entry
+        changed = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
+        return output if changed is None else changed
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy: without the places in trees, and with tables of hooks of its own."""
@@ -135,12 +170,43 @@ class Hooked:
                 paths.adopted(child, self)
 
 
-def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) -> RemovableHandle:
+def _after(hook: Hook, with_kwargs: bool, always_call: bool) -> Entry:
+    return _Always((hook, with_kwargs)) if always_call else (hook, with_kwargs)
+
+
+def _hang(module: Any, kind: str, entry: Entry, prepend: bool) -> RemovableHandle:
     own = module.__dict__
     if "_hooks" not in own:
         # Hooks are not of gradcore, so their ops look their lines up.
         own.update(_hooks=Hooks(), _foreign=True)
-    return hang(getattr(own["_hooks"], kind), (hook, with_kwargs), prepend)
+    return hang(getattr(own["_hooks"], kind), entry, prepend)
+
+
+def _hang_everywhere(kind: str, entry: Entry) -> RemovableHandle:
+    handle = hang(getattr(_everywhere, kind), entry)
+    # A call looks for hooks here where its module has none of its own.
+    Hooked._hooks = _everywhere
+    return handle
+
+
+def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
+    """:meth:`Module.register_forward_pre_hook` for all modules; ``hook`` runs before a module's own."""
+    return _hang_everywhere("before", (hook, False))
+
+
+def register_module_forward_hook(hook: Hook, *, with_kwargs: bool = False, always_call: bool = False) -> RemovableHandle:
+    """:meth:`Module.register_forward_hook` for all modules; ``hook`` runs before a module's own."""
+    return _hang_everywhere("after", _after(hook, with_kwargs, always_call))
+
+
+def register_module_full_backward_pre_hook(hook: Hook) -> RemovableHandle:
+    """:meth:`Module.register_full_backward_pre_hook` for all modules; ``hook`` runs before a module's own."""
+    return _hang_everywhere("gradients_before", (hook, False))
+
+
+def register_module_full_backward_hook(hook: Hook) -> RemovableHandle:
+    """:meth:`Module.register_full_backward_hook` for all modules; ``hook`` runs before a module's own."""
+    return _hang_everywhere("gradients", (hook, False))
 
 
 def key_of(module: Any, kind: Any, name: str) -> int | None:
@@ -152,9 +218,8 @@ def key_of(module: Any, kind: Any, name: str) -> int | None:
 class _Watch:
     """Collects the gradients of one call, by two identity nodes: one on the inputs, and one on the outputs."""
 
-    def __init__(self, module: Any, hooks: Hooks) -> None:
+    def __init__(self, module: Any) -> None:
         self._module = module
-        self._hooks = hooks
         #: The gradients of the outputs, from when they are known until those of the inputs are.
         self.value: tuple[Any, ...] | None = None
         #: Where tensors with a graph are among the inputs, and among the outputs, and how many there are in all.
@@ -186,7 +251,7 @@ class _Watch:
     def _outputs_known(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
         at = dict(zip(self._made, found, strict=True))
         grads = tuple(at.get(k) for k in range(self._made_count))
-        for hook, _ in list(self._hooks.gradients_before.values()):
+        for hook, _ in self._module._entries("gradients_before"):
             grads = _replaced(grads, hook(self._module, grads))
         self.value = grads
         if local.state.remade is not None:
@@ -205,7 +270,7 @@ class _Watch:
         return tuple(shown[k] for k in self._positions)
 
     def _show(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
-        for hook, _ in list(self._hooks.gradients.values()):
+        for hook, _ in self._module._entries("gradients"):
             grad_input = _replaced(grad_input, hook(self._module, grad_input, self.value))
         self.value = None
         return grad_input

@@ -155,7 +155,8 @@ class ModuleGuard(Asking):
         self.kind = type(module)
         self.training = own["training"]
         self.forward = own.get("forward")
-        self.table = own.get("_hooks")
+        # Its own, or those of all modules.
+        self.table = module._hooks
         self.hooks = tuple(module.hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
         members = [(name, own.get(name)) for part in KINDS for name in own[part]]
@@ -187,10 +188,10 @@ class ModuleGuard(Asking):
         yield f"{own}['training'] is {name(self.training)}", (
             lambda: f"training of {kind} is {self.own['training']} and was {self.training}")
         hooks = f"the hooks of {kind} have changed"
-        own_attributes = ("forward", self.forward, f"forward of {kind} was replaced"), ("_hooks", self.table, hooks)
+        yield f"{owner}._hooks is {name(self.table)}", hooks
         members = ((key, value, f"{key} of {kind} is a different object")
                    for key, value, *_ in (*self.lazy, *self.tensors, *self.others))
-        for key, value, why in (*own_attributes, *members):
+        for key, value, why in (("forward", self.forward, f"forward of {kind} was replaced"), *members):
             # An attribute that is missing raises, and the guard then does not hold.
             missing = value is None and key not in self.own
             yield f"{key!r} not in {own}" if missing else f"{own}[{key!r}] is {name(value)}", why

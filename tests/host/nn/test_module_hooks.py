@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 import weakref
 from typing import Any, NamedTuple
 
@@ -145,12 +146,6 @@ def test_a_backward_hook_on_a_module_that_returns_a_named_tuple() -> None:
     del Both, m, out
 
 
-def test_hooks_after_errors_are_refused() -> None:
-    with raises(NotImplementedError, "always_call=True"):
-        nn.Linear(2, 2).register_forward_hook(lambda *_: None, always_call=True)
-    nn.Linear(2, 2).register_forward_hook(lambda *_: None, always_call=False)
-
-
 @pytest.mark.oracle
 def test_each_output_has_a_place_among_the_gradients(torch: Any) -> None:
     def run(library: Any) -> list[Any]:
@@ -200,3 +195,98 @@ def test_an_interrupt_while_one_is_put_first_loses_no_other(register: Any) -> No
             net(gradcore.ones(1, 2))
             optimizer.state_dict()
         assert sorted(found) == [0, 0, 1, 1, 2, 2]
+
+
+def errors_seen(library: Any) -> list[Any]:
+    """What hooks with ``always_call`` are called with, in calls of which some raise, and the warnings about them."""
+    n, seen = library.nn, []
+
+    class Fails(n.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, fail: bool = False) -> Any:
+            if fail:
+                raise ValueError("no")
+            return x * 2
+
+    def note(name: str, wrong: bool = False) -> Any:
+        def hook(module: Any, args: Any, output: Any) -> Any:
+            seen.append((name, None if output is None else output.tolist()))
+            if wrong:
+                raise RuntimeError("wrong, too")
+            return None if output is None else output + 1
+
+        return hook
+
+    net = Fails()
+    net.register_forward_hook(note("first"))
+    handle = net.register_forward_hook(note("wrong", True), always_call=True)
+    net.register_forward_hook(lambda m, args, kwargs, out: seen.append(kwargs), with_kwargs=True, always_call=True)
+    net.register_forward_hook(note("front"), always_call=True, prepend=True)
+    for k in range(2):
+        for fail in (False, True):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    seen.append(net(library.ones(1), fail=fail).tolist())
+                except (RuntimeError, ValueError) as error:
+                    seen.append(str(error))
+            seen.append((k, len(caught)))
+        handle.remove()
+    return seen
+
+
+@pytest.mark.oracle
+def test_hooks_that_are_always_called_are_pytorchs(torch: Any) -> None:
+    found = errors_seen(gradcore)
+    assert found == errors_seen(torch) and ("front", None) in found and (0, 1) in found
+
+
+def calls_of_all_modules(library: Any) -> list[Any]:
+    module, n, seen = library.nn.modules.module, library.nn, []
+
+    def note(name: str, returned: Any = None) -> Any:
+        def hook(m: Any, *what: Any) -> Any:
+            seen.append((name, type(m).__name__, len(what)))
+            return returned
+
+        return hook
+
+    net = n.Sequential(n.Linear(2, 2), n.Sequential(n.ReLU()))
+    net[0].register_forward_hook(note("own"))
+    handles = [module.register_module_forward_pre_hook(note("before")), module.register_module_forward_hook(note("after")),
+               module.register_module_forward_hook(note("with keywords"), with_kwargs=True, always_call=True),
+               module.register_module_full_backward_pre_hook(note("gradients before")),
+               module.register_module_full_backward_hook(note("gradients"))]
+    try:
+        net(library.ones(1, 2, requires_grad=True)).sum().backward()
+        with contextlib.suppress(RuntimeError):
+            net(library.ones(1, 3))
+    finally:
+        for handle in handles:
+            handle.remove()
+    seen.append("removed")
+    net(library.ones(1, 2)).sum().backward()
+    return seen
+
+
+@pytest.mark.oracle
+def test_hooks_of_all_modules_are_pytorchs(torch: Any) -> None:
+    found = calls_of_all_modules(gradcore)
+    wanted = calls_of_all_modules(torch)
+    # After an error PyTorch calls those of all modules without the keywords, whatever they take.
+    split = [len(seen) - 1 - seen[::-1].index("removed") for seen in (found, wanted)]
+    assert [x[:2] for x in found[:split[0]]] == [x[:2] for x in wanted[:split[1]]]
+    assert found[split[0]:] == wanted[split[1]:] == ["removed", ("own", "Linear", 2)]
+    names = {name for name, *_ in found[:split[0]]}
+    assert names == {"before", "after", "with keywords", "own", "gradients before", "gradients"}
+
+
+def test_a_hook_of_all_modules_is_noticed_by_a_compiled_function() -> None:
+    net, x = nn.Linear(2, 2), gradcore.ones(1, 2)
+    step = gradcore.compile(lambda x: net(x))
+    plain = [step(x).tolist() for _ in range(2)][-1]
+    handle = nn.modules.module.register_module_forward_hook(lambda m, args, out: out + 1)
+    try:
+        assert step(x).tolist() == step(x).tolist() == (gradcore.tensor(plain) + 1).tolist()
+    finally:
+        handle.remove()
+    assert step(x).tolist() == plain
