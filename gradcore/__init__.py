@@ -64,7 +64,7 @@ from gradcore.report.step import StepReport
 from gradcore.dtypes import bfloat16 as _bfloat16
 from gradcore.functional import linalg, special
 from gradcore.functional.linalg import cholesky, cholesky_inverse, cholesky_solve, det, inv, slogdet
-from gradcore.functional.linalg import inv as inverse, logdet, matrix_power
+from gradcore.functional.linalg import inv as inverse, logdet, matrix_exp, matrix_power
 from gradcore.functional.factors import _older_qr as qr, _older_svd as svd, pinverse
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gradcore import (

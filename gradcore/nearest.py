@@ -18,7 +18,7 @@ FORMULAS: dict[str, str] = {
 
 #: Words.
 WORDS: dict[str, str] = {
-    _DECOMPOSED: """eig lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg matrix_exp eigvals
+    _DECOMPOSED: """eig lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg eigvals
         householder_product ldl_factor ldl_factor_ex ldl_solve""",
     "gradcore.linalg.eigh": "symeig",
     "gradcore.linalg.svd": "svd_lowrank pca_lowrank",
@@ -62,7 +62,6 @@ WORDS: dict[str, str] = {
     "gradcore.distributions.constraints.Constraint, whose subclasses define check": "distributions.constraints.cat",
     "gradcore.distributions.Gamma": "Wishart ExponentialFamily exp_family",
     "gradcore.distributions.Beta": "Kumaraswamy LKJCholesky",
-    "gradcore.nn.init.orthogonal_, which begins with such a weight": "orthogonal",
     "gradcore.distributions.Categorical": "Multinomial distributions.multinomial",
     "gradcore.distributions.RelaxedBernoulli": "ContinuousBernoulli",
     "gradcore.distributions.Distribution.sample": "sample_n",

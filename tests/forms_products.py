@@ -120,6 +120,10 @@ form("linalg.cholesky:upper", lambda t, a: t.linalg.cholesky(a, upper=True), _pd
 form("linalg.cholesky:of a product", lambda t, a: t.linalg.cholesky(a @ a.mT + 2 * t.eye(3, dtype=a.dtype)), _m, **LOOSE)
 for _n in (-2, 0, 1, 2, 5):
     form(f"linalg.matrix_power:{_n}", lambda t, a, n=_n: t.linalg.matrix_power(a, n), _m, gradient=_n != 0, **LOOSE)
+for _scale in (0.0, 0.1, 1.0, 8.0):
+    form(f"linalg.matrix_exp:{_scale}", lambda t, a, by=_scale: t.linalg.matrix_exp(a * by), _batch, **LOOSE)
+form("matrix_exp", lambda t, a: t.matrix_exp(a), _m, **LOOSE)
+form("Tensor.matrix_exp", lambda t, a: (a - a.mT).matrix_exp(), _m, **LOOSE)
 form("linalg.multi_dot", lambda t, *xs: t.linalg.multi_dot(xs), _u, floats(3, 5), floats(5, 2), floats(2))
 form("linalg.multi_dot:matrices", lambda t, *xs: t.linalg.multi_dot(xs), floats(2, 6), floats(6, 3), floats(3, 7), floats(7, 1))
 form("linalg.matmul", lambda t, a, b: t.linalg.matmul(a, b), _a, _b)

@@ -15,7 +15,9 @@ from gradcore.functional.factors import singular_norm, svdvals
 from gradcore.functional.matrices import diagonal as _diagonal
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
-from gradcore.ops import creation, decompositions, elementwise, reduce
+from gradcore.ops import creation, decompositions, elementwise, pointwise, reduce
+from gradcore.ops.decompositions import need_square
+from gradcore.ops.shapes import need_float
 from gradcore.spec import broadcast_shapes, normalize_dims
 
 Tensor = Any
@@ -23,7 +25,8 @@ Dim = int | Sequence[int] | None
 
 __all__ = [  # noqa: PLE0604 - strings all
     *factors.__all__, "LinAlgError", "SlogDet", "cholesky", "cond", "cross", "det", "diagonal", "inv", "matmul",
-    "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vecdot", "vector_norm"]
+    "matrix_exp", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vecdot",
+    "vector_norm"]
 
 
 class SlogDet(NamedTuple):
@@ -191,6 +194,30 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     return elementwise.pow(A, 0) * creation.eye(rows=size, columns=size, dtype=A.spec.dtype, device=A.storage.device)
 
 
+#: Taylor's series of so many terms has the digits of float64 up to a norm of 1/2; it is squared at most so often.
+_TERMS, _SQUARINGS = 14, 13
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponentials of square matrices [..., n, n] of a floating type, up to a 1-norm of 4096.
+
+    The series of A / 2^s, squared s times: s depends on the norm and is not read on the host, so as many products are
+    computed for each A, and those that are too many are not taken.
+    """
+    need_square("matrix_exp", A.spec)
+    need_float("matrix_exp", A=A.spec)
+    norm = matrix_norm(A.detach(), 1)[..., None, None]
+    times = elementwise.clamp(elementwise.ceil(elementwise.log2(norm * 2)), 0, _SQUARINGS)
+    small = A * pointwise.exp2(-times)
+    one = creation.eye(rows=A.spec.shape[-1], columns=A.spec.shape[-1], dtype=A.spec.dtype, device=A.storage.device)
+    found = one + small / _TERMS
+    for k in range(_TERMS - 1, 0, -1):
+        found = one + m.matmul(small, found) / k
+    for k in range(_SQUARINGS):
+        found = elementwise.where(elementwise.gt(times, k), m.matmul(found, found), found)
+    return found
+
+
 # -- products --------------------------------------------------------------------------------------------------------------
 
 
@@ -215,5 +242,5 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 #: Methods of a tensor, such as ``x.inverse()`` and ``x.det()``.
 TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "logdet": logdet, "matrix_power": matrix_power,
-                  "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse,
+                  "matrix_exp": matrix_exp, "cholesky_solve": cholesky_solve, "cholesky_inverse": cholesky_inverse,
                   **factors.TENSOR_METHODS}

@@ -1,10 +1,13 @@
-"""PyTorch's parametrizations: weight normalization and spectral normalization."""
+"""PyTorch's parametrizations: weight normalization, spectral normalization and orthogonal matrices."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gradcore.engine.modes import no_grad
+from gradcore.functional import eye, where
+from gradcore.functional.linalg import matrix_exp, qr, solve
+from gradcore.functional.padding import pad
 from gradcore.functional.similarity import normalize
 from gradcore.nn.module import Module
 from gradcore.nn.utils.parametrize import register_parametrization
@@ -13,7 +16,7 @@ from gradcore.nn.utils.weight_norm import length_of
 
 Tensor = Any
 
-__all__ = ["spectral_norm", "weight_norm"]
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 
 class _WeightNorm(Module):
@@ -85,3 +88,85 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
         raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
     return register_parametrization(module, name, _SpectralNorm(
         weight, n_power_iterations, default_dim(module) if dim is None else dim, eps))
+
+
+# -- orthogonal matrices -------------------------------------------------------------------------------------------------
+
+
+def _skew(x: Tensor) -> Tensor:
+    """A skew-symmetric matrix [..., n, n] of the lower triangle of x [..., n, k]."""
+    n, k = x.spec.shape[-2:]
+    lower = pad(x.tril(), (0, n - k))
+    return lower - lower.mT
+
+
+def _exponential(x: Tensor) -> Tensor:
+    return matrix_exp(_skew(x))[..., :x.spec.shape[-1]]
+
+
+def _cayley(x: Tensor) -> Tensor:
+    half = _skew(x) / 2
+    one = eye(half.spec.shape[-1], dtype=half.dtype, device=half.device)
+    return solve(one - half, one + half)[..., :x.spec.shape[-1]]
+
+
+def _reflections(x: Tensor) -> Tensor:
+    """The product of reflections by the columns of x below its diagonal, of which each has a 1, times the diagonal's signs."""
+    n, k = x.spec.shape[-2:]
+    found = eye(n, k, dtype=x.dtype, device=x.device)
+    columns = x.tril(-1) + found
+    for j in reversed(range(k)):
+        column = columns[..., j:j + 1]
+        found = found - column * (2 / (column * column).sum((-2, -1), keepdim=True)) * (column.mT @ found)
+    return found * x.detach().diagonal(dim1=-2, dim2=-1).trunc().unsqueeze(-2)
+
+
+_MAPS = {"matrix_exp": _exponential, "cayley": _cayley, "householder": _reflections}
+
+
+class _Orthogonal(Module):
+    """``base``, an orthogonal matrix, times the orthonormal columns that a map makes of the original; wide ones transposed."""
+
+    base: Tensor
+
+    def __init__(self, orthogonal_map: str) -> None:
+        super().__init__()
+        self.orthogonal_map = orthogonal_map
+        self.register_buffer("base", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.spec.shape[-2] < x.spec.shape[-1]
+        found = self.base @ _MAPS[self.orthogonal_map](x.mT if wide else x)
+        return found.mT if wide else found
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """The original of which each map makes ones on the diagonal: the weight's orthogonal factor is in ``base``."""
+        rows, columns = weight.spec.shape[-2:]
+        q, r = qr(weight.mT if rows < columns else weight, "complete")
+        # The one factor with a positive diagonal of R: of an orthogonal weight, the weight itself.
+        signs = where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype)
+        self.base = q * pad(signs, (0, abs(rows - columns)), value=1.0).unsqueeze(-2)
+        return -eye(rows, columns, dtype=weight.dtype, device=weight.device).expand(weight.shape)
+
+
+def orthogonal(module: Any, name: str = "weight", orthogonal_map: str | None = None, *, use_trivialization: bool = True) -> Any:
+    """Parametrize a weight [..., n, k] so that its columns are orthonormal, or its rows if n < k. It begins as the orthogonal
+    factor of what it was.
+
+    ``orthogonal_map`` is "matrix_exp" (the default of square matrices), "cayley" or "householder" (that of others, of k steps).
+    Undone by :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError if ``name`` is not a parameter
+    of at least two dimensions and for another map, NotImplementedError without ``use_trivialization``.
+    """
+    weight = getattr(module, name, None)
+    if weight is None:
+        raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
+    if weight.ndim < 2:
+        raise ValueError(f"Expected a matrix or batch of matrices. Got a tensor of {weight.ndim} dimensions.")
+    if orthogonal_map is None:
+        orthogonal_map = "matrix_exp" if weight.shape[-2] == weight.shape[-1] else "householder"
+    if orthogonal_map not in _MAPS:
+        raise ValueError(f'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: {orthogonal_map}')
+    if not use_trivialization:
+        raise NotImplementedError("orthogonal(use_trivialization=False) is not implemented by gradcore: the weight would not "
+                                  "begin as it is; leave it out")
+    return register_parametrization(module, name, _Orthogonal(orthogonal_map))

@@ -283,3 +283,46 @@ def test_an_unsafe_parametrization_may_change_the_shape() -> None:
     parametrize.register_parametrization(net, "weight", nn.Identity())
     parametrize.remove_parametrizations(net, "weight")
     assert net.weight.shape == (4, 2)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("map_", ["matrix_exp", "cayley", "householder", None])
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)])
+def test_orthogonal_is_torchs(map_: str | None, shape: tuple[int, int], torch: Any) -> None:
+    rng, found, state = np.random.default_rng(0), [], None
+    x, weight = rng.normal(size=(5, shape[1])).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+    for library in (torch, gradcore):
+        layer = library.nn.Linear(*shape[::-1], bias=False)
+        layer.load_state_dict({"weight": library.tensor(weight)})
+        assert library.nn.utils.parametrizations.orthogonal(layer, orthogonal_map=map_) is layer
+        values = [plain(layer.weight)]
+        # PyTorch completes a base that is not square by random columns.
+        state = {name: np.array(plain(v)) for name, v in layer.state_dict().items()} if state is None else state
+        layer.load_state_dict({name: library.tensor(v) for name, v in state.items()})
+        optimizer = library.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (layer(library.tensor(x)) ** 3).sum().backward()
+            optimizer.step()
+            values.append(plain(layer.weight))
+        layer.weight = library.tensor(weight * 2)
+        values.append(plain(layer.weight))
+        found.append((values, repr(layer), list(layer.state_dict())))
+    for theirs, ours in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+        small = ours if shape[0] <= shape[1] else ours.T
+        np.testing.assert_allclose(small @ small.T, np.eye(min(shape)), atol=2e-5)
+    assert found[0][1:] == found[1][1:] and not np.allclose(found[1][0][1], found[1][0][0], atol=1e-3)
+
+
+def test_what_orthogonal_does_not_take() -> None:
+    layer = nn.Linear(2, 2)
+    with raises(ValueError, "has no parameter or buffer with name 'wight'"):
+        parametrizations.orthogonal(layer, "wight")
+    with raises(ValueError, "Expected a matrix or batch of matrices. Got a tensor of 1 dimensions."):
+        parametrizations.orthogonal(layer, "bias")
+    with raises(ValueError, 'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: qr'):
+        parametrizations.orthogonal(layer, orthogonal_map="qr")
+    with raises(NotImplementedError, "use_trivialization=False"):
+        parametrizations.orthogonal(layer, use_trivialization=False)
+    assert not parametrize.is_parametrized(layer)
