@@ -190,11 +190,17 @@ def _is_advanced(item: Any) -> bool:
 
 
 def _index_tensor(item: Any, length: int, device: Device) -> Any:
-    """Positions in a dimension as a tensor. Those from the host are checked here, since GPU kernels do not check them."""
+    """Positions in a dimension as a tensor. Those from the host are checked here, since GPU kernels do not check them.
+
+    As in PyTorch, a tensor of positions may be on the CPU wherever the indexed one is.
+    """
     if isinstance(item, Value):
+        home = item.storage.device
         if item.spec.dtype.kind not in "iu":
             raise DimError(f"tensors used as indices must be integers or bools, but got {item.spec.dtype.name}")
-        return item
+        if home.type != "cpu" or device.type == "cpu":
+            return item
+        item = home.read(item.storage, item.spec)
     array = np.asarray(item)
     if array.dtype.kind not in "iu" and array.size:
         kind = TypeError if isinstance(item, (str, bytes, list, tuple, np.ndarray)) else DimError

@@ -16,7 +16,7 @@ from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import build_node, note_overwritten
-from gradcore.engine.operands import TENSORS, apart, flatten, grouped, operands, same_device
+from gradcore.engine.operands import TENSORS, apart, flatten, grouped, operands, together
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
@@ -56,9 +56,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     devices, :class:`~gradcore.errors.OutOfMemory`. Whatever it raises, nothing stays allocated and no graph is built.
     """
     state = local.state
-    site = state.site
-    if site is None:
-        site = find_site(_getframe(1))
+    site = state.site or find_site(_getframe(1))
     scope = state.scope
     counts = None
     if len(args) < len(op.inputs):
@@ -78,7 +76,9 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
                 traced = True
             there = a.storage.device
             if there is not device:
-                device = there if device is None else same_device(op, device, there)
+                if device is not None and there.compute is not device.compute:
+                    return apply(op, *together(op, args), **attrs)
+                device = there
         elif type(a) in PLAIN:
             specs.append(type(a))
             arrays.append(a)
@@ -127,7 +127,7 @@ def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
         scope = state.scope
         device = self.storage.device
         if other.storage.device is not device:
-            same_device(op, device, other.storage.device)
+            return apply(op, self, other)
         found = device.calls.get((op, site, scope, self.spec, other.spec))
         if found is None:
             device = device.compute

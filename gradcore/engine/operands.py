@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,30 @@ def flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, 
     return tuple(flat), tuple(counts)
 
 
-def same_device(op: Op, device: Device, other: Device) -> Device:
-    """``other``. Raises :class:`DeviceError` if its ops run on another device than those of ``device``."""
-    if device.compute is not other.compute:
+_transfer: Any = None
+
+
+def install_transfer(transfer: Callable[[Any, Device], Any]) -> None:
+    """Tell the engine the function of the floor above that copies a tensor to a device, through which gradients go back."""
+    global _transfer
+    _transfer = transfer
+
+
+def together(op: Op, args: tuple[Any, ...]) -> list[Any]:
+    """The operands on one device: a 0-d tensor on the CPU, which stands for a number, is copied to the device of the others.
+
+    Raises :class:`DeviceError` if the op is to write to such a tensor, takes lists of tensors, or has others on two devices.
+    """
+    devices = {a.storage.device.compute: None for a in args if isinstance(a, Value)}
+    device = next(d for d in devices if d.type != "cpu")
+    movable = [isinstance(a, Value) and a.storage.device.type == "cpu" and not a.spec.shape and name not in op.writes
+               for a, name in zip(args, op.inputs, strict=False)]
+    if op.lists or any(isinstance(a, Value) and a.storage.device.compute is not device and not moves
+                       for a, moves in zip(args, movable, strict=True)):
+        first, second, *_ = devices
         raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
-                          f"{device.name} and {other.name}!")
-    return other
+                          f"{first.name} and {second.name}!")
+    return [_transfer(a, device) if moves else a for a, moves in zip(args, movable, strict=True)]
 
 
 def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:

@@ -13,6 +13,7 @@ from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.dtypes import category, checked_dtype, default_float, is_floating, set_default_float
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
+from gradcore.engine.operands import install_transfer
 from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
@@ -175,6 +176,9 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
         home = x.storage.device.compute
         result.edge = (custom_node("ToCopy", [x.edge], [result], (), lambda grads, _: [transfer(grads[0], home)]), 0)
     return result
+
+
+install_transfer(transfer)
 
 
 def _number(value: Any) -> Any:

@@ -120,3 +120,13 @@ def test_operands_of_several_dtypes_and_layouts_are_the_cpus(name: str, dtypes: 
             if any(np.dtype(getattr(gradcore, d)).itemsize == 2 for d in dtypes):
                 unit = max(unit, 0.01)
             np.testing.assert_allclose(ours.float().cpu().numpy(), theirs.float().numpy(), rtol=unit, atol=unit)
+
+
+def test_a_number_and_positions_on_the_cpu() -> None:
+    x, there = (gradcore.arange(12.0, device=name).reshape(4, 3).requires_grad_() for name in ("cpu", "cuda"))
+    number, rows = gradcore.tensor(2.0, requires_grad=True), gradcore.tensor([0, 2, -1])
+    y, found = ((t * number)[rows, gradcore.tensor([0, 1, 1])] + t[rows].sum() / number for t in (x, there))
+    assert found.device.type == "cuda" and found.tolist() == y.tolist()
+    gradients = [gradcore.autograd.grad(result.sum(), [t, number]) for result, t in ((y, x), (found, there))]
+    assert [[g.tolist() for g in pair] for pair in gradients[:1]] == [[g.tolist() for g in pair] for pair in gradients[1:]]
+    assert gradients[1][1].device == "cpu"

@@ -35,6 +35,8 @@ _PASSING_ON = frozenset(("call", "__call__", "call_outermost", "forward", "run",
 _WRITTEN = {"__bool__": "`if tensor:` or the like", "__repr__": "printing", "__str__": "printing", "__format__": "printing",
             "__getitem__": "an index with a mask", "__setitem__": "an index with a mask", "__contains__": "`in tensor`",
             "__array__": "an array of it", "__index__": "a tensor in the place of an integer"}
+#: Functions that copy a tensor to another device, also for an op or an index that finds it on the CPU.
+_COPYING = frozenset(("transfer", "_index_tensor"))
 #: Modules whose functions call what a user types while a debugger has stopped the program: Python's, and that of editors.
 _DEBUGGERS = ("bdb", "pydevd", "_pydevd_bundle")
 
@@ -58,6 +60,8 @@ def _asked() -> str:
     name, owner = "", ""
     for frame in takewhile(lambda frame: is_inside(frame.f_code), upwards(sys._getframe(2))):
         code = frame.f_code
+        if code.co_name in _COPYING:
+            return "a copy to another device"
         if code.co_name not in _PASSING_ON:
             name, owner = code.co_name, ""
             if code.co_varnames[:1] == ("self",) and not isinstance(of := frame.f_locals.get("self"), Value):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import gradcore
 from gradcore import memory_stats
 from gradcore.devices.availability import cuda_status
+from gradcore.errors import DeviceError, TraceError
+from tests.conftest import raises
 
 
 def pinned(*values: float) -> gradcore.Tensor:
@@ -79,3 +83,45 @@ def test_a_tensor_as_another_one_is_goes_where_that_is() -> None:
     there = gradcore.zeros(1, device="meta", dtype=gradcore.float64)
     moved = gradcore.ones(3).type_as(there)
     assert moved.device == gradcore.device("meta") and moved.dtype == gradcore.float64
+
+
+def test_a_number_and_positions_may_be_on_the_cpu() -> None:
+    x, mask = gradcore.zeros(4, 5, device="meta"), gradcore.ones(4, 5, dtype=np.bool_, device="meta")
+    number, rows = gradcore.tensor(2.0), gradcore.tensor([0, 2, -1])
+    for made in (x * number, number / x, x > number, x ** number, x.clamp(min=number), gradcore.where(mask, number, x),
+                 x.masked_fill(mask, number), gradcore.lerp(x, x, number), x.add_(number)):
+        assert made.device == "meta" and made.shape == (4, 5)
+    x[0] = x[rows, 1:4] = x[mask] = number
+    assert x[rows].shape == (3, 5) and x[rows, gradcore.zeros(3, dtype=np.int64, device="meta")].shape == (3,)
+    assert x[..., gradcore.tensor(1)].shape == (4,) and {t.device.type for t in (x[rows], x[1, rows])} == {"meta"}
+    assert (number * gradcore.ones((), dtype=np.float64, device="meta")).dtype == np.float64
+    assert (number * gradcore.ones(3, dtype=np.int64, device="meta")).dtype == np.float32
+
+
+def test_the_gradient_of_a_number_on_the_cpu_goes_back_there() -> None:
+    number = gradcore.tensor(2.0, requires_grad=True)
+    x = gradcore.ones(3, device="meta", requires_grad=True)
+    y = (x * number).sum()
+    assert any(node.name() == "ToCopyBackward" for node, _ in y.grad_fn.next_functions[0][0].next_functions if node)
+    assert gradcore.autograd.grad(y, x)[0].device == "meta"
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, one: x + one, lambda x, one: one.add_(x.sum()), lambda x, one: gradcore.cat([x, one]),
+    lambda x, one: one[gradcore.zeros(1, dtype=np.int64, device="meta")]])
+def test_nothing_else_may_be_on_another_device(use: Callable[..., object]) -> None:
+    with raises(DeviceError, "same device"):
+        use(gradcore.ones(3, device="meta"), gradcore.ones(1))
+
+
+def test_positions_on_the_cpu_are_checked_before_they_are_copied() -> None:
+    with raises(IndexError, "out of bounds"):
+        gradcore.zeros(4, device="meta")[gradcore.tensor([0, 4])]
+
+
+def test_a_trace_says_that_a_number_is_copied_to_the_device() -> None:
+    number = gradcore.tensor(2.0)
+    with raises(TraceError, "test_moves.py", "makes a tensor from host data"):
+        gradcore.compile(lambda x: x * number)(gradcore.ones(3, device="meta"))
+    with raises(TraceError, "test_moves.py", "by a copy to another device"):
+        gradcore.compile(lambda x: x[gradcore.arange(2)])(gradcore.ones(3, device="meta"))
