@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore import functional
-from gradcore.errors import SpecError
+from gradcore.errors import DataDependentShape, SpecError
 from gradcore.nn import functional as F
 from gradcore.ops import placing
 
@@ -119,7 +119,8 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
                         total_length: int | None = None) -> tuple[Tensor, Tensor]:
     """Padded sequences [L, N, ...], or [N, L, ...] with ``batch_first``, and their lengths, int64 [N].
 
-    L is ``total_length``, by default the largest length. Raises ValueError if it is too small, or if batch sizes grow.
+    L is ``total_length``, by default the largest length. Raises ValueError if it is too small, or if batch sizes grow, and
+    :class:`DataDependentShape` for sequences on meta that were packed with ``enforce_sorted=False``.
     """
     counts = sequence.batch_sizes.tolist()
     length, batch = len(counts), counts[0]
@@ -130,7 +131,7 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
                          f"total_length={total_length} and max sequence length being {length}")
     length = length if total_length is None else total_length
     steps, columns = _places(counts)
-    order = None if sequence.unsorted_indices is None else sequence.unsorted_indices.tolist()
+    order = None if sequence.unsorted_indices is None else _read(sequence.unsorted_indices)
     # Indices of a program's own may leave sequences out, or repeat them.
     chosen = order is not None and sorted(order) != [*range(batch)]
     if order is not None and not chosen:
@@ -145,6 +146,14 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
     if chosen:
         padded, lengths = functional.index_select(padded, 1, sequence.unsorted_indices), lengths[order]
     return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths, device="cpu")
+
+
+def _read(indices: Tensor) -> list[int]:
+    if indices.storage.device.type == "meta":
+        raise DataDependentShape("pad_packed_sequence: on meta it is not known how sequences were sorted: give "
+                                 "pack_padded_sequence lengths in decreasing order, and leave out enforce_sorted=False")
+    order: list[int] = indices.tolist()
+    return order
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gradcore.nn.module import Module
-from gradcore.program.tracing.building import DISTURBED
+from gradcore.program.tracing.building import DISTURBED, FREED
 from gradcore.program.tracing.escapes import DEBUGGED, HELD, STORED
 
 #: Seconds to wait before a trace for each one before it that was disturbed, and at most.
@@ -71,8 +71,9 @@ class Attempts:
 
     def refuse(self, obstacles: list[str]) -> None:
         """The present trace cannot be replayed. If it was disturbed, it does not count, and the next one is put off."""
-        # What the function assigns to first, from which others often follow.
-        reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: " assigns to " not in reason)
+        # What the function assigns to first, and last what often follows from others: what it stores, and what this replaced.
+        reasons = sorted(dict.fromkeys(obstacles), key=lambda reason: (
+            " assigns to " not in reason, any(words in reason for words in (HELD, STORED, FREED))))
         if sys.gettrace() is not None and any(HELD in reason or STORED in reason for reason in reasons):
             reasons.insert(0, DEBUGGED)
         more = len(reasons) - _MOST_REASONS

@@ -21,6 +21,8 @@ from gradcore.program.tracing.recorder import Recorded
 #: Why a function that does both is not replayed.
 TWICE = ("its result has a graph, although it computes gradients or updates parameters itself: return the result detached, or "
          "do one of the two outside")
+#: Said of a buffer that was there before the run, and that nothing holds at its end.
+FREED = "was read and then freed"
 #: Why a trace is discarded although another one may be good.
 DISTURBED = "another thread used the device during the trace"
 
@@ -216,8 +218,7 @@ class Builder:
             self._slots[index] = self._slot_serials[serial]
         elif kind == "captured":
             if storage is None:
-                self._obstacles.append(f"{record[7].site}: the result of {record[7].op} from before the run was "
-                                       "read and then freed")
+                self._obstacles.append(f"{record[7].site}: the result of {record[7].op} from before the run {FREED}")
             else:
                 self._storages[index] = storage
                 # Its tag may have changed since the log began.

@@ -23,6 +23,8 @@ from gradcore.program.watching.called import Ran
 
 #: How many traces with a place may fail.
 _MOST_FAILURES = 3
+#: What to do instead of an assignment to what a tensor has.
+_INSTEAD = {name: f" (of a tensor: write p.{name}.copy_(...) instead)" for name in ("grad", "data")}
 _CONSTRUCTORS = frozenset(("__init__", "__post_init__"))
 
 
@@ -183,7 +185,7 @@ class Stored:
         """What was assigned to and is not carried: for each instruction a reason against a replay, and the places."""
         for of, a, places in self._changing:
             if any(place is None or place.key not in self._carried for place in places):
-                yield f"{name_of_file(of.code.co_filename)}:{a.line} assigns to {a.name}", places
+                yield f"{name_of_file(of.code.co_filename)}:{a.line} assigns to {a.name}{_INSTEAD.get(a.name, '')}", places
 
     def carriable(self) -> list[Place]:
         """The places that could be carried, which hold tensors now; none if the functions assigned to anything else."""

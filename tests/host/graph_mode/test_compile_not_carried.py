@@ -151,6 +151,24 @@ def test_a_state_with_a_graph_is_not_carried() -> None:
     assert run(True) == run(False)
 
 
+def test_of_many_reasons_what_to_do_is_said_before_what_follows() -> None:
+    global hidden
+    rnn = nn.LSTM(3, 4)
+    hidden = gradcore.zeros(1, 2, 4), gradcore.zeros(1, 2, 4)
+
+    @gradcore.compile
+    def step(x: Any) -> Any:
+        global hidden
+        hidden = tuple(h.detach() for h in hidden)
+        output, hidden = rnn(x, hidden)
+        output.sum().backward()
+        return output.detach()
+
+    step(gradcore.ones(5, 2, 3))
+    assert "assigns to hidden" in step.traces[0] and "store it detached" in step.traces[0], step.traces[0]
+    assert "more such reason" in step.traces[0]
+
+
 def refused_setter(kept: Any, x: Any) -> None:
     kept.halved = x
 
