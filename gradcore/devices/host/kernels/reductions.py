@@ -18,6 +18,25 @@ from gradcore.devices.kernels import folded_shape, split_workspace, summed
 _MANY = 1 << 14
 
 
+#: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
+#: least size of an array for this.
+_SHORT, _AT_LEAST = 8, 4096
+
+
+def _add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
+    """Write the sums over ``dims`` to ``out``, which lacks these dimensions or has them with a size of 1."""
+    target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
+    short = len(dims) == 1 and dims[0] > 0 and 2 <= x.shape[dims[0]] <= _SHORT
+    if short and x.size >= _AT_LEAST and x.dtype == out.dtype and x.dtype.itemsize >= 4:
+        lead: tuple[Any, ...] = (slice(None),) * dims[0]
+        first, second, *others = (x[(*lead, k)] for k in range(x.shape[dims[0]]))
+        np.add(first, second, target)
+        for part in others:
+            np.add(target, part, target)
+    else:
+        np.add.reduce(x, axis=dims, out=target)
+
+
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
     def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
         ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
@@ -49,34 +68,30 @@ def _by_columns(ufunc: np.ufunc, rows: Array, out: Array) -> None:
             ufunc.reduce(turned, 0, out=out[some])
 
 
-HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _extreme_of(np.maximum), "amin": _extreme_of(np.minimum),
+@kernel
+def sum(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    _add_over(x, dims, out)
+
+
+HOST_KERNELS |= {"amax": _extreme_of(np.maximum), "amin": _extreme_of(np.minimum),
                  "any": _reduction(np.logical_or), "all": _reduction(np.logical_and)}
-
-
-#: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
-#: least size of an array for this.
-_SHORT, _AT_LEAST = 8, 4096
 
 
 @kernel
 def sum_to_shape(x: Array, out: Array, *, shape: tuple[int, ...]) -> None:
-    dims = summed(x.shape, shape)
-    target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
-    if len(dims) == 1 and dims[0] and 2 <= x.shape[dims[0]] <= _SHORT and x.size >= _AT_LEAST:
-        first, second, *others = np.moveaxis(x, dims[0], 0)
-        np.add(first, second, target)
-        for part in others:
-            np.add(target, part, target)
-    else:
-        np.sum(x, axis=dims, out=target)
+    _add_over(x, summed(x.shape, shape), out)
 
 
 @kernel
 def mean(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
-    if x.size:
+    if not x.size:
+        out.fill(np.nan)
+    elif x.dtype.itemsize < 4:
+        # NumPy adds numbers of half precision in float32.
         np.mean(x, axis=dims, out=out, keepdims=keepdim)
     else:
-        out.fill(np.nan)
+        _add_over(x, dims, out)
+        np.true_divide(out, math.prod(x.shape[d] for d in dims), out)
 
 
 @kernel
@@ -164,11 +179,11 @@ def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Arr
 def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
     whole, mean, out = _room(x, out, workspace, dims)
     count = math.prod(x.shape[d] for d in dims)
-    np.add.reduce(x, axis=dims, out=mean, keepdims=True)
+    _add_over(x, dims, mean)
     np.true_divide(mean, count, mean)
     np.subtract(x, mean, whole)
     np.multiply(whole, whole, whole)
-    np.add.reduce(whole, axis=dims, out=out, keepdims=True)
+    _add_over(whole, dims, out)
     np.true_divide(out, max(count - correction, 0), out)
 
 
@@ -183,8 +198,10 @@ def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple
         np.absolute(x, whole)
         if p != 1 and not math.isinf(p):
             np.power(whole, p, whole)
-    fold = (np.maximum if p > 0 else np.minimum) if math.isinf(p) else np.add
-    fold.reduce(whole, axis=dims, out=out, keepdims=True)
+    if math.isinf(p):
+        (np.maximum if p > 0 else np.minimum).reduce(whole, axis=dims, out=out, keepdims=True)
+    else:
+        _add_over(whole, dims, out)
     if p == 2:
         np.sqrt(out, out)
     elif p not in (0, 1) and not math.isinf(p):

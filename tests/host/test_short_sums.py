@@ -1,0 +1,44 @@
+"""Sums over a short dimension, which the CPU adds as so many arrays: sums, means, variances and norms are NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+
+SHAPES = [((1500, n), 1) for n in (2, 3, 5, 8, 9)] + [((40, 3, 50), 1), ((30, 1, 50, 4), 3), ((4, 2000), 0), ((100, 2), 1)]
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(("shape", "dim"), SHAPES, ids=str)
+def test_values_are_those_of_doubles(shape: tuple[int, ...], dim: int, keepdim: bool) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    t, wide = gradcore.tensor(x), x.astype(np.float64)
+    options: dict[str, Any] = {"axis": dim, "keepdims": keepdim}
+    for found, expected in ((t.sum(dim, keepdim), wide.sum(**options)), (t.mean(dim, keepdim), wide.mean(**options)),
+                            (t.var(dim, keepdim=keepdim), wide.var(ddof=1, **options)),
+                            (t.norm(2, dim, keepdim), np.sqrt((wide * wide).sum(**options)))):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.int64])
+def test_integers_are_counted_in_64_bits(dtype: Any) -> None:
+    x = np.full((2000, 4), 100).astype(dtype)
+    np.testing.assert_array_equal(gradcore.tensor(x).sum(1).numpy(), x.sum(1, dtype=np.int64))
+
+
+def test_half_precision_is_rounded_once() -> None:
+    x = np.tile(np.array([2048, 1, 1, 1], np.float16), (2000, 1))
+    assert (gradcore.tensor(x).sum(1).numpy() == np.float16(2051)).all()
+    assert (gradcore.tensor(x).mean(1).numpy() == np.float16(2051 / 4)).all()
+
+
+def test_an_expanded_operands_gradient() -> None:
+    x = gradcore.tensor(np.ones((2000, 1), np.float32), requires_grad=True)
+    slopes = np.arange(8000, dtype=np.float32).reshape(2000, 4)
+    x.expand(2000, 4).backward(gradcore.tensor(slopes))
+    np.testing.assert_array_equal(x.grad.numpy(), slopes.sum(1, keepdims=True))
