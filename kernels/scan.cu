@@ -1,4 +1,4 @@
-// Running sums and products along a dimension, and the recurrence y[i] = b[i] + a[i] y[i - 1].
+// Running sums, products and extremes along a dimension, and the recurrence y[i] = b[i] + a[i] y[i - 1].
 //
 // Traffic in bytes, n elements of s: running reads and writes n s; a team goes along a line, with four adjacent elements for each
 // thread. The recurrence reads its operands twice and writes n s: each thread takes a run of a line, reduces it, gets the

@@ -118,6 +118,7 @@ def add_ordering() -> None:
                 add("cumsum", operand, dim=dim, reverse=reverse)
                 add("recurrence", operand, x, dim=dim, reverse=reverse)
             add("cumprod", operand, dim=dim)
+            add("cumextreme", operand, dim=dim, largest=True)
             add("prod", operand, dim=dim, keepdim=False)
             for start, length in ((0, operand.shape[dim]), (5, 3)):
                 for descending in (False, True):

@@ -222,7 +222,9 @@ for name in ("add_along_", "put_along_"):
 
 for shape in ((3, 33), (40, 300), (2, 5000)):
     add("cumprod", floats(*shape, given=tuple(0.0 if k % shape[1] == 0 else 10.0 for k in range(shape[0] * shape[1]))), dim=1)
-    for name, attrs in (("cumsum", {"reverse": False}), ("cumsum", {"reverse": True}), ("cumprod", {})):
+    add("cumextreme", floats(*shape, given=(math.nan, *range(shape[0] * shape[1] - 1))), dim=1, largest=False)
+    for name, attrs in (("cumsum", {"reverse": False}), ("cumsum", {"reverse": True}), ("cumprod", {}),
+                        ("cumextreme", {"largest": True}), ("cumextreme", {"largest": False})):
         near_one = floats(*shape, low=0.99, high=1.01)
         add(name, near_one, dim=1, **attrs)
         add(name, floats(*shape[::-1], low=0.99, high=1.01, layout="transposed"), dim=0, **attrs)

@@ -128,6 +128,11 @@ ROWS += [
       for reverse in (False, True) for k, (a, dim) in _ALONG.items() if k != "long" or not reverse],
     *[Row("cumprod", k, (a,), {"dim": dim}, torch=lambda t, x, d=dim: x.cumprod(d)) for k, (a, dim) in _ALONG.items()
       if k != "long"],
+    *[Row("cumextreme", f"{k} {largest:d}", (a,), {"dim": dim, "largest": largest},
+          torch=lambda t, x, d=dim, most=largest: (t.cummax if most else t.cummin)(x, d)[0])
+      for largest in (False, True) for k, (a, dim) in _ALONG.items()],
+    *[Row("cumextreme", k, (a,), {"dim": 1, "largest": True}, torch=lambda t, x: t.cummax(x, 1)[0]) for k, a in (
+        ("int", ints(2, 5)), ("nan", floats(2, 4, given=(1, math.nan, 2, 0, -math.inf, 3, math.inf, 1))))],
     *[Row("prod", k, (a,), {"dim": dim, "keepdim": k == "first"}, torch=lambda t, x, d=dim, keep=k == "first": x.prod(d, keep))
       for k, (a, dim) in _ALONG.items() if k != "long"],
     *[Row(n, "int", (ints(2, 3, low=1),), {"dim": 1}, torch=lambda t, x, n=n: getattr(x, n)(1)) for n in ("cumsum", "cumprod")],

@@ -89,6 +89,18 @@ def _cumsum(g: Graph, out: TensorSpec, x: Value, *, dim: int, reverse: bool) -> 
     return g.node("CumSum", g.cast(x, out.dtype), g.constant(dim, np.int64), reverse=int(reverse))
 
 
+@converts("cumextreme")
+def _cumextreme(g: Graph, out: TensorSpec, x: Value, *, dim: int, largest: bool) -> Value:
+    """By doubling strides: ONNX has no running maximum."""
+    n = x.shape[dim] if x.ndim else 1
+    for step in (1 << k for k in range(max(n - 1, 0).bit_length())):
+        head, before, here = (g.slice(x, [part if d == dim else (0, m, 1) for d, m in enumerate(x.shape)])
+                              for part in ((0, step, 1), (0, n - step, 1), (step, n, 1)))
+        later = g.pointwise("Max" if largest else "Min", before, here, dtype=x.dtype)
+        x = g.node("Concat", head, later, shape=x.shape, axis=dim)
+    return x
+
+
 @converts("ranked")
 def _ranked(g: Graph, out: TensorSpec, x: Value, *, dim: int, start: int, length: int, descending: bool) -> list[Value]:
     if not x.ndim:

@@ -1,4 +1,4 @@
-"""Running sums and products along a dimension, and the recurrence that their gradients are made of."""
+"""Running sums, products and extremes along a dimension, and the recurrence that their gradients are made of."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def _cumsum_spec(x: TensorSpec, *, dim: int, reverse: bool = False) -> TensorSpe
 
 def _cumprod_spec(x: TensorSpec, *, dim: int) -> TensorSpec:
     return x.like(_whole(x))
+
+
+def _cumextreme_spec(x: TensorSpec, *, dim: int, largest: bool) -> TensorSpec:
+    return x.like()
 
 
 def _prod_spec(x: TensorSpec, *, dim: int, keepdim: bool) -> TensorSpec:
@@ -81,6 +85,7 @@ def _recurrence_a(g: Any, a: Any, out: Any, dim: int, reverse: bool) -> Any:
 
 cumsum = op("cumsum", _cumsum_spec, x=lambda g, dim, reverse: cumsum(g, dim=dim, reverse=not reverse))
 cumprod = op("cumprod", _cumprod_spec, x=_cumprod_rule)
+cumextreme = op("cumextreme", _cumextreme_spec, doc="The largest or the smallest element so far along ``dim``; a NaN stays.")
 prod = op("prod", _prod_spec, x=_prod_rule)
 recurrence = op("recurrence", _recurrence_spec,
                 b=lambda g, a, dim, reverse: recurrence(g, a, dim=dim, reverse=not reverse), a=_recurrence_a,

@@ -11,7 +11,7 @@ from gradcore.devices.gpu import launch as gl
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import SORTED_AT_ONCE as TILE
 
-# -- running sums and products -----------------------------------------------------------------------------------------
+# -- running sums, products and extremes -------------------------------------------------------------------------------
 
 
 def _running(op: str, x: Any, out: Any, dim: int, reverse: bool) -> None:
@@ -31,6 +31,11 @@ def cumsum(x: Any, out: Any, *, dim: int, reverse: bool = False) -> None:
 @gl.kernel
 def cumprod(x: Any, out: Any, *, dim: int) -> None:
     _running("Times", x, out, dim, False)
+
+
+@gl.kernel
+def cumextreme(x: Any, out: Any, *, dim: int, largest: bool) -> None:
+    _running("Most" if largest else "Least", x, out, dim, False)
 
 
 @gl.kernel

@@ -1,4 +1,4 @@
-"""Running sums and order statistics on the CPU; see ``ops.scan`` and ``ops.order``."""
+"""Running sums and extremes, and order statistics on the CPU; see ``ops.scan`` and ``ops.order``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def cumprod(x: Array, out: Array, *, dim: int) -> None:
     _accumulate(np.multiply, x, out, dim, False)
 
 
+@kernel
+def cumextreme(x: Array, out: Array, *, dim: int, largest: bool) -> None:
+    _accumulate(np.maximum if largest else np.minimum, x, out, dim, False)
+
+
 def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -> None:
     if not out.ndim or x.dtype != out.dtype:
         # Converted here, since accumulate would allocate a converted copy.
@@ -36,7 +41,7 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
         x, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out))
         np.copyto(out[:1], x[:1])
         for k in range(1, len(out)):
-            fold(out[k - 1], x[k], out[k])
+            fold(out[k - 1], x[k], out=out[k])
     elif out.ndim:
         fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
 
