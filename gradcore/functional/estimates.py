@@ -14,8 +14,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.mathematics import Ranked
 from gradcore.functional.pointwise import lerp
-from gradcore.functional.searching import bisected
-from gradcore.ops import creation, elementwise, linalg, movement, reduce
+from gradcore.ops import creation, elementwise, linalg, movement, reduce, scan
 
 Tensor = Any
 
@@ -248,18 +247,17 @@ trapz = trapezoid
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
     """The most frequent value along ``dim`` (the smallest of several), and the index of its last occurrence.
 
-    The values are sorted, and bisection finds where each run of equal ones begins and ends.
+    The values are sorted, and each is counted from where its run of equal ones begins. A NaN is equal to none.
     """
     d = sh.dim_of(dim, input)
     x = sh.atleast_1d(input)
-    folding.need_elements("mode", x, d)
-    rows = arranging.movedim(x.detach(), d, -1)
-    rising, stood = folding.sort(rows)
-    ends = [bisected(rising, rising, right) for right in (False, True)]
-    longest = reduce.argmax(ends[1] - ends[0], dim=rows.spec.ndim - 1, keepdim=True)
-    last = movement.take_along(ends[1], longest, dim=rows.spec.ndim - 1) - 1
-    places = arranging.movedim(movement.take_along(stood, last, dim=rows.spec.ndim - 1), -1, d)
-    return _at(input, x, places, d, keepdim)
+    n = folding.need_elements("mode", x, d)
+    rising, stood = folding.sort(x.detach(), d)
+    at = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
+    at = sh.reshape(at, (n, *(1,) * (x.spec.ndim - d - 1)))
+    begins = elementwise.where(elementwise.ne(rising, scan.before(rising, d, 0)), at, 0)
+    last = reduce.argmax(at - scan.cumextreme(begins, dim=d, largest=True), dim=d, keepdim=True)
+    return _at(input, x, movement.take_along(stood, last, dim=d), d, keepdim)
 
 
 def _at(input: Tensor, x: Tensor, places: Tensor, d: int, keepdim: bool) -> Ranked:
