@@ -32,7 +32,7 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
 
     The sequence is [n], or [..., n] for an input [..., m]. The result has the input's shape, and dtype int64, or int32 with
     ``out_int32``. ``sorter`` holds the indices that sort a sequence that is not ascending. Bisects in about log2(n) steps of
-    nine ops, with at most five times the result's memory. Raises :class:`SpecError` for shapes that do not fit.
+    six ops, with at most five times the result's memory. Raises :class:`SpecError` for shapes that do not fit.
     """
     if side not in (None, "left", "right"):
         raise SpecError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
@@ -55,23 +55,22 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
 
 
 def bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
-    """The number of elements before the first that is not below ``x`` (with ``right``, not above it), by halving strides.
+    """The number of elements before the first that is not below ``x`` (with ``right``, not above it), by halving.
 
     NaN counts as larger than every number, so it sorts last.
     """
     n, dim = sequence.spec.shape[-1], sequence.spec.ndim - 1
     passed = creation.full(0, shape=x.spec.shape, dtype=_INT64, device=x.storage.device)
-    if not n:
-        return passed
     below = elementwise.le if right else elementwise.lt
     nan = elementwise.isnan(x) if x.spec.floating else None
-    for k in reversed(range(n.bit_length())):
-        further = passed + (1 << k)
-        at = elementwise.clamp(further, None, n) - 1
+    # Of the elements after those passed, ``n`` at most may be below. No position is outside, so none need be checked.
+    while n:
+        half = (n + 1) // 2
+        at = passed + (half - 1)
         element = movement.take(sequence, at, dim=0) if dim == 0 else movement.take_along(sequence, at, dim=dim)
         ahead = below(element, x) if nan is None else elementwise.logical_or(below(element, x), nan)
-        inside = elementwise.logical_and(elementwise.le(further, n), ahead)
-        passed = elementwise.where(inside, further, passed)
+        passed = elementwise.where(ahead, at + 1, passed)
+        n -= half
     return passed
 
 

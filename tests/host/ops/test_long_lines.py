@@ -140,6 +140,22 @@ def test_running_extremes_take_one_launch_for_each_scan_however_long_the_lines()
         assert launched.count("cumextreme") == 2 and len(launched) <= 10
 
 
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("n", [*range(10), 63, 64, 65])
+def test_bisection_of_lines_of_any_length(n: int, right: bool) -> None:
+    line = np.sort(rng.integers(0, n // 2 + 1, n).astype(np.float32))
+    line[n - n // 4:] = np.nan
+    x = np.array([-1, *range(n // 2 + 2), np.inf, np.nan, -np.inf], np.float32)
+    # A NaN among what is looked for is beyond all, as in PyTorch; NumPy has it beside others.
+    expected = np.where(np.isnan(x), n, np.searchsorted(line, x, "right" if right else "left"))
+    for lead in ((), (2,)):
+        many = [gradcore.tensor(np.broadcast_to(a, (*lead, a.size)).copy()) for a in (line, x)]
+        with gradcore.step() as step:
+            found = gradcore.searchsorted(*many, right=right)
+        np.testing.assert_array_equal(np.asarray(found), np.broadcast_to(expected, found.shape))
+        assert sum(isinstance(r, gradcore.events.Launch) for r in step.recording.records) <= 6 * n.bit_length() + 4
+
+
 @pytest.mark.parametrize(("rows", "moved"), [(20, 0), (200, 1)])
 def test_only_lines_of_large_tensors_are_laid_out_anew(rows: int, moved: int) -> None:
     """Which takes two copies more."""
