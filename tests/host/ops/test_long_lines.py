@@ -156,6 +156,16 @@ def test_bisection_of_lines_of_any_length(n: int, right: bool) -> None:
         assert sum(isinstance(r, gradcore.events.Launch) for r in step.recording.records) <= 6 * n.bit_length() + 4
 
 
+@pytest.mark.parametrize("shape", [(130, 90), (90, 130), (64, 64), (2, 65, 3), (3, 65), (0, 3), (3, 0)], ids=str)
+def test_triangles_of_matrices_of_many_rows(shape: tuple[int, ...]) -> None:
+    x = rng.standard_normal(shape).astype(np.float32)
+    x[..., :1] = np.nan
+    for diagonal in (-200, -65, -1, 0, 1, 64, 200):
+        for name in ("tril", "triu"):
+            found = getattr(gradcore, name)(gradcore.tensor(x), diagonal)
+            np.testing.assert_array_equal(np.asarray(found), getattr(np, name)(x, diagonal))
+
+
 @pytest.mark.parametrize(("rows", "moved"), [(20, 0), (200, 1)])
 def test_only_lines_of_large_tensors_are_laid_out_anew(rows: int, moved: int) -> None:
     """Which takes two copies more."""

@@ -80,11 +80,16 @@ def cleared(x: Array, out: Array, *, shape: Any, strides: Any, offset: int) -> N
 def _triangle(lower: bool) -> Callable[..., Any]:
     def keep(x: Array, out: Array, *, diagonal: int) -> None:
         out.fill(0)
-        width = x.shape[-1]
-        for i in range(x.shape[-2]):
-            at = min(max(i + diagonal + lower, 0), width)
-            part = (..., i, slice(0, at) if lower else slice(at, width))
-            out[part] = x[part]
+        height, width = x.shape[-2:]
+        for start in range(0, height, 64):
+            # Some rows at a time: what all of them keep, and by a mask what only some do.
+            rows = range(start, min(start + 64, height))
+            first, last = (min(max(i + diagonal + lower, 0), width) for i in (rows[0], rows[-1]))
+            given, place = x[..., start:rows.stop, :], out[..., start:rows.stop, :]
+            whole, some = slice(0, first) if lower else slice(last, width), slice(first, last)
+            place[..., whole] = given[..., whole]
+            kept = (np.arange(first, last) < np.arange(start, rows.stop)[:, None] + diagonal + lower) == lower
+            np.copyto(place[..., some], given[..., some], where=kept)
 
     return keep
 
