@@ -47,7 +47,8 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     if _is_mask(index) and index.spec.shape == x.spec.shape[:index.spec.ndim] and not accumulate and not (
             isinstance(value, Value) and value.spec.ndim) and not isinstance(value, (np.ndarray, list, tuple)):
         given = movement.cast_to(value, x.spec) if isinstance(value, Value) else value
-        mask = movement.reshape(index, (*index.spec.shape, *(1,) * (x.spec.ndim - index.spec.ndim)))
+        mask = index if x.storage.device.type == "cpu" else index.to(x.storage.device)
+        mask = movement.reshape(mask, (*index.spec.shape, *(1,) * (x.spec.ndim - index.spec.ndim)))
         pointwise.masked_fill_(x, mask, given)
         return
     basic, tensors = _parse(x, index)
@@ -56,7 +57,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
         if accumulate:
             in_place.add_(part, value)
         elif isinstance(value, Value):
-            movement.copy_(part, _without_ones(value, part.spec.ndim))
+            part.copy_(_without_ones(value, part.spec.ndim))
         elif isinstance(value, (np.ndarray, list, tuple)):
             movement.copy_(part, _uploaded(value, x))
         else:

@@ -34,6 +34,8 @@ SHAPES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Operand, ...]]] = {
     "tile": (lambda t, x: t.tile(x, (2,)), (_f, _0d)), "Tensor.tile": (lambda t, x: x.tile(2, 1, 2), (_f,)),
     "repeat_interleave": (lambda t, x: t.repeat_interleave(x, 2), (_f, _t)),
     "repeat_interleave:dim": (lambda t, x: x.repeat_interleave(3, dim=1), (_f, _t)),
+    "repeat_interleave:size": (lambda t, x: x.repeat_interleave(t.tensor([2, 0, 1]), dim=0, output_size=3), (_f,)),
+    "repeat_interleave:each": (lambda t, x: t.repeat_interleave(x, t.tensor([2]), 1, output_size=2 * x.shape[1]), (_f, _t)),
     "repeat_interleave:tensor": (lambda t, x: x.repeat_interleave(t.tensor([2, 0, 1]), dim=0), (_f,)),
     "atleast_1d": (lambda t, x: t.atleast_1d(x), (_0d, _f)), "atleast_2d": (lambda t, x: t.atleast_2d(x), (_0d, floats(3), _f)),
     "atleast_3d": (lambda t, x: t.atleast_3d(x), (_0d, floats(3), _f, _cube)),

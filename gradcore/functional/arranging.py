@@ -12,7 +12,7 @@ import numpy as np
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
-from gradcore.ops import arrangement, creation, movement
+from gradcore.ops import arrangement, creation, movement, placing, scan
 
 Tensor = Any
 Ints = int | Sequence[int]
@@ -119,8 +119,9 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 
 
 def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
-    """Each element repeated along ``dim``; ``repeats`` is a number or a 1-d tensor, whose values are read on the host.
+    """Each element repeated along ``dim``; ``repeats`` is a number or a 1-d tensor.
 
+    The values of a tensor are read on the host, unless ``output_size`` says what their sum is.
     With a tensor as the only argument, repeats the positions 0, 1, ..., in its dtype.
     """
     if repeats is None:
@@ -138,12 +139,19 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         return sh.apart(sh.reshape(wide, (*shape[:d], shape[d] * repeats, *shape[d + 1:])), input)
     if repeats.spec.dtype.kind not in "iu" or repeats.spec.ndim > 1:
         raise SpecError(f"repeat_interleave: expected a 1-d tensor of integers as repeats, but got {repeats.spec}")
+    if repeats.spec.numel not in (1, shape[d]):
+        raise SpecError(f"repeats must have the same size as input along dim, but got repeats.size(0) = {repeats.spec.numel} "
+                        f"and input.size({d}) = {shape[d]}")
+    if output_size is not None:
+        # Each place of the result reads the element whose number is that of the elements which end before it.
+        ends = scan.cumsum(movement.expand(sh.reshape(repeats, -1), shape=(shape[d],)), dim=0, reverse=False)
+        ending, one = (creation.full(value, shape=shape, dtype=ends.spec.dtype, device=ends.storage.device)
+                       for value, shape in ((0, (output_size + 1,)), (1, (1,))))
+        placing.add_at_(ending, ends, movement.expand(one, shape=ends.spec.shape), dim=0)
+        return movement.take(input, movement.narrow(scan.cumsum(ending, dim=0, reverse=False), 0, 0, output_size), dim=d)
     counts = repeats.storage.device.read(repeats.storage, repeats.spec).reshape(-1)
     if counts.size and counts.min() < 0:
         raise SpecError(f"repeats can not be negative, but got {counts.min()}")
-    if counts.size not in (1, shape[d]):
-        raise SpecError(f"repeats must have the same size as input along dim, but got repeats.size(0) = {counts.size} and "
-                        f"input.size({d}) = {shape[d]}")
     return movement.take(input, upload(np.repeat(np.arange(shape[d]), counts), input.storage.device), dim=d)
 
 

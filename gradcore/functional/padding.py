@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.owners import upload
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.sizes import Size, pair
@@ -31,7 +32,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
                         f"{tuple(pad)} for {list(input.spec.shape)}")
     edges = [(ndim - 1 - k, int(pad[2 * k]), int(pad[2 * k + 1])) for k in range(len(pad) // 2)]
     if mode == "constant":
-        return _surrounded(input, edges, 0.0 if value is None else value)
+        return _surrounded(input, edges, 0.0 if value is None else value.item() if isinstance(value, Value) else value)
     if value not in (None, 0):
         raise SpecError(f'Padding mode "{mode}" doesn\'t take in value argument')
     if ndim not in (len(edges) + 1, len(edges) + 2):

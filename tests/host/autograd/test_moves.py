@@ -106,6 +106,24 @@ def test_the_gradient_of_a_number_on_the_cpu_goes_back_there() -> None:
     assert gradcore.autograd.grad(y, x)[0].device == "meta"
 
 
+def test_what_is_assigned_may_be_on_the_cpu() -> None:
+    x = gradcore.zeros(4, 5, device="meta")
+    x[1:3] = gradcore.ones(2, 5)
+    x[0] = gradcore.ones(1)
+    x[gradcore.tensor([True, False, True, False])] = 1.0
+    x[gradcore.ones(4, 5, dtype=np.bool_)] = gradcore.tensor(2.0)
+    assert x.device == "meta" and x._version == 4
+
+
+def test_repetitions_of_which_the_sum_is_given_are_not_read() -> None:
+    counts = gradcore.tensor([1, 0, 2])
+    assert gradcore.zeros(3, 2, device="meta").repeat_interleave(counts.to("meta"), 0, output_size=3).shape == (3, 2)
+    compiled = gradcore.compile(lambda x, n: x.repeat_interleave(n, 0, output_size=3) * 2)
+    for repeats, repeated in (([1, 0, 2], [0.0, 4.0, 4.0]), ([0, 3, 0], [2.0, 2.0, 2.0])):
+        assert compiled(gradcore.arange(3.0), gradcore.tensor(repeats)).tolist() == repeated
+    assert len(compiled.programs) == 1 and len(compiled.traces) == 1
+
+
 @pytest.mark.parametrize("use", [
     lambda x, one: x + one, lambda x, one: one.add_(x.sum()), lambda x, one: gradcore.cat([x, one]),
     lambda x, one: one[gradcore.zeros(1, dtype=np.int64, device="meta")]])

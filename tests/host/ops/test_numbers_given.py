@@ -31,7 +31,8 @@ OF_TENSORS = [
     "x.new_zeros(t.tensor([2]))", "x.topk(k).values", "x.kthvalue(k, 1).values", "x.narrow(1, k, k)", "x.split(k, 1)",
     "x.chunk(k, 1)", "x.tril(k)", "x.roll(k)", "F.one_hot(t.tensor([0, 1]), k)", "t.linspace(0, 1, k)",
     "t.randint(0, k, (k,)).shape", "t.randperm(k).shape", "t.multinomial(t.ones(3), k).shape", "F.max_pool2d(x, k)",
-    "F.adaptive_avg_pool2d(x, (k, 3))", "F.interpolate(x, k)"]
+    "F.adaptive_avg_pool2d(x, (k, 3))", "F.interpolate(x, k)",
+    "F.pad(x, (1, 0), value=t.tensor(0.5))"]
 
 
 @pytest.mark.oracle
