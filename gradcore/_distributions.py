@@ -86,11 +86,52 @@ def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | N
     """
     if lambd <= 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    if not tensor.spec.floating:
-        raise RuntimeError(f"exponential_ expects a tensor of a floating type, but got {tensor.dtype.name}")
+    _need_float("exponential_", tensor)
     u = _uniform_like(tensor, generator)
     least = float(types.finfo(tensor.dtype).eps) / 2
     return movement.copy_(tensor, (functional.clamp(-functional.log(1 - u), min=least) / lambd).to(tensor.dtype))
+
+
+def _need_float(name: str, tensor: Tensor) -> None:
+    if not tensor.spec.floating:
+        raise RuntimeError(f"{name} expects a tensor of a floating type, but got {tensor.dtype.name}")
+
+
+@modes.no_grad()
+def cauchy_(tensor: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with numbers of a Cauchy distribution of this median, whose quartiles are ``sigma`` beside it.
+
+    Raises RuntimeError for a ``sigma`` that is not positive, or a tensor that is not of a floating type.
+    """
+    if sigma <= 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    _need_float("cauchy_", tensor)
+    u = _uniform_like(tensor, generator)
+    return movement.copy_(tensor, (functional.tan((u - 0.5) * math.pi) * sigma + median).to(tensor.dtype))
+
+
+@modes.no_grad()
+def log_normal_(tensor: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with numbers whose logarithms are normally distributed, with this mean and deviation.
+
+    Raises RuntimeError for a ``std`` that is not positive, or a tensor that is not of a floating type.
+    """
+    if std <= 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    _need_float("log_normal_", tensor)
+    return normal_(tensor, mean, std, generator=generator).exp_()
+
+
+@modes.no_grad()
+def geometric_(tensor: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
+    """Fill with numbers of trials up to the first success, of probability ``p``: 1 with probability p, 2 with p (1 - p).
+
+    Raises RuntimeError for a ``p`` outside (0, 1).
+    """
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    trials = functional.ceil(functional.log(1 - _uniform_like(tensor, generator)) / math.log1p(-p))
+    return movement.copy_(tensor, functional.clamp(trials, min=1).to(tensor.dtype))
 
 
 @modes.no_grad()
@@ -221,5 +262,5 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: fl
     return soft + one
 
 
-for _method in (bernoulli, bernoulli_, exponential_, multinomial, normal_, random_, uniform_):
+for _method in (bernoulli, bernoulli_, cauchy_, exponential_, geometric_, log_normal_, multinomial, normal_, random_, uniform_):
     setattr(_tensor.Tensor, _method.__name__, _method)

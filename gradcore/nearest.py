@@ -50,8 +50,6 @@ WORDS: dict[str, str] = {
     "gradcore.renorm": "embedding_renorm_",
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
     "gradcore.pow, and gradcore.log2": "frexp",
-    "gradcore.normal, bernoulli, binomial, poisson, multinomial, rand and gradcore.Tensor.uniform_": """cauchy_
-        geometric_ log_normal_""",
     "gradcore.igamma and igammac": "igamma_ igammac_",
     "gradcore.distributions.Normal": "VonMises",
     "gradcore.distributions.MultivariateNormal": "LowRankMultivariateNormal",

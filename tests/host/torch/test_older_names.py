@@ -109,3 +109,34 @@ def test_a_module_takes_a_type(torch: Any, of: str) -> None:
         assert m.type(dst_type=kind) is m and m[0].weight is weight and weight.requires_grad
         made.append([(k, v.dtype.itemsize) for k, v in (*m.state_dict().items(), ("grad", weight.grad))])
     assert made[0] == made[1] and {size for _, size in made[0]} == {8}
+
+
+def test_numbers_of_further_distributions() -> None:
+    gradcore.manual_seed(0)
+    x = gradcore.empty(200_000)
+    assert x.cauchy_(3.0, 2.0) is x
+    np.testing.assert_allclose(np.quantile(x.numpy(), [0.25, 0.5, 0.75]), [1, 3, 5], atol=0.05)
+    assert x.log_normal_(0.5, 0.25) is x
+    np.testing.assert_allclose([x.log().mean().item(), x.log().std().item()], [0.5, 0.25], atol=0.005)
+    for counts in (x, gradcore.zeros(200_000, dtype=gradcore.int64)):
+        assert counts.geometric_(0.3) is counts
+        share = [(counts == k).float().mean().item() for k in range(4)]
+        np.testing.assert_allclose(share, [0, 0.3, 0.21, 0.147], atol=0.005)
+    assert gradcore.zeros(100_000, dtype=gradcore.float16).geometric_(0.999).min().item() == 1
+
+
+@pytest.mark.oracle
+def test_what_draws_in_place_do_not_take(torch: Any) -> None:
+    texts = []
+    for t in (gradcore, torch):
+        x, whole = t.ones(2), t.ones(2, dtype=t.int64)
+        calls: list[Any] = [lambda x=x: x.cauchy_(0, 0), lambda x=x: x.log_normal_(0, 0), lambda x=x: x.geometric_(0),
+                            lambda x=x: x.geometric_(1.0), lambda x=x: x.geometric_(), lambda w=whole: w.cauchy_(),
+                            lambda w=whole: w.log_normal_()]
+        texts.append([])
+        for call in calls:
+            with pytest.raises((RuntimeError, TypeError)) as error:
+                call()
+            texts[-1].append(str(error.value).partition(",")[0])
+    # After these the words differ.
+    assert texts[0][:4] == texts[1][:4]
