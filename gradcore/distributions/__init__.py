@@ -10,6 +10,7 @@ from gradcore.distributions.joint import Independent, MultivariateNormal
 from gradcore.distributions.kl import kl_divergence, register_kl
 from gradcore.distributions.mixture import MixtureSameFamily
 from gradcore.distributions.one_hot import (
+    Multinomial,
     OneHotCategorical,
     OneHotCategoricalStraightThrough,
     RelaxedBernoulli,
@@ -22,7 +23,7 @@ from gradcore.distributions.transforms import *  # noqa: F403 - what its __all__
 __all__ = [
     "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "Dirichlet", "Distribution", "Exponential",
     "FisherSnedecor", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "Laplace",
-    "LogNormal", "LogisticNormal", "MixtureSameFamily", "MultivariateNormal", "NegativeBinomial", "Normal",
+    "LogNormal", "LogisticNormal", "MixtureSameFamily", "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal",
     "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli",
     "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "Weibull",
     "constraints", "kl_divergence", "register_kl", "transforms"]

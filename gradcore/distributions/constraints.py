@@ -249,6 +249,10 @@ class _Multinomial(_Upper):
     def check(self, value: Any) -> Any:
         return (value >= 0).all(-1) & (value.sum(-1) <= self.upper_bound)
 
+    def _bounds(self) -> list[tuple[str, Any]]:
+        # PyTorch shows none.
+        return []
+
 
 class _Matrix(Constraint):
     event_dim = 2

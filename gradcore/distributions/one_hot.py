@@ -1,4 +1,4 @@
-"""One-hot vectors, and continuous relaxations of Bernoulli and categorical variables."""
+"""One-hot vectors, counts of categories, and continuous relaxations of Bernoulli and categorical variables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import rand
 from gradcore.distributions import constraints
+from gradcore.distributions.counts import Binomial
 from gradcore.distributions.discrete import Categorical, _OfChance, away_from_ends
 from gradcore.distributions.distribution import Distribution, same_as
 from gradcore.distributions.transformed import TransformedDistribution
@@ -69,6 +70,49 @@ class OneHotCategorical(_OfCategories):
         n, batch = self._event_shape[0], self._batch_shape
         values = functional.eye(n, dtype=self.probs.dtype, device=self.probs.device).reshape(n, *(1,) * len(batch), n)
         return values.expand(n, *batch, n) if expand else values
+
+
+class Multinomial(_OfCategories):
+    """How many of ``total_count`` draws are of each category, by ``probs``, normalized to a sum of 1, or softmax(``logits``).
+
+    Raises NotImplementedError for a ``total_count`` that is no int, ValueError for parameters without a dimension.
+    """
+
+    def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if not isinstance(total_count, int):
+            raise NotImplementedError("inhomogeneous total_count is not supported")
+        self.total_count = total_count
+        super().__init__(probs, logits, validate_args)
+
+    @constraints.dependent_property(is_discrete=True, event_dim=1)
+    def support(self) -> Any:
+        return constraints.multinomial(self.total_count)
+
+    @property
+    def mean(self) -> Any:
+        return self.probs * self.total_count
+
+    @property
+    def variance(self) -> Any:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        drawn = self._categorical.sample((self.total_count, *sample_shape))
+        return one_hot(drawn, self._event_shape[0]).sum(0).to(self.probs.dtype)
+
+    def log_prob(self, value: Any) -> Any:
+        self._check_value(value)
+        # 0 draws of a category that is impossible are certain: 0 * -inf is 0.
+        certain = (value == 0) & (self.logits == -math.inf)
+        chance = functional.where(certain, 0.0, self.logits) * value
+        return (value.sum(-1) + 1).lgamma() - (value + 1).lgamma().sum(-1) + chance.sum(-1)
+
+    def entropy(self) -> Any:
+        # The count of each category is binomial.
+        counts = Binomial(self.total_count, self.probs)
+        more = counts.enumerate_support(expand=False)[1:]
+        ways = (counts.log_prob(more).exp() * (more + 1).lgamma()).sum((0, -1))
+        return self.total_count * self._categorical.entropy() - math.lgamma(self.total_count + 1) + ways
 
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):

@@ -160,6 +160,32 @@ def test_relaxed_draws_are_as_pytorchs(name: str, torch: Any) -> None:
     assert created(gradcore, name).support.check(gradcore.tensor(a)).all().item() or name == "LogisticNormal"
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("given", [{"probs": P}, {"logits": [0.5, -1.0, -math.inf]}])
+def test_counts_of_categories_are_pytorchs(given: dict[str, Any], torch: Any) -> None:
+    """Not by :data:`KINDS`: PyTorch's entropy is of float32, and it has none of an expanded one."""
+    found = []
+    for library in (gradcore, torch):
+        p = library.distributions.Multinomial(6, **{name: library.tensor(value) for name, value in given.items()})
+        values = library.tensor([[1.0, 5.0, 0.0], [6.0, 0.0, 0.0]])
+        made = (p.log_prob(values), p.mean, p.variance, p.entropy(), p.expand((4, 2)).log_prob(values))
+        found.append([[np.asarray(x) for x in made], tuple(p.batch_shape), tuple(p.event_shape), repr(p.support)])
+    assert found[0][1:] == found[1][1:]
+    for ours, theirs in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_counts_of_categories_have_their_sum_and_their_mean() -> None:
+    gradcore.manual_seed(0)
+    p = distributions.Multinomial(6, gradcore.tensor(P))
+    drawn = p.sample((4000,))
+    assert (drawn.sum(-1) == 6).all().item() and p.support.check(drawn).all().item()
+    np.testing.assert_allclose(drawn.mean(0), p.mean, atol=0.1)
+    np.testing.assert_allclose(drawn.var(0), p.variance, atol=0.15)
+    with raises(NotImplementedError, "inhomogeneous total_count is not supported"):
+        distributions.Multinomial(gradcore.tensor([1, 2]), gradcore.tensor(P))  # type: ignore[arg-type]
+
+
 def test_parts_of_a_batch_are_drawn_separately() -> None:
     gradcore.manual_seed(0)
     weights, places = gradcore.tensor([0.5, 0.5]), gradcore.tensor([0.0, 10.0]).expand(2, 2)
