@@ -25,6 +25,7 @@ class _Naming(type):
 #: In errors about arguments.
 _Naming.__call__.__qualname__ = "device"
 
+
 class device(metaclass=_Naming):
     """The device called ``type`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``, or 1 for that), made at first use; None is ``cpu``.
 
