@@ -203,6 +203,9 @@ def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
         raise SpecError(f"Function {name}Backward returned an invalid gradient at index {k} - got {list(g.spec.shape)} but "
                         f"expected shape compatible with {list(spec.shape)}")
     if g.storage.device.compute is not device.compute:
+        if not g.spec.shape:
+            # As in PyTorch: of a number on the CPU, from operands elsewhere.
+            return sum_to(functional.transfer(g, device), to=spec)
         raise DeviceError(f"Function {name}Backward returned an invalid gradient at index {k} - expected device {device} but "
                           f"got {g.storage.device}")
     fitted = sum_to(g, to=spec)

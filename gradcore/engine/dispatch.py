@@ -77,7 +77,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
             there = a.storage.device
             if there is not device:
                 if device is not None and there.compute is not device.compute:
-                    return apply(op, *together(op, args), **attrs)
+                    return apply(op, *together(op, args, counts), **attrs)
                 device = there
         elif type(a) in PLAIN:
             specs.append(type(a))

@@ -44,21 +44,23 @@ def install_transfer(transfer: Callable[[Any, Device], Any]) -> None:
     _transfer = transfer
 
 
-def together(op: Op, args: tuple[Any, ...]) -> list[Any]:
+def together(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:
     """The operands on one device: a 0-d tensor on the CPU, which stands for a number, is copied to the device of the others.
 
-    Raises :class:`DeviceError` if the op is to write to such a tensor, takes lists of tensors, or has others on two devices.
+    Raises :class:`DeviceError` if it is one of a list, or the op is to write to it, or others are on two devices.
     """
     devices = {a.storage.device.compute: None for a in args if isinstance(a, Value)}
     device = next(d for d in devices if d.type != "cpu")
-    movable = [isinstance(a, Value) and a.storage.device.type == "cpu" and not a.spec.shape and name not in op.writes
-               for a, name in zip(args, op.inputs, strict=False)]
-    if op.lists or any(isinstance(a, Value) and a.storage.device.compute is not device and not moves
-                       for a, moves in zip(args, movable, strict=True)):
+    places = [k for k, count in enumerate(counts or [1] * len(args)) for _ in range(count)]
+    movable = [isinstance(a, Value) and a.storage.device.type == "cpu" and not a.spec.shape
+               and k not in op.lists and op.inputs[k] not in op.writes for k, a in zip(places, args, strict=True)]
+    if any(isinstance(a, Value) and a.storage.device.compute is not device and not moves
+           for a, moves in zip(args, movable, strict=True)):
         first, second, *_ = devices
         raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
                           f"{first.name} and {second.name}!")
-    return [_transfer(a, device) if moves else a for a, moves in zip(args, movable, strict=True)]
+    moved = [_transfer(a, device) if moves else a for a, moves in zip(args, movable, strict=True)]
+    return moved if counts is None else grouped(op, moved, counts)
 
 
 def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:

@@ -158,3 +158,21 @@ def test_gradients_come_back_from_the_gpu():
     weight = gradcore.ones(2, device="cuda", requires_grad=True)
     (weight.cpu() * gradcore.tensor([5.0, 7.0])).sum().backward()
     assert weight.grad is not None and weight.grad.device.type == "cuda" and weight.grad.tolist() == [5.0, 7.0]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad", "RMSprop", "Adadelta"])
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_a_learning_rate_may_be_a_tensor(kind, place):
+    found = []
+    for device, there in (("cpu", "cpu"), ("cuda", place)):
+        p, rate = nn.Parameter(gradcore.ones(3, device=device)), gradcore.tensor(0.1, device=there)
+        optimizer = getattr(gradcore.optim, kind)([p], lr=rate)
+        # From the third step on, an update whose numbers are the same is repeated without its Python code.
+        for step in range(5):
+            optimizer.zero_grad()
+            (p * p).sum().backward()
+            optimizer.step()
+            if step == 3:
+                rate.fill_(0.2)
+        found.append(p.tolist())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)

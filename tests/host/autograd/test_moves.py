@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
-from gradcore import memory_stats
+from gradcore import memory_stats, nn, optim
 from gradcore.devices.availability import cuda_status
 from gradcore.errors import DeviceError, TraceError
+from gradcore.ops.optimizer import sgd_
 from tests.conftest import raises
 
 
@@ -122,6 +124,33 @@ def test_repetitions_of_which_the_sum_is_given_are_not_read() -> None:
     for repeats, repeated in (([1, 0, 2], [0.0, 4.0, 4.0]), ([0, 3, 0], [2.0, 2.0, 2.0])):
         assert compiled(gradcore.arange(3.0), gradcore.tensor(repeats)).tolist() == repeated
     assert len(compiled.programs) == 1 and len(compiled.traces) == 1
+
+
+def test_the_gradient_of_a_number_that_a_function_returns_goes_back_there() -> None:
+    class Filled(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, number: Any) -> Any:
+            return gradcore.ones(3)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g.sum()
+
+    number = gradcore.ones((), device="meta", requires_grad=True)
+    Filled.apply(number).sum().backward()
+    assert number.grad is not None and number.grad.device == "meta" and number.grad.shape == ()
+
+
+def test_a_learning_rate_may_be_on_the_cpu() -> None:
+    p = nn.Parameter(gradcore.ones(3, device="meta"))
+    p.grad = gradcore.ones(3, device="meta")
+    rate = gradcore.tensor(0.1)
+    optim.SGD([p], lr=rate, momentum=0.9).step()
+    assert rate.device == "cpu"
+    # But none of the tensors that are updated.
+    with raises(DeviceError, "same device"):
+        sgd_([p, rate], [p.grad, rate], [], rate, 0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False,
+             first=False)
 
 
 @pytest.mark.parametrize("use", [

@@ -37,6 +37,9 @@ ASGD = np.dtype([(name, "f8") for name in ("rate", "share", "shrink", "decay")] 
 def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: Sequence[Any]) -> None:
     """A launch for each dtype and each 64 tensors; lists may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
     there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
+    if any(hasattr(number, "shape") for number in numbers):
+        # A rate that is a tensor is read at each launch.
+        gl.refuse_notes()
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
     for kind, blocks, group in _addressed(*lists):
         gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
