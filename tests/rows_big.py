@@ -347,4 +347,4 @@ for maximize in (False, True):
 
 BIG += rows_optimizers.BIG + rows_losses.BIG + rows_recurrent.BIG
 
-assert {r.op for r in BIG} == set(all_ops()), set(all_ops()) - {r.op for r in BIG}
+assert {r.op for r in BIG} == set(all_ops()), f"ops without a call here: {set(all_ops()) - {r.op for r in BIG}}"
