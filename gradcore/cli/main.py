@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     top = argparse.ArgumentParser(prog="gradcore", description="Train networks, and see where device memory goes.")
     top.add_argument("--version", action="version", version=f"gradcore {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", required=True)
     for name, module, about, description in _COMMANDS:
         one = commands.add_parser(name, help=about, description=description,
                                   formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in description

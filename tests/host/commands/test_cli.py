@@ -202,6 +202,14 @@ def test_bad_options_are_usage_errors(capsys, option, value):
     assert value in capsys.readouterr().err
 
 
+def test_without_a_command_there_is_a_choice(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([])
+    assert exit_.value.code == 2
+    said = capsys.readouterr().err
+    assert all(command in said for command in ("train", "measure", "report", "diff", "export", "find-batch", "collect-env"))
+
+
 def test_a_driver_without_cupy(capsys, tmp_path, monkeypatch):
     reason = "a driver for CUDA 13.0 is present, but CuPy is not installed: pip install 'gradcore[cuda13]'"
     monkeypatch.setattr(availability, "cuda_status", lambda: availability.CudaStatus((13, 0), 0, reason))
