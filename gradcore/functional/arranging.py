@@ -121,7 +121,7 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
     """Each element repeated along ``dim``; ``repeats`` is a number or a 1-d tensor.
 
-    The values of a tensor are read on the host, unless ``output_size`` says what their sum is.
+    The values of a tensor are read on the host, unless ``output_size`` says what their sum is; then they are not checked.
     With a tensor as the only argument, repeats the positions 0, 1, ..., in its dtype.
     """
     if repeats is None:
@@ -135,6 +135,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         repeats = int(repeats)
         if repeats < 0:
             raise SpecError(f"Repeats must be non-negative, but got {repeats}")
+        if output_size not in (None, shape[d] * repeats):
+            raise SpecError(f"repeat_interleave: Invalid output_size, expected {shape[d] * repeats} but got {output_size}")
         wide = movement.expand(sh.unsqueeze(input, d + 1), shape=(*shape[:d + 1], repeats, *shape[d + 1:]))
         return sh.apart(sh.reshape(wide, (*shape[:d], shape[d] * repeats, *shape[d + 1:])), input)
     if repeats.spec.dtype.kind not in "iu" or repeats.spec.ndim > 1:

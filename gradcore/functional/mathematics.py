@@ -142,7 +142,7 @@ def pow(input: Any, exponent: Any, *, out: Any = None) -> Tensor:
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded to ``decimals`` places (0 by default), halves to even."""
     if not decimals:
-        return elementwise.round(input) if input.spec.floating else movement.clone(input)
+        return movement.clone(input) if input.spec.dtype.kind in "iu" else elementwise.round(input)
     if not input.spec.floating:
         raise NotImplementedError(f"round with decimals={decimals} is not implemented for {input.spec.dtype.name}: expected a "
                                   "tensor of a floating type")

@@ -103,6 +103,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "hardtanh of ints": lambda t: t.nn.functional.hardtanh(t.tensor([-5, 0, 9]), -1.5, 2.5),
     "hardtanh of bytes": lambda t: t.nn.functional.hardtanh(t.tensor([1, 9], dtype=t.uint8)),
     "hardtanh of bools": lambda t: t.nn.functional.hardtanh(t.tensor([True])),
+    "round of bools": lambda t: t.round(t.tensor([True, False])),
     "sign of bools": lambda t: t.tensor([True, False]).sign(),
     "mse_loss of floats and doubles": lambda t: t.nn.functional.mse_loss(t.ones(2), t.arange(2, dtype=t.float64)),
     "mse_loss of floats and ints": lambda t: t.nn.functional.mse_loss(t.ones(2), t.tensor([3, 4]), reduction="sum"),

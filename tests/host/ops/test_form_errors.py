@@ -101,6 +101,8 @@ CASES: dict[str, Case] = {
     "scatter_reduce of bools": (lambda t: t.tensor([True]).scatter_reduce(0, i(t, 0), t.tensor([True]), "mean"),
                                 NotImplementedError, ("mean", "bool")),
     "repeat_interleave of floats": (lambda t: f(t, 2).repeat_interleave(f(t, 2)), SpecError, ("integers", "float32[2]")),
+    "repeat_interleave of another size": (lambda t: f(t, 2).repeat_interleave(3, output_size=7), SpecError,
+                                          ("expected 6", "got 7")),
     "repeat_interleave negative": (lambda t: f(t, 2).repeat_interleave(i(t, 1, -2)), SpecError, ("negative", "-2")),
     "repeat_interleave of a matrix": (lambda t: t.repeat_interleave(i(t, 1, 2).reshape(1, 2)), SpecError, ("1-d", "[1, 2]")),
     "masked_scatter dtype": (lambda t: f(t, 2).masked_scatter(f(t, 2) > 0, i(t, 1, 2)), SpecError, ("float32", "int64")),
