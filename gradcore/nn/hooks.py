@@ -57,9 +57,12 @@ class Hooks(Tables):
     gradients_before: Entries
     gradients: Entries
 
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after or self.gradients_before or self.gradients)
 
-#: The hooks on the calls of all modules, which run before a module's own.
-_everywhere = Hooks()
+
+#: The hooks on the calls of all modules, which run before a module's own; and those of a module without.
+_everywhere, _none = Hooks(), Hooks()
 
 
 class Hooked:
@@ -104,19 +107,19 @@ class Hooked:
         return tuple((kind, *entry) for kind in Hooks.__slots__ for entry in self._entries(kind))
 
     def _entries(self, kind: str) -> list[Entry]:
-        own = self.__dict__.get("_hooks")
-        return [*getattr(_everywhere, kind).values(), *(() if own is None else getattr(own, kind).values())]
+        return [*getattr(_everywhere, kind).values(), *getattr(self.__dict__.get("_hooks", _none), kind).values()]
 
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``forward`` between the hooks."""
-        if self._hooks is None:
+        own, every = self.__dict__.get("_hooks", _none), _everywhere
+        if not (own or every):
             return self.forward(*args, **kwargs)
         output, after, state = None, None, local.state
         site = state.site
         try:
             # A hook of all modules has lines of its own, also where the module is of gradcore.
             state.site = None
-            for hook, with_kwargs in self._entries("before"):
+            for hook, with_kwargs in (*every.before.values(), *own.before.values()):
                 changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
                 if changed is None:
                     continue
@@ -127,11 +130,12 @@ class Hooked:
                 else:
                     raise RuntimeError("forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
                                        f"{changed}.")
-            watch = _Watch(self) if self._entries("gradients") or self._entries("gradients_before") else None
+            watched = own.gradients or own.gradients_before or every.gradients or every.gradients_before
+            watch = _Watch(self) if watched else None
             if watch is not None:
                 args = watch.inputs(args)
             output = self.forward(*args, **kwargs)
-            after = iter(self._entries("after"))
+            after = iter((*every.after.values(), *own.after.values()))
             for entry in after:
                 output = self._shown(entry, args, kwargs, output)
             return output if watch is None else watch.outputs(output)
