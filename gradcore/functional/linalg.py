@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gradcore.engine.autocast import resumed
 from gradcore.errors import LinAlgError, SpecError
 from gradcore.functional import factors
 from gradcore.functional import mathematics as m
@@ -211,10 +212,12 @@ def matrix_exp(A: Tensor) -> Tensor:
     small = A * pointwise.exp2(-times)
     one = creation.eye(rows=A.spec.shape[-1], columns=A.spec.shape[-1], dtype=A.spec.dtype, device=A.storage.device)
     found = one + small / _TERMS
-    for k in range(_TERMS - 1, 0, -1):
-        found = one + m.matmul(small, found) / k
-    for k in range(_SQUARINGS):
-        found = elementwise.where(elementwise.gt(times, k), m.matmul(found, found), found)
+    # No products of a model: autocast leaves them alone.
+    with resumed(None):
+        for k in range(_TERMS - 1, 0, -1):
+            found = one + m.matmul(small, found) / k
+        for k in range(_SQUARINGS):
+            found = elementwise.where(elementwise.gt(times, k), m.matmul(found, found), found)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradcore.engine.autocast import resumed
 from gradcore.engine.modes import no_grad
 from gradcore.functional import eye, where
 from gradcore.functional.linalg import matrix_exp, qr, solve
@@ -136,7 +137,10 @@ class _Orthogonal(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.spec.shape[-2] < x.spec.shape[-1]
-        found = self.base @ _MAPS[self.orthogonal_map](x.mT if wide else x)
+        # As in PyTorch, autocast narrows the last product alone.
+        with resumed(None):
+            found = _MAPS[self.orthogonal_map](x.mT if wide else x)
+        found = self.base @ found
         return found.mT if wide else found
 
     def right_inverse(self, weight: Tensor) -> Tensor:

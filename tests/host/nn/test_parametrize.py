@@ -326,3 +326,17 @@ def test_what_orthogonal_does_not_take() -> None:
     with raises(NotImplementedError, "use_trivialization=False"):
         parametrizations.orthogonal(layer, use_trivialization=False)
     assert not parametrize.is_parametrized(layer)
+
+
+@pytest.mark.parametrize("map_", ["matrix_exp", "cayley", "householder"])
+def test_autocast_narrows_only_the_product_with_the_base(map_: str) -> None:
+    layer = parametrizations.orthogonal(nn.Linear(4, 4), orthogonal_map=map_)
+    with gradcore.no_grad():
+        # The product of this base is exact, so the weight is the map's matrix, rounded once.
+        layer.parametrizations.weight[0].base.copy_(gradcore.eye(4))
+        layer.parametrizations.weight.original.add_((gradcore.arange(16.0).reshape(4, 4) * 0.3).tril(-1))
+    whole = layer.weight
+    power = gradcore.matrix_exp(whole)
+    with gradcore.autocast("cpu", dtype=gradcore.bfloat16):
+        assert (layer.weight == whole.bfloat16()).all()
+        assert (gradcore.matrix_exp(whole) == power).all()
