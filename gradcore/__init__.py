@@ -134,7 +134,7 @@ for _name in _missing.torch_names()[""]:
         globals()[_name] = getattr(Tensor, _name)
 for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.init": vars(nn.init),
                       "linalg": vars(linalg), "special": vars(special)}.items():
-    _arguments.accept(_names, _path)
+    _arguments.accept(_names, _path, _missing.torch_names()[_path])
 
 for _module, _kind in ((nn, nn.Module), (optim.lr_scheduler, optim.lr_scheduler.LRScheduler),
                        (distributions, distributions.Distribution),

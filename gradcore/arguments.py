@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -29,7 +29,7 @@ OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"f
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
 #: What is looked for on a tensor first.
-_OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach"})
+_OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach", "device", "to"})
 #: Whose objects are given in a tensor's place.
 _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 #: What to write instead.
@@ -119,16 +119,20 @@ def refusal(name: str, argument: str) -> NotImplementedError:
     return NotImplementedError(f"{name}(): PyTorch's argument {argument!r} is not implemented by gradcore: {instead}")
 
 
-def blame(name: str, error: AttributeError) -> None:
-    """Raises TypeError, which says it, where code of the library has met an array, a list or a number in a tensor's place."""
+def blame(name: str, error: AttributeError, place: str = "") -> None:
+    """Raises TypeError, which says it, where code of the library has met an array, a list or a number in a tensor's place.
+
+    ``place`` is the argument that this was given as, if it is known.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     ours = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gradcore.")
     if ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE:
-        given = " ".join(repr(error.obj).split())
-        raise TypeError(f"{name}() expects tensors, but got {given:.60} of type {type(error.obj).__name__}: convert it with "
-                        "gradcore.tensor(...)") from None
+        kind, given = type(error.obj).__name__, " ".join(repr(error.obj).split())
+        what = f"(): argument {place} must be Tensor, not {kind}" if place else (
+            f"() expects tensors, but got {given:.60} of type {kind}")
+        raise TypeError(f"{name}{what}: convert it with gradcore.tensor(...)") from None
 
 
 #: Kinds of dtypes: a result is not copied to a tensor of a lower one.
@@ -189,13 +193,22 @@ class Form:
 
     name: str
     parameters: tuple[str, ...]
-    #: The one that stands before a row.
-    first: str | None
+    #: Those that may be given by position; one before a row.
+    positional: tuple[str, ...]
     aliases: dict[str, str]
     #: The parameter that takes what stands in a row, if there is one, and the names that single operands in it have.
     star: str | None
     operands: tuple[str, ...]
     absent: frozenset[str]
+    #: Is it a method, whose first parameter has no position?
+    bound: bool
+
+    def blame(self, error: AttributeError, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Raises the TypeError of :func:`blame`, which names the argument and its position."""
+        given = {**dict(zip(self.positional, args, strict=False)), **named}
+        places = (f"{name!r} (position {k})" for k, name in enumerate(self.positional, 1 - self.bound)
+                  if name in given and given[name] is error.obj)
+        blame(self.name, error, next(places, ""))
 
     def normal(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments by the names that the function has. Raises NotImplementedError for one that it has not."""
@@ -214,8 +227,8 @@ class Form:
             elif not (value is None or value is False or name in HARMLESS):
                 raise refusal(self.name, name)
         row.extend(kept.pop(name) for name in self.operands if name in kept)
-        if row and not args and self.first in kept:
-            args = (kept.pop(self.first),)
+        if row and not args:
+            args = tuple(kept.pop(name) for name in self.positional[:1] if name in kept)
         return (*args, *row), kept
 
 
@@ -232,8 +245,8 @@ def form_of(function: Any, path: str, name: str) -> Form:
     aliases = {a: real for a, real in (ALIASES | OWN_ALIASES.get(name, {})).items() if real in names and a not in names}
     if names[:1] in (("A",), ("x",), ("self",), ("tensor",)):
         aliases["input"] = names[0]
-    return Form(name, names, names[0] if code.co_argcount else None, aliases, star, operands,
-                known - {*names, *aliases, star, *operands})
+    return Form(name, names, names[:code.co_argcount], aliases, star, operands,
+                known - {*names, *aliases, star, *operands}, path == "Tensor")
 
 
 def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[..., Any]:
@@ -241,7 +254,7 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
     form = form_of(function, path, name)
     if "size_average" in form.absent:
         return _loss(function, form)
-    if not (form.aliases or form.star or form.absent):
+    if not (form.aliases or form.star or form.absent or _meets_tensors(function, form)):
         return function
     plain = frozenset(form.parameters)
     # What makes a tensor makes it like the one that it is for.
@@ -261,10 +274,20 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
                 return function(*args, **named)
             return function(*args)
         except AttributeError as error:
-            blame(name, error)
+            form.blame(error, args, named)
             raise
 
     return call
+
+
+def _meets_tensors(function: Any, form: Form) -> bool:
+    """Are there operands of the function's that may be something else, and that no op looks at?
+
+    A method has a tensor as its first one. A function that names ``out`` itself is called too often to be wrapped.
+    """
+    kinds = [kind for name, kind in function.__annotations__.items() if name != "return"]
+    in_place = form.name.endswith("_") and not form.bound
+    return in_place or ("out" not in form.parameters and any("Tensor" in kind for kind in kinds[form.bound:]))
 
 
 def _loss(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
@@ -279,15 +302,15 @@ def _loss(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
                 args, named = form.normal(args, named)
             return function(*args, **named)
         except AttributeError as error:
-            blame(form.name, error)
+            form.blame(error, args, named)
             raise
 
     return call
 
 
-def accept(namespace: dict[str, Any], path: str) -> None:
-    """Make the functions of a module, PyTorch's ``path``, lenient: those that PyTorch has, too."""
-    for name in torch_arguments()[path]:
+def accept(namespace: dict[str, Any], path: str, names: Iterable[str]) -> None:
+    """Make the functions of a module, PyTorch's ``path``, lenient: those whose names it has there, which are ``names``."""
+    for name in names:
         function = namespace.get(name)
         if inspect.isfunction(function):
             namespace[name] = lenient(function, path, name)

@@ -30,6 +30,8 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     """
     if isinstance(equation, Value):
         equation, operands = _spelled((equation, *operands))
+    elif not isinstance(equation, str):
+        raise TypeError(f"einsum(): argument 'equation' (position 1) must be str, not {type(equation).__name__}")
     given = listed(operands)
     inputs, output = _parse(equation, given)
     waiting = [_without_repeats(x, labels) for x, labels in zip(given, inputs, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.arguments import by_numpy, into, with_name
+from gradcore.arguments import blame, by_numpy, into, with_name
 from gradcore.dtypes import is_floating
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
@@ -180,8 +180,12 @@ def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = N
     """The sum over ``dim``, or of all elements. Integers and bools give int64 unless ``dtype`` is given."""
     if axis is not None or keepdims or out is not None:
         return by_numpy(sum, input, dim, keepdim, dtype, axis, keepdims, out)
-    input = input if dtype is None else input.to(dtype)
-    made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+    try:
+        input = input if dtype is None else input.to(dtype)
+        made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+    except AttributeError as error:
+        blame("sum", error, "'input' (position 1)")
+        raise
     return made if dtype is None else made.to(dtype)
 
 
@@ -190,8 +194,12 @@ def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = 
     """The mean over ``dim``, or of all elements."""
     if axis is not None or keepdims or out is not None:
         return by_numpy(mean, input, dim, keepdim, dtype, axis, keepdims, out)
-    input = input if dtype is None else input.to(dtype)
-    return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+    try:
+        input = input if dtype is None else input.to(dtype)
+        return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+    except AttributeError as error:
+        blame("mean", error, "'input' (position 1)")
+        raise
 
 
 def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -272,16 +280,6 @@ def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
     return reduce.logsumexp(movement.as_float(input), dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
-def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    """Whether all ``|input - other| <= atol + rtol * |other|``, with ``equal_nan`` also where both are NaN."""
-    return bool(np.allclose(input.detach().cpu().numpy(), other.detach().cpu().numpy(), rtol, atol, equal_nan))
-
-
-def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether the tensors have the same shape and values; the answer is read on the host."""
-    return input.spec.shape == other.spec.shape and bool(all(elementwise.eq(input, other)).item())
-
-
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along ``dim``."""
     return normalizers.softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
@@ -300,7 +298,11 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
         return into("matmul", out, matmul(input, other))
     if not isinstance(other, Value):
         raise TypeError(f"matmul takes two tensors, but got {type(other).__name__}")
-    a, b = input.spec.ndim, other.spec.ndim
+    try:
+        a, b = input.spec.ndim, other.spec.ndim
+    except AttributeError as error:
+        blame("matmul", error, "'input' (position 1)")
+        raise
     if not a or not b:
         raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {a}D and {b}D")
     row, column = a == 1, b == 1
@@ -338,8 +340,8 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 
 
 __all__ = [
-    "abs", "add", "all", "allclose", "amax", "amin", "any", "arctan", "argmax", "argmin", "bmm", "ceil", "clamp", "cos",
-    "cosh", "div", "dot", "eq", "equal", "erf", "exp", "expm1", "floor", "floor_divide", "ge", "gt", "isfinite", "isinf",
+    "abs", "add", "all", "amax", "amin", "any", "arctan", "argmax", "argmin", "bmm", "ceil", "clamp", "cos",
+    "cosh", "div", "dot", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "ge", "gt", "isfinite", "isinf",
     "isnan", "le", "log", "log1p", "log2", "log10", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
     "logsumexp", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "pow",
     "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sqrt", "square", "sub",

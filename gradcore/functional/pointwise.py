@@ -157,6 +157,16 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     return elementwise.logical_or(found, elementwise.logical_and(elementwise.isnan(input), elementwise.isnan(other)))
 
 
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether all ``|input - other| <= atol + rtol * |other|``, with ``equal_nan`` also where both are NaN."""
+    return bool(np.allclose(input.detach().cpu().numpy(), other.detach().cpu().numpy(), rtol, atol, equal_nan))
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether the tensors have the same shape and values; the answer is read on the host."""
+    return input.spec.shape == other.spec.shape and bool(m.all(elementwise.eq(input, other)).item())
+
+
 def isposinf(input: Tensor) -> Tensor:
     """Whether each element is positive infinity."""
     return elementwise.eq(input, math.inf)
@@ -301,7 +311,7 @@ METHODS = (
     "erfinv sinc trunc fix frac fmod fmax fmin atan2 igamma igammac "
     "arctan2 hypot logaddexp bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift absolute "
     "negative multiply divide true_divide subtract greater greater_equal less less_equal not_equal clip clamp_min clamp_max "
-    "isposinf isneginf sgn nan_to_num lerp addcmul addcdiv masked_fill isclose deg2rad rad2deg positive").split()
+    "isposinf isneginf sgn nan_to_num lerp addcmul addcdiv masked_fill isclose allclose equal deg2rad rad2deg positive").split()
 
 __all__ = [  # noqa: PLE0604 - the names above, which are methods as well
     *METHODS, "polygamma", "where"]

@@ -238,9 +238,15 @@ def clone(input: Tensor) -> Tensor:
     return movement.clone(input)
 
 
+def _need_list(name: str, tensors: Any) -> None:
+    if not isinstance(tensors, (list, tuple)):
+        raise TypeError(f"{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not {type(tensors).__name__}")
+
+
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors concatenated along ``dim``; empty 1-d tensors are skipped."""
-    if not isinstance(tensors, (list, tuple)) or not tensors:
+    _need_list("cat", tensors)
+    if not tensors:
         raise SpecError("cat(): expected a non-empty list of Tensors")
     for k, x in enumerate(tensors):
         _need_dims(f"zero-dimensional tensor (at position {k}) cannot be concatenated", x)
@@ -254,7 +260,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape joined along a new dimension ``dim``."""
-    if not isinstance(tensors, (list, tuple)) or not tensors:
+    _need_list("stack", tensors)
+    if not tensors:
         raise SpecError("stack expects a non-empty list of Tensors")
     shapes = {x.spec.shape for x in tensors}
     if len(shapes) > 1:

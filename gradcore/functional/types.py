@@ -14,18 +14,20 @@ from gradcore.engine.value import Value
 __all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point", "is_inference", "is_nonzero",
            "is_same_size", "is_signed", "is_tensor", "numel", "promote_types", "result_type"]
 
+Tensor = Any
+
 
 def is_tensor(obj: Any) -> bool:
     """Whether ``obj`` is a gradcore tensor."""
     return isinstance(obj, Value) or type(obj) in TENSORS
 
 
-def numel(input: Any) -> int:
+def numel(input: Tensor) -> int:
     """The number of elements of a tensor."""
     return int(input.spec.numel)
 
 
-def is_floating_point(input: Any) -> bool:
+def is_floating_point(input: Tensor) -> bool:
     """Whether the tensor's dtype is float16, bfloat16, float32 or float64."""
     return bool(input.spec.floating)
 
@@ -40,12 +42,12 @@ def is_inference(input: Any) -> bool:
     return False
 
 
-def is_signed(input: Any) -> bool:
+def is_signed(input: Tensor) -> bool:
     """Whether the tensor's dtype has negative numbers."""
     return bool(input.spec.dtype.kind not in "ub")
 
 
-def is_same_size(input: Any, other: Any) -> bool:
+def is_same_size(input: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape."""
     return bool(input.spec.shape == other.spec.shape)
 
