@@ -32,7 +32,12 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
                         f"{tuple(pad)} for {list(input.spec.shape)}")
     edges = [(ndim - 1 - k, int(pad[2 * k]), int(pad[2 * k + 1])) for k in range(len(pad) // 2)]
     if mode == "constant":
-        return _surrounded(input, edges, 0.0 if value is None else value.item() if isinstance(value, Value) else value)
+        if isinstance(value, Value):
+            if value.spec.ndim or value.requires_grad:
+                raise TypeError(f"pad(): expected a number as value, or a 0-d tensor without a gradient, but got {value.spec}"
+                                + ", which requires a gradient" * value.requires_grad)
+            value = value.item()
+        return _surrounded(input, edges, 0.0 if value is None else value)
     if value not in (None, 0):
         raise SpecError(f'Padding mode "{mode}" doesn\'t take in value argument')
     if ndim not in (len(edges) + 1, len(edges) + 2):
