@@ -114,3 +114,10 @@ def test_pieces_of_spaced_operands_write_the_result_itself() -> None:
     host_scratch.over(double, (x,), out, "x")
     np.testing.assert_array_equal(out, x * 2)
     assert len(seen) > 1 and all(np.may_share_memory(part, out) for part in seen)
+
+
+def test_temporaries_start_on_lines_of_the_cache() -> None:
+    seen: list[int] = []
+    x, out = np.ones(777, np.float32), np.empty(777, np.float32)
+    host_scratch.over(lambda x, out, *room: seen.extend(t.ctypes.data % 64 for t in room), (x,), out, "x?i")
+    assert seen == [0, 0, 0]
