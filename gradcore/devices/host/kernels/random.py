@@ -45,7 +45,7 @@ def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, s
     draws = generator(state)
     room = min(out.size + 1, PIECE)
     u, w = split_workspace(workspace, (room, np.dtype(np.float64)), (room, np.dtype(np.float64)))
-    for (part,) in pieces(out, length=8192):
+    for (part,) in pieces(out):
         pairs = (part.size + 1) // 2
         drawn, radius, sine = u[:2 * pairs], w[:pairs], w[pairs:2 * pairs]
         draws.random(out=drawn)
