@@ -10,8 +10,9 @@ import numpy as np
 from gradcore.devices.calls import Steps
 from gradcore.devices.host.kernel import PIECE_ROWS, Array, rows
 from gradcore.devices.host.kernels.erf import gelu_with_grad
-from gradcore.devices.host.kernels.losses import NARROW
+from gradcore.devices.host.kernels.losses import add_up
 from gradcore.devices.host.kernels.products import PRODUCTS
+from gradcore.devices.host.kernels.softmax import NARROW
 from gradcore.devices.host.pieces import region
 from gradcore.devices.host.tape import noted
 from gradcore.devices.kernels import split_workspace
@@ -71,15 +72,13 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     room, folds = split_workspace(workspace, (logits.size, logits.dtype), (count, logits.dtype))
     # The gradient is written last: until then its memory holds the position of each row's label, and the losses.
     places, losses = split_workspace(slopes.reshape(-1).view(np.uint8), (count, np.dtype(np.int64)), (count, logits.dtype))
-    values, fold, given = ((room.reshape(classes, count), folds.reshape(1, count), logits.T) if narrow
-                           else (room.reshape(count, classes), folds.reshape(count, 1), logits))
-    result = values.T if narrow else values
+    values, given = (room.reshape(classes, count), logits.T) if narrow else (room.reshape(count, classes), logits)
+    result, column = values.T if narrow else values, folds.reshape(count, 1)
     axis, step = 0 if narrow else 1, np.asarray(count if narrow else 1)
     bases = np.arange(count) * (1 if narrow else classes)
     one, share = np.ones((), loss.dtype), np.asarray(1 / count, loss.dtype)
     scale = one / count if reduction == "mean" else one
     largest: Any = np.maximum.reduce
-    add_up: Any = np.add.reduce
 
     # Logits and labels may differ in each run, so all arrays over them are arguments.
     def run(logits: Array, given: Array, target: Array, labels: Array) -> None:
@@ -90,20 +89,20 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
             return
         np.copyto(values, given)
         largest(values, axis, None, folds)
-        np.subtract(values, fold, values)
+        np.subtract(result, column, result)
         np.multiply(target, step, places)
         np.add(places, bases, places)
         chosen = room.take(places)
         np.exp(values, values)
-        add_up(values, axis, None, folds)
+        add_up(values, axis, folds)
         np.log(folds, losses)
         np.subtract(losses, chosen, losses)
-        add_up(losses, 0, None, loss)
+        np.add.reduce(losses, 0, None, loss)
         if reduction == "mean":
             np.multiply(loss, share, loss)
-        np.true_divide(values, fold, values)
-        room[places] -= 1
-        np.multiply(result, scale, slopes)
+        room[places] -= folds
+        np.true_divide(scale, folds, folds)
+        np.multiply(result, column, slopes)
 
     return [[], cotangent, [(run, [logits, given, target, target.view(f"u{target.itemsize}")])]]
 

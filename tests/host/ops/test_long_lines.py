@@ -68,7 +68,8 @@ def softmax(x: Any) -> Any:
     return e / e.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize(("count", "width"), [(1, 1), (63, 5), (10_000, 16), (300, 32), (300, 33), (3, 200_000)], ids=str)
+@pytest.mark.parametrize(("count", "width"), [(1, 1), (63, 5), (10_000, 16), (300, 32), (300, 33), (300, 500), (3, 200_000)],
+                         ids=str)
 def test_softmax_of_few_and_of_many_rows(count: int, width: int) -> None:
     x, g = rng.standard_normal((2, count, width))
     x[0, 0] = 800
@@ -81,6 +82,35 @@ def test_softmax_of_few_and_of_many_rows(count: int, width: int) -> None:
         total = (g * expected if name == "softmax" else g).sum(1, keepdims=True)
         slopes = expected * (g - total) if name == "softmax" else g - expected * total
         np.testing.assert_allclose(dx, slopes, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("count", [3, 70])
+@pytest.mark.parametrize("width", [10, 100, 2000])
+def test_a_number_that_is_none_and_infinities_stay_in_their_rows(width: int, count: int) -> None:
+    x, found = np.zeros((count, width)), np.empty((count, width))
+    x[1, 3] = np.nan
+    x[2, :4] = -np.inf
+    KERNELS["softmax"](x, found, np.empty(8 * count, np.uint8), dim=1)
+    assert np.isnan(found[1]).all() and not found[2, :4].any()
+    np.testing.assert_allclose(found[2, 4:], 1 / (width - 4))
+    np.testing.assert_allclose(np.delete(found, [1, 2], 0), 1 / width)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(("count", "width"), [(7, 10), (1500, 32), (3, 100), (400, 100), (5, 2000)], ids=str)
+def test_cross_entropy_of_few_and_of_many_rows(count: int, width: int, reduction: str) -> None:
+    x, labels = (rng.standard_normal((count, width)) * 4).astype(np.float32), rng.integers(0, width, count)
+    expected = softmax(x.astype(np.float64))
+    chosen = np.arange(count), labels
+    losses = -np.log(expected[chosen])
+    expected[chosen] -= 1
+    leaf = gradcore.tensor(x, requires_grad=True)
+    loss = gradcore.nn.functional.cross_entropy(leaf, gradcore.tensor(labels), reduction=reduction)
+    (loss.sum() * 3).backward()
+    total = losses if reduction == "none" else getattr(losses, reduction)()
+    np.testing.assert_allclose(np.asarray(loss.detach()), total, 1e-6, 2e-6)
+    share = count if reduction == "mean" else 1
+    np.testing.assert_allclose(np.asarray(leaf.grad) * share / 3, expected, 1e-5, 4e-7)
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])

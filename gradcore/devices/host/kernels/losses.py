@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import PIECE_ROWS, Array, few_rows, kernel, pieces, slices, with_room
+from gradcore.devices.host.kernels.softmax import NARROW, largest, row_sums
 from gradcore.devices.kernels import split_workspace
 
 #: The least value of a logarithm, as in PyTorch, so that the loss is finite for probabilities of 0.
@@ -96,25 +97,29 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
     return not 0 <= ignore_index < classes or not any(ignore_index in part for (part,) in pieces(target))
 
 
-#: Rows of at most so many classes are processed transposed, since a reduction along each row has a fixed cost.
-NARROW = 32
-
-
-def _shifted(part: Array, room: Array, fold: Array) -> tuple[Array, Array, int]:
-    """A piece of logits less the largest of each row, in the layout that is fastest; ``fold``, which has a number for each row,
-    in a shape that fits beside it; and the axis of the classes.
+def _shifted(part: Array, room: Array, fold: Array) -> tuple[Array, int]:
+    """A piece of logits less the largest of each row, which is left in ``fold``, in the layout that is fastest; and the axis of
+    the classes.
     """
     count, classes = part.shape
-    if classes <= NARROW:
+    if classes <= NARROW:  # transposed, since a reduction along each row has a fixed cost
         values = room.reshape(classes, count)
         np.copyto(values, part.T)
         np.maximum.reduce(values, 0, out=fold)
         np.subtract(values, fold, values)
-        return values, fold, 0
-    values, column = room.reshape(count, classes), fold.reshape(count, 1)
-    np.maximum.reduce(part, 1, out=fold)
-    np.subtract(part, column, values)
-    return values, column, 1
+        return values, 0
+    values = room.reshape(count, classes)
+    largest(part, values, fold)
+    np.subtract(part, fold[:, None], values)
+    return values, 1
+
+
+def add_up(values: Array, axis: int, fold: Array) -> None:
+    """Write the sum over the classes, along ``axis``, of each sample to ``fold``."""
+    if axis:
+        row_sums(values, fold)
+    else:
+        np.add.reduce(values, 0, out=fold)
 
 
 def _places(labels: Array, classes: int, plain: bool) -> Array:
@@ -140,10 +145,10 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
     for some in slices(count, step):
         part, loss = logits[some], losses[some]
         flat = room[:part.size]
-        values, _, axis = _shifted(part, flat, loss)
+        values, axis = _shifted(part, flat, loss)
         chosen = flat.take(_places(target[some], classes, plain))
         np.exp(values, values)
-        np.add.reduce(values, axis, out=loss)
+        add_up(values, axis, loss)
         np.log(loss, loss)
         np.subtract(loss, chosen, loss)
     if weight is None and plain and reduction != "none" and count:
@@ -190,12 +195,12 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
     for some in slices(count, step):
         part, fold = logits[some], folds[some]
         flat = room[:part.size]
-        values, beside, axis = _shifted(part, flat, fold)
+        values, axis = _shifted(part, flat, fold)
         np.exp(values, values)
-        np.add.reduce(values, axis, out=fold)
-        np.true_divide(values, beside, values)
-        flat[_places(target[some], classes, plain)] -= 1
-        np.multiply(values if axis else values.T, scale, out[some])
+        add_up(values, axis, fold)
+        flat[_places(target[some], classes, plain)] -= fold
+        np.true_divide(scale, fold, fold)
+        np.multiply(values if axis else values.T, fold[:, None], out[some])
     if not even:
         _scale_weighted(out, dy, target, weight, reduction, ignore_index)
 

@@ -12,6 +12,8 @@ from gradcore.spec import PIECE
 #: Rows of at most so many numbers are turned over to find the largest of each, since a reduction along a row has a fixed cost;
 #: where there are at least so many.
 NARROW, _MANY = 32, 64
+#: Of longer rows, if they have at most so many numbers and there are at least so many, the place of the largest is found.
+_MEDIUM, _SOME = 1024, 32
 
 
 def _width(dim: int, *arrays: Array) -> int:
@@ -27,18 +29,23 @@ def _some(width: int) -> int:
     return max(4 * PIECE // width, 1)
 
 
-def _largest(part: Array, room: Array, fold: Array) -> None:
+def largest(part: Array, room: Array, fold: Array) -> None:
     """Write the largest number of each row to ``fold``; ``room`` has as many elements as ``part``, and may be written over."""
     count, width = part.shape
     if width <= NARROW and count >= _MANY:
         turned = room.reshape(width, count)
         np.copyto(turned, part.T)
         np.maximum.reduce(turned, 0, out=fold)
+    elif width <= _MEDIUM and count >= _SOME:
+        # To start along a row costs NumPy a third of the time that a reduction takes to.
+        places = part.argmax(1)
+        places += np.arange(0, part.size, width)
+        part.reshape(-1).take(places, out=fold, mode="clip")
     else:
         np.maximum.reduce(part, 1, out=fold)
 
 
-def _sums(part: Array, fold: Array) -> None:
+def row_sums(part: Array, fold: Array) -> None:
     """Write the sum of each row to ``fold``: as a product, but for rows so long that a vector of ones is no small thing."""
     width = part.shape[1]
     if width > PIECE:
@@ -64,10 +71,10 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     for some in slices(len(xs), _some(width)):
         part, y = xs[some], outs[some]
         fold = folds[:len(part)]
-        _largest(part, y, fold)
+        largest(part, y, fold)
         np.subtract(part, fold[:, None], y)
         np.exp(y, y)
-        _sums(y, fold)
+        row_sums(y, fold)
         np.true_divide(y, fold[:, None], y)
 
 
@@ -87,7 +94,7 @@ def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int)
     for some in slices(len(xs), _some(width)):
         g, y, d = dys[some], xs[some], outs[some]
         fold = folds[:len(g)]
-        np.vecdot(g, y, out=fold) if width > NARROW else _sums(np.multiply(g, y, d), fold)
+        np.vecdot(g, y, out=fold) if width > NARROW else row_sums(np.multiply(g, y, d), fold)
         np.subtract(g, fold[:, None], d)
         np.multiply(d, y, d)
 
@@ -112,16 +119,14 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         return
     xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     for some in slices(count, rows(width)):
-        part = xs[some]
-        _largest(part, exps[:part.size], folds[some])
-    np.subtract(xs, folds[:, None], outs)
-    for some in slices(count, rows(width)):
-        part = outs[some]
+        part, y, fold = xs[some], outs[some], folds[some]
         e = exps[:part.size].reshape(part.shape)
-        np.exp(part, e)
-        _sums(e, folds[some])
-    np.log(folds, folds)
-    np.subtract(outs, folds[:, None], outs)
+        largest(part, e, fold)
+        np.subtract(part, fold[:, None], y)
+        np.exp(y, e)
+        row_sums(e, fold)
+        np.log(fold, fold)
+        np.subtract(y, fold[:, None], y)
 
 
 @kernel
@@ -140,7 +145,7 @@ def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: 
     for some in slices(len(xs), _some(width)):
         g, y, d = dys[some], xs[some], outs[some]
         fold = folds[:len(g)]
-        _sums(g, fold)
+        row_sums(g, fold)
         np.exp(y, d)
         np.multiply(d, fold[:, None], d)
         np.subtract(g, d, d)
