@@ -59,6 +59,19 @@ def test_erfinv_is_the_normal_distributions_inverse() -> None:
     np.testing.assert_allclose(y.erfinv().erf().numpy(), y.numpy(), rtol=1e-13, atol=1e-16)
 
 
+def test_erfinv_of_short_floats_is_that_of_doubles_rounded() -> None:
+    """But for a twentieth of a unit in the last place."""
+    draws = np.random.default_rng(0)
+    shares = [draws.uniform(-1, 1, 20_000), 1 - 10 ** draws.uniform(-7, 0, 20_000), 10 ** draws.uniform(-44, 0, 20_000)]
+    x = np.concatenate([*shares, [0, 1 - 2.0 ** -24]]).astype(np.float32)
+    exact = gradcore.erfinv(gradcore.tensor(x.astype(np.float64))).numpy()
+    for step in (1, 2):  # also of numbers that are not beside each other
+        found = gradcore.erfinv(gradcore.tensor(x)[::step]).numpy()
+        errors = np.abs(found - exact[::step]) / np.spacing(np.abs(exact[::step]).astype(np.float32))
+        assert found.dtype == np.float32 and errors.max() <= 0.56
+    assert gradcore.erfinv(gradcore.tensor([1.0, -1.0])).tolist() == [math.inf, -math.inf]
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 def test_the_ends_are_pytorchs(dtype: str, torch: Any) -> None:
