@@ -28,7 +28,7 @@ def test_integers_of_any_size(name: str, dtype: str) -> None:
     agrees(WHOLE[name], gradcore.tensor(np.array([[1, 2, 0], [7, 2, 1], [3, 9, 2]], dtype)))
 
 
-@pytest.mark.parametrize("name", [n for n in WHOLE if n not in ("negation", "power", "relu")])
+@pytest.mark.parametrize("name", ["product", "largest", "larger", "choice"])
 def test_bools(name: str) -> None:
     agrees(WHOLE[name], gradcore.tensor(np.array([[True, False, False], [True, True, False], [False, True, True]])))
 
