@@ -125,6 +125,7 @@ def _three(name: str, x: TensorSpec, y: TensorSpec, z: Operand) -> TensorSpec:
 
 
 def _lerp_spec(x: TensorSpec, y: TensorSpec, weight: Operand) -> TensorSpec:
+    need_tensor("lerp", y)
     need_float("lerp", input=x, end=y, weight=weight)
     need_one_dtype("lerp", input=x, end=y, weight=weight if isinstance(weight, TensorSpec) and weight.ndim else None)
     return _three("lerp", x, y, weight)
