@@ -210,7 +210,7 @@ class Conversions(Value):
         return int(self.item())
 
     def __index__(self) -> Any:
-        if self.spec.floating:
+        if self.spec.floating or self.spec.numel != 1:
             raise TypeError("only integer tensors of a single element can be converted to an index")
         return int(self.item())
 

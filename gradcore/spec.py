@@ -7,6 +7,7 @@ of view layouts is here too, since it needs nothing else.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,8 +149,11 @@ def is_overlapping(shape: Shape, strides: tuple[int, ...]) -> bool:
 
 def normalize_dim(dim: int, ndim: int) -> int:
     """``dim`` counted from the front; raises :class:`DimError` in the words PyTorch uses."""
-    if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
-        raise TypeError(f"a dimension must be an int, but got {dim!r} of type {type(dim).__name__}")
+    if type(dim) is not int:
+        # NumPy's integers, and tensors of one integer, which are read.
+        if isinstance(dim, (bool, np.bool_)) or not hasattr(dim, "__index__"):
+            raise TypeError(f"a dimension must be an int, but got {dim!r} of type {type(dim).__name__}")
+        dim = operator.index(dim)
     span = max(ndim, 1)
     if not -span <= dim < span:
         raise DimError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {dim})")

@@ -18,8 +18,12 @@ Tensor = Any
 Ints = int | Sequence[int]
 
 
+def _listed(dims: Ints) -> Sequence[int]:
+    return dims if isinstance(dims, (Sequence, np.ndarray)) else (dims,)
+
+
 def _dims(x: Tensor, dims: Ints | None) -> tuple[int, ...]:
-    given = () if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
+    given = () if dims is None else tuple(_listed(dims))
     found = tuple(sh.dim_of(d, x) for d in given)
     if len(set(found)) != len(found):
         raise SpecError(f"dim {found} appears multiple times in the list of dims {given}")
@@ -74,8 +78,7 @@ def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
             raise SpecError(f"shifts and dimensions must align: got {len(some)} shifts and no dims")
         flat = arrangement.roll(sh.reshape(input, -1), shifts=some, dims=(0,))
         return sh.reshape(flat, input.spec.shape)
-    given = (dims,) if isinstance(dims, (int, np.integer)) else tuple(dims)
-    return arrangement.roll(input, shifts=some, dims=tuple(sh.dim_of(d, input) for d in given))
+    return arrangement.roll(input, shifts=some, dims=tuple(sh.dim_of(d, input) for d in _listed(dims)))
 
 
 def moveaxis(input: Tensor, source: Ints, destination: Ints) -> Tensor:
@@ -279,7 +282,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """A view of the windows of ``size`` elements of ``dimension``, one every ``step``; windows are a new last dimension."""
-    return arrangement.windows(input, dim=sh.dim_of(dimension, input), size=size, step=step, dilation=1)
+    return arrangement.windows(input, dim=sh.dim_of(dimension, input), size=sh.plain(size), step=sh.plain(step),
+                               dilation=1)
 
 
 # -- second names, and forms of others -----------------------------------------------------------------------------------

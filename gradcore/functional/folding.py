@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -164,9 +164,16 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return Ranked(elementwise.where(some, bad, found.values), elementwise.where(some, first, found.indices))
 
 
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+class Extremes(NamedTuple):
+    """The smallest and the largest elements."""
+
+    min: Any
+    max: Any
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Extremes:
     """The smallest and the largest element, of all or along ``dim``."""
-    return m.amin(input, dim, keepdim), m.amax(input, dim, keepdim)
+    return Extremes(m.amin(input, dim, keepdim), m.amax(input, dim, keepdim))
 
 
 # -- variance --------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from gradcore.dtypes import limits
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
-from gradcore.functional.shape import nonzero, unbind, unsqueeze
+from gradcore.functional.shape import nonzero, plain, unbind, unsqueeze
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.shapes import written_into
 
@@ -45,12 +45,14 @@ greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.
 
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The ``n``-th derivative of digamma. Raises RuntimeError for a negative ``n``."""
+    n = plain(n)
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
     return special.polygamma(input, n=n) if n else special.digamma(input)
 
 
 def polygamma_(input: Tensor, n: int) -> Tensor:
+    n = plain(n)
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
     made: Any = in_place.IN_PLACE["polygamma" if n else "digamma"]

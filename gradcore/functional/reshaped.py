@@ -45,9 +45,9 @@ def swapdims_(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return _shown("swapdims_", input, sh.transpose, dim0, dim1)
 
 
-def squeeze_(input: Tensor, dim: sh.Dim = None) -> Tensor:
+def squeeze_(input: Tensor, dim: sh.Dim = None, *more: int) -> Tensor:
     """``squeeze``, of the tensor itself: no element moves. Returns it; raises RuntimeError for a leaf that requires grad."""
-    return _shown("squeeze_", input, sh.squeeze, dim)
+    return _shown("squeeze_", input, sh.squeeze, dim, *more)
 
 
 def unsqueeze_(input: Tensor, dim: int) -> Tensor:

@@ -116,10 +116,10 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     return movement.reshape(input, (*input.spec.shape[:d], *sizes, *input.spec.shape[d + 1:]))
 
 
-def squeeze(input: Tensor, dim: Dim = None) -> Tensor:
-    """A view without dimensions of size 1: all, or those in ``dim``."""
+def squeeze(input: Tensor, dim: Dim = None, *more: int) -> Tensor:
+    """A view without dimensions of size 1: all, or those in ``dim``, or in a row: ``squeeze(0, 1)``."""
     # An empty ``dim`` means no dimensions here, not all.
-    dims = range(input.spec.ndim) if dim is None else normalize_dims(dim, input.spec.ndim)
+    dims = range(input.spec.ndim) if dim is None else normalize_dims((dim, *more) if more else dim, input.spec.ndim)  # type: ignore[arg-type]
     dims = () if isinstance(dim, Sequence) and not dim else dims
     gone = {d for d in dims if input.spec.shape[d] == 1}
     return movement.slice(input, index=tuple((0,) if d in gone else (0, n, 1) for d, n in enumerate(input.spec.shape)))
