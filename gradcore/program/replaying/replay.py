@@ -254,8 +254,9 @@ class Replay:
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
         stream = use_again(bound.arena)
-        for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
-                        *[leaf.grad.storage for leaf in self.trace.slots.values()]):
+        # The first part may have dropped a gradient that it has read.
+        gradients = [leaf.grad for leaf in self.trace.slots.values() if leaf.grad is not None]
+        for storage in (*[t.storage for t in (*inputs, *gradients)], *self.trace.storages.values()):
             storage.block.use_on(stream)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:

@@ -313,8 +313,11 @@ def other_memory_for_parameters_that_are_only_updated(made: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one stream", "several streams"])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_it_is_noticed(name: str) -> None:
+def test_it_is_noticed(name: str, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradcore.device("cpu"), "several", several)
+
     def run(made: Any) -> list[Any]:
         gradcore.manual_seed(0)
         return SCENARIOS[name](made)
