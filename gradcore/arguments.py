@@ -42,12 +42,12 @@ INSTEAD = {
     "dtype": "convert with x.to(dtype)"}
 
 
-def warn(text: str) -> None:
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn about the first line outside of the package that is being run: the default filter shows each line's warning once."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradcore."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def with_name(function: Any, name: str, doc: str) -> Any:
@@ -132,7 +132,8 @@ def blame(name: str, error: AttributeError, place: str = "") -> None:
         kind, given = type(error.obj).__name__, " ".join(repr(error.obj).split())
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
             f"() expects tensors, but got {given:.60} of type {kind}")
-        raise TypeError(f"{name}{what}: convert it with gradcore.tensor(...)") from None
+        it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
+        raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
 
 
 #: Kinds of dtypes: a result is not copied to a tensor of a lower one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -210,7 +209,7 @@ def _deprecated(function: Any) -> Callable[..., Tensor]:
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Tensor:
-        warnings.warn(f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.", FutureWarning, stacklevel=2)
+        warn(f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.", FutureWarning)
         return function(*args, **kwargs)
 
     return with_name(called, name[:-1], f":func:`{name}`, by a deprecated name.")

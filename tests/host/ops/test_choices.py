@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradcore
 from gradcore.devices.host import scratch as host_scratch
 from gradcore.devices.host.device import host_table
 
@@ -76,12 +75,6 @@ def test_choices_are_numpys(dtype: str) -> None:
     out = b.copy()
     KERNELS["masked_fill_"](out, mask, 1)
     same(out, np.where(mask, 1, b).astype(dtype))
-
-
-def test_a_multiple_of_a_product_of_bools_is_added() -> None:
-    x, y, z = (np.array(a, bool) for a in ([0, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]))
-    for value, expected in ((0, x), (1, x | (y & z)), (2, x | (y & z))):
-        np.testing.assert_array_equal(np.asarray(gradcore.addcmul(*map(gradcore.tensor, (x, y, z)), value=value)), expected)
 
 
 def test_a_kernel_that_interrupts_another_leaves_its_temporaries_alone() -> None:

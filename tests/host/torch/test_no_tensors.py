@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a method": (lambda: x().dot(True), "dot(): argument 'tensor' (position 1) must be Tensor, not bool"),
     "by keyword": (lambda: x().dot(tensor="a"), "dot(): argument 'tensor' (position 1) must be Tensor, not str"),
     "the second": (lambda: F.linear(x(), True), "linear(): argument 'weight' (position 2) must be Tensor, not bool"),
-    "a list": (lambda: F.softmax([1, 2], 0), "softmax(): argument 'input' (position 1) must be Tensor, not list: convert it"),
+    "a list": (lambda: F.softmax([1, 2], 0), "argument 'input' (position 1) must be Tensor, not list: convert [1, 2] with"),
     "in a list": (lambda: gradcore.cat([x(), 3]), "cat() expects tensors, but got 3 of type int: convert it with"),
     "in a row": (lambda: gradcore.meshgrid(3), "meshgrid() expects tensors, but got 3 of type int"),
     "a tensor for a list": (lambda: gradcore.cat(x()), "cat(): argument 'tensors' (position 1) must be tuple of Tensors, not"),
