@@ -84,15 +84,16 @@ def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | N
 
     Raises RuntimeError for a rate that is not positive, or a tensor that is not of a floating type.
     """
-    if lambd <= 0:
-        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    _need_float("exponential_", tensor)
+    _check_draw("exponential_", tensor, "lambda", lambd)
     u = _uniform_like(tensor, generator)
     least = float(types.finfo(tensor.dtype).eps) / 2
     return movement.copy_(tensor, (functional.clamp(-functional.log(1 - u), min=least) / lambd).to(tensor.dtype))
 
 
-def _need_float(name: str, tensor: Tensor) -> None:
+def _check_draw(name: str, tensor: Tensor, parameter: str, value: float) -> None:
+    """Raise RuntimeError for a parameter that is not positive, or a tensor that is not of a floating type."""
+    if value <= 0:
+        raise RuntimeError(f"{name} expects {parameter} > 0.0, but found {parameter}={value}")
     if not tensor.spec.floating:
         raise RuntimeError(f"{name} expects a tensor of a floating type, but got {tensor.dtype.name}")
 
@@ -103,9 +104,7 @@ def cauchy_(tensor: Tensor, median: float = 0.0, sigma: float = 1.0, *, generato
 
     Raises RuntimeError for a ``sigma`` that is not positive, or a tensor that is not of a floating type.
     """
-    if sigma <= 0:
-        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
-    _need_float("cauchy_", tensor)
+    _check_draw("cauchy_", tensor, "sigma", sigma)
     u = _uniform_like(tensor, generator)
     return movement.copy_(tensor, (functional.tan((u - 0.5) * math.pi) * sigma + median).to(tensor.dtype))
 
@@ -116,9 +115,7 @@ def log_normal_(tensor: Tensor, mean: float = 1.0, std: float = 2.0, *, generato
 
     Raises RuntimeError for a ``std`` that is not positive, or a tensor that is not of a floating type.
     """
-    if std <= 0:
-        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
-    _need_float("log_normal_", tensor)
+    _check_draw("log_normal_", tensor, "std", std)
     return normal_(tensor, mean, std, generator=generator).exp_()
 
 
