@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +124,13 @@ def test_a_breach_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_every_floor_has_names_of_its_own() -> None:
     assert sum(map(len, FLOORS)) == len(frozenset().union(*FLOORS))
+
+
+def test_types_are_checked_strictly_on_the_three_lowest_floors() -> None:
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    strict, = (found["module"] for found in overrides if found.get("disallow_untyped_defs"))
+    assert {name.split(".")[1] for name in strict} == FLOORS[0] | FLOORS[1] | FLOORS[2]
+    assert all(name.endswith(".*") == (PACKAGE / name.split(".")[1]).is_dir() for name in strict)
 
 
 @pytest.mark.parametrize("path", sorted(p for d in ("gradcore", "tests", "bench") for p in (ROOT / d).rglob("*.py")),

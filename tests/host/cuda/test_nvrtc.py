@@ -3,7 +3,8 @@
 The table of registers and shared memory is printed (``pytest -s``) and written to ``kernels.txt`` in pytest's temporary
 folder, which ``--basetemp`` chooses. With ``GRADCORE_ALL_INSTANCES=1`` every instance that a sample call launches is compiled
 for every target, which takes minutes; without, every one for sm_90 but for elementwise functions of several types, and one
-of each template and function for the others.
+of each template and function for the others. Another NVRTC is tested with ``LD_LIBRARY_PATH=FOLDER
+GRADCORE_NVRTC=FOLDER/libnvrtc.so.12``.
 """
 
 from __future__ import annotations

@@ -74,6 +74,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], heading
 
 
+def test_how_to_contribute_is_read_in_a_minute() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 50
+
+
 @pytest.mark.parametrize("section", [s for s in QUESTIONS if "```console" in s], ids=lambda s: s.splitlines()[0])
 def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
     blocks = "".join(re.findall(r"^```console\n(.*?)```", section, re.MULTILINE | re.DOTALL))
