@@ -144,11 +144,11 @@ def _devices() -> list[Any]:
     return [gradcore.device(name) for name in ("cpu", "meta", "cuda") if name != "cuda" or cuda_status().available]
 
 
-def _replaceable() -> dict[str, Any]:
+def replaceable() -> dict[str, Any]:
     """What simulated GPUs replace: the functions through which launches and products go, of modules that are loaded."""
-    names = {"gpu_launch": ("launch", "clear"), "gpu_gemm": ("library", "current_stream", "runtime")}
+    names = {"launch": ("launch", "clear"), "gemm": ("library", "current_stream", "runtime")}
     return {f"{file}.{name}": getattr(module, name) for file in names
-            if (module := sys.modules.get(f"gradcore.devices.{file}")) for name in names[file]}
+            if (module := sys.modules.get(f"gradcore.devices.gpu.{file}")) for name in names[file]}
 
 
 def _registered() -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
@@ -199,7 +199,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
         gradcore.empty_cache(device)
     _step._ends.clear()
     before = [set(device.ledger.live) for device in watched]
-    replaced, registered = _replaceable(), _registered()
+    replaced, registered = replaceable(), _registered()
     gc.disable()
     # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.
     gc.freeze()
@@ -212,7 +212,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
                     f"{b.requested} bytes, {b.tag.role} of {b.tag.op}, {b.tag.site}"
                     for b in left.values())
         # The fixture monkeypatch is undone after a block that replaced the same function, and puts that block's back.
-        left_over = [name for name, function in replaced.items() if _replaceable()[name] is not function]
+        left_over = [name for name, function in replaced.items() if replaceable()[name] is not function]
         assert not left_over, f"still replaced after the test: {left_over}"
     finally:
         _register_again(registered)

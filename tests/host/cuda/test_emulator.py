@@ -13,6 +13,9 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from tests.conftest import replaceable
 from tests.host.cuda.emulator import Copy, Emulator
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -113,6 +116,9 @@ def test_a_planted_access_that_is_not_aligned_fails(tmp_path):
     script = """
 import sys, numpy as np
 from pathlib import Path
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from tests.conftest import replaceable
 from tests.host.cuda.emulator import Copy, Emulator
 from tests.host.cuda.test_emulator import PLANTED
 emulator = Emulator(Path(sys.argv[1]))
@@ -148,6 +154,9 @@ def test_a_planted_read_outside_fails(tmp_path):
     script = """
 import sys, numpy as np
 from pathlib import Path
+from gradcore.devices.gpu import gemm as gpu_gemm
+from gradcore.devices.gpu import launch as gpu_launch
+from tests.conftest import replaceable
 from tests.host.cuda.emulator import Copy, Emulator
 from tests.host.cuda.test_emulator import PLANTED
 emulator = Emulator(Path(sys.argv[1]), sanitize=True)
@@ -194,3 +203,11 @@ print("all", len(rows))
     assert "AddressSanitizer" not in done.stderr, f"{done.stdout.splitlines()[-1]}:\n{done.stderr[:4000]}"
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all" in done.stdout
+
+
+def test_what_a_test_leaves_replaced_is_found(monkeypatch):
+    before = replaceable()
+    monkeypatch.setattr(gpu_launch, "launch", None)
+    monkeypatch.setattr(gpu_gemm, "library", None)
+    found = [name for name, function in replaceable().items() if function is not before[name]]
+    assert found == ["launch.launch", "gemm.library"]
