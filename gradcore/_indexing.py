@@ -10,8 +10,9 @@ import numpy as np
 from gradcore.devices.device import Device
 from gradcore.devices.kernels import check_bounds
 from gradcore.engine.owners import made_of_numbers, upload
+from gradcore.engine.sites import need_values
 from gradcore.engine.value import Value
-from gradcore.errors import DataDependentShape, DimError, SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.ops import creation, in_place, movement, placing, pointwise
 from gradcore.spec import TensorSpec
 
@@ -167,9 +168,7 @@ class _Mask:
 def _item(item: Any) -> Any:
     """An index, with masks as :class:`_Mask`. Raises :class:`DataDependentShape` for a mask on meta."""
     if _is_mask(item):
-        if item.storage.device.type == "meta":
-            raise DataDependentShape("a boolean index gives a shape that depends on values, which meta tensors do not have: "
-                                     "use where()")
+        need_values("a boolean index", item.storage.device, instead="use where()")
         return _Mask(item.storage.device.read(item.storage, item.spec))
     if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
         return item

@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradcore.engine.state import local
+from gradcore.errors import DataDependentShape
 from gradcore.events import WRITTEN, Site
 
 
@@ -117,3 +118,10 @@ def here() -> Site:
     """The site of the caller's line, or the one that backward has set."""
     site = local.state.site
     return find_site(sys._getframe(1)) if site is None else site
+
+
+def need_values(op: str, device: Any, what: str = "the shape of the result", instead: str = "") -> None:
+    """Raise :class:`DataDependentShape`, with the line, if ``what`` depends on values that the device has not: meta."""
+    if device.type == "meta":
+        raise DataDependentShape(f"{op}: {what} depends on values, which meta tensors do not have, in {here()}"
+                                 f"{instead and ': '}{instead}")

@@ -154,7 +154,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
                        for value, shape in ((0, (output_size + 1,)), (1, (1,))))
         placing.add_at_(ending, ends, movement.expand(one, shape=ends.spec.shape), dim=0)
         return movement.take(input, movement.narrow(scan.cumsum(ending, dim=0, reverse=False), 0, 0, output_size), dim=d)
-    counts = repeats.storage.device.read(repeats.storage, repeats.spec).reshape(-1)
+    counts = sh.decisive("repeat_interleave", repeats).reshape(-1)
     if counts.size and counts.min() < 0:
         raise SpecError(f"repeats can not be negative, but got {counts.min()}")
     return movement.take(input, upload(np.repeat(np.arange(shape[d]), counts), input.storage.device), dim=d)

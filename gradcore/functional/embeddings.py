@@ -11,8 +11,8 @@ from gradcore.arguments import refusal
 from gradcore.engine.custom import custom_node
 from gradcore.engine.modes import no_grad
 from gradcore.engine.owners import upload
+from gradcore.engine.sites import need_values
 from gradcore.engine.state import local
-from gradcore.errors import DataDependentShape
 from gradcore.functional import any as any_of
 from gradcore.functional import max as max_of
 from gradcore.functional import ones, sum, unsqueeze
@@ -183,9 +183,7 @@ def _numbers_of_bags(offsets: Tensor, count: int, last: bool) -> Tensor:
 def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Any, Any]:
     """The bag of each of ``count`` positions, and the number of positions in each bag."""
     device = offsets.storage.device
-    if device.type == "meta":
-        raise DataDependentShape("embedding_bag: the length of the longest bag depends on the values of offsets, which meta "
-                                 "tensors do not have")
+    need_values("embedding_bag", device, "the length of the longest bag")
     lengths = _lengths(device.read(offsets.storage, offsets.spec), count, last)
     return np.repeat(np.arange(len(lengths)), lengths), lengths
 

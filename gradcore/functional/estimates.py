@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import warn
+from gradcore.engine.sites import need_values
 from gradcore.engine.value import Value
-from gradcore.errors import DataDependentShape, DimError, SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.functional import arranging, folding, matrices, picking
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -55,8 +56,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise SpecError(f"weights should be 1-d and have the same length as input, but got {list(weights.spec.shape)} "
                         f"for {list(input.spec.shape)}")
     device = input.storage.device
-    if device.name == "meta":
-        raise DataDependentShape("bincount: the size of the result depends on values, which meta tensors do not have")
+    need_values("bincount", device)
     largest = -1
     if input.spec.numel:
         if input.min().item() < 0:

@@ -11,9 +11,10 @@ import numpy as np
 from gradcore.arguments import with_name
 from gradcore.dtypes import promote
 from gradcore.engine.owners import upload
+from gradcore.engine.sites import need_values
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
-from gradcore.errors import DataDependentShape, DimError, SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.ops import movement
 from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, resolve_shape
 
@@ -338,8 +339,7 @@ def nonzero(input: Tensor) -> Tensor:
 
 def decisive(name: str, x: Tensor) -> np.ndarray[Any, Any]:
     """The values of a tensor, which decide the shape of a result. Raises :class:`DataDependentShape` on meta."""
-    if x.storage.device.type == "meta":
-        raise DataDependentShape(f"{name}: the shape of the result depends on values, which meta tensors do not have")
+    need_values(name, x.storage.device)
     return x.storage.device.read(x.storage, x.spec)
 
 

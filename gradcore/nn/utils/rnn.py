@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore import functional
-from gradcore.errors import DataDependentShape, SpecError
+from gradcore.engine.sites import need_values
+from gradcore.errors import SpecError
 from gradcore.nn import functional as F
 from gradcore.ops import placing
 
@@ -120,7 +121,7 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
     """Padded sequences [L, N, ...], or [N, L, ...] with ``batch_first``, and their lengths, int64 [N].
 
     L is ``total_length``, by default the largest length. Raises ValueError if it is too small, or if batch sizes grow, and
-    :class:`DataDependentShape` for sequences on meta that were packed with ``enforce_sorted=False``.
+    :class:`~gradcore.errors.DataDependentShape` for sequences on meta that were packed with ``enforce_sorted=False``.
     """
     counts = sequence.batch_sizes.tolist()
     length, batch = len(counts), counts[0]
@@ -149,9 +150,8 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
 
 
 def _read(indices: Tensor) -> list[int]:
-    if indices.storage.device.type == "meta":
-        raise DataDependentShape("pad_packed_sequence: on meta it is not known how sequences were sorted: give "
-                                 "pack_padded_sequence lengths in decreasing order, and leave out enforce_sorted=False")
+    need_values("pad_packed_sequence", indices.storage.device, "how sequences were sorted",
+                "give pack_padded_sequence lengths in decreasing order, and leave out enforce_sorted=False")
     order: list[int] = indices.tolist()
     return order
 

@@ -232,11 +232,20 @@ def test_a_mask_on_meta_can_be_written_through_but_not_read() -> None:
     assert x._version == 3
     total = x.sum()
     total[total > 1] = 1.0
-    for use in (lambda: x[mask], lambda: x.masked_select(mask.reshape(4, 1)), lambda: mask.nonzero(), lambda: x.unique()):
-        with raises(DataDependentShape, "which meta tensors do not have"):
-            use()
     with raises(DataDependentShape, "which meta tensors do not have"):
         x[mask] = gradcore.ones(3, device="meta")
+
+
+@pytest.mark.parametrize(("op", "call"), [
+    ("a boolean index", lambda x, m: x[m]), ("masked_select", lambda x, m: x.masked_select(m.reshape(4, 1))),
+    ("nonzero", lambda x, m: m.nonzero()), ("unique", lambda x, m: x.unique()),
+    ("unique_consecutive", lambda x, m: x.unique_consecutive()), ("bincount", lambda x, m: m.int().bincount()),
+    ("repeat_interleave", lambda x, m: x.repeat_interleave(m.int(), 0))])
+def test_a_shape_that_depends_on_values_names_the_op_and_the_line_on_meta(op: str, call: Any) -> None:
+    x, mask = gradcore.zeros(4, 3, device="meta"), gradcore.ones(4, dtype=np.bool_, device="meta")
+    with raises(DataDependentShape, f"{op}: the shape of the result depends on values, which meta tensors do not have",
+                f"test_indexing.py:{call.__code__.co_firstlineno}"):
+        call(x, mask)
 
 
 MASKED = [np.s_[np.arange(4) > 1], np.s_[:, np.arange(3) > 5], np.s_[1:, np.arange(15).reshape(3, 5) % 2 == 0],
