@@ -83,7 +83,7 @@ class SourceExhausted(GradcoreError, MemoryError):
 
 
 class AlreadyReleased(GradcoreError, RuntimeError):
-    """Backward reached a node whose residuals were released already."""
+    """Backward reached a node whose residuals were released already; or memory was given back a second time."""
 
 
 class ModifiedInPlace(GradcoreError, RuntimeError):

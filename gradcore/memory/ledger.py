@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.errors import OutOfMemory
+from gradcore.errors import AlreadyReleased, OutOfMemory
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNRESERVE, UNTAGGED, Raw, Tag
 from gradcore.forking import brief
 from gradcore.memory.mending import lost, mend
@@ -146,6 +146,9 @@ class Ledger:
         pending = self._pending
         while pending:
             block = pending[0]
+            if not block.serial:
+                del pending[0]
+                raise AlreadyReleased(f"{block} was given back twice")
             log = self.log
             # Books first: if the driver fails to order the streams, the block is lost, but never handed out unordered. No calls
             # until that is done, since interrupts are raised after calls.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradcore.devices.host.device import fill_with_ones
-from gradcore.errors import OutOfMemory, SourceExhausted
+from gradcore.errors import AlreadyReleased, OutOfMemory, SourceExhausted
 from gradcore.events import UNTAGGED, Alloc, Free, Reserve, typed
 from gradcore.memory.adaptors import Limit
 from gradcore.memory.pinned import AfterCopies
@@ -92,6 +92,21 @@ def test_a_block_that_went_back_is_used_again(case: Case) -> None:
     assert (second.segment.index, second.offset) == where
     assert list(case.stack.ledger.live) == [second.serial] != [serial]
     case.resource.release(second)
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_block_that_is_given_back_twice_is_an_error_and_changes_nothing(case: Case, logged: bool) -> None:
+    kept, block = case.resource.allocate(5000, case.stream), case.resource.allocate(5000, case.stream)
+    if logged:
+        case.stack.ledger.begin_log()
+    case.resource.release(block)
+    with pytest.raises(AlreadyReleased, match=r"^Block\(.* was given back twice$"):
+        # Without a log blocks wait in a queue until memory is asked for.
+        case.resource.release(block)
+        case.resource.allocate(5000, case.stream)
+    assert list(case.stack.ledger.live) == [kept.serial] and lock_is_free(case)
+    assert case.stack.ledger.requested == 5000
+    assert len({case.resource.allocate(5000, case.stream).offset for _ in range(3)} | {kept.offset}) == 4
 
 
 def test_segments_without_memory_have_addresses_apart() -> None:
