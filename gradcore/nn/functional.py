@@ -12,6 +12,7 @@ from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.dtypes import promote
 from gradcore.engine.modes import is_grad_enabled
+from gradcore.engine.sites import need_values
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
 from gradcore.functional import (
@@ -138,6 +139,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if not tensor.spec.numel and num_classes <= 0:
         raise RuntimeError(f"Can not infer total number of classes from empty tensor: got num_classes={num_classes}")
     if num_classes == -1:
+        need_values("one_hot", tensor.storage.device, instead="give num_classes")
         num_classes = int(functional.amax(tensor).item()) + 1
     zeros = functional.zeros(*tensor.spec.shape, num_classes, dtype=np.dtype(np.int64), device=tensor.storage.device)
     return scatter_(zeros, -1, functional.unsqueeze(tensor, -1), 1)

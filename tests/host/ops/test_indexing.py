@@ -240,7 +240,8 @@ def test_a_mask_on_meta_can_be_written_through_but_not_read() -> None:
     ("a boolean index", lambda x, m: x[m]), ("masked_select", lambda x, m: x.masked_select(m.reshape(4, 1))),
     ("nonzero", lambda x, m: m.nonzero()), ("unique", lambda x, m: x.unique()),
     ("unique_consecutive", lambda x, m: x.unique_consecutive()), ("bincount", lambda x, m: m.int().bincount()),
-    ("repeat_interleave", lambda x, m: x.repeat_interleave(m.int(), 0))])
+    ("repeat_interleave", lambda x, m: x.repeat_interleave(m.int(), 0)),
+    ("one_hot", lambda x, m: gradcore.nn.functional.one_hot(m.int()))])
 def test_a_shape_that_depends_on_values_names_the_op_and_the_line_on_meta(op: str, call: Any) -> None:
     x, mask = gradcore.zeros(4, 3, device="meta"), gradcore.ones(4, dtype=np.bool_, device="meta")
     with raises(DataDependentShape, f"{op}: the shape of the result depends on values, which meta tensors do not have",
