@@ -50,14 +50,15 @@ class LinAlgError(GradcoreError, RuntimeError):
 class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
     """The device is out of memory; the text lists the largest holders.
 
-    ``asked``, ``live``, ``cached``, ``largest_free`` and ``limit`` are in bytes. ``by`` says which op asked, and where; the
-    parts of it are ``op``, ``layer`` (``""`` for the root), ``phase``, and ``file`` and ``line``, in backward those of the
-    forward op. ``caller_file`` and ``caller_line`` are then the line that called backward, else ``""`` and 0.
+    ``asked``, ``live``, ``cached``, ``largest_free`` and ``limit`` are in bytes. So is ``outside``: if the device itself ran
+    out, what is in use on it beside the pool, by this process and others; else None. ``by`` says which op asked, and where;
+    the parts of it are ``op``, ``layer`` (``""`` for the root), ``phase``, and ``file`` and ``line``, in backward those of
+    the forward op. ``caller_file`` and ``caller_line`` are then the line that called backward, else ``""`` and 0.
     """
 
     def __init__(self, text: str, *, asked: int = 0, live: int = 0, cached: int = 0, largest_free: int = 0,
-                 limit: int | None = None, by: str = "", op: str = "", layer: str = "", phase: str = "", file: str = "",
-                 line: int = 0, caller_file: str = "", caller_line: int = 0) -> None:
+                 limit: int | None = None, outside: int | None = None, by: str = "", op: str = "", layer: str = "",
+                 phase: str = "", file: str = "", line: int = 0, caller_file: str = "", caller_line: int = 0) -> None:
         super().__init__(text)
         self.asked = asked
         self.by = by
@@ -72,14 +73,19 @@ class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
         self.cached = cached
         self.largest_free = largest_free
         self.limit = limit
+        self.outside = outside
 
 
 class SourceExhausted(GradcoreError, MemoryError):
-    """A source, or the limit around it, refused a segment. The pool then flushes and tries again."""
+    """A source, or the limit around it, refused a segment. The pool then flushes and tries again.
 
-    def __init__(self, text: str, *, limit: int | None = None) -> None:
+    ``limit`` is what the limit allows, and ``used`` what is in use on the device, in bytes; None if they are not known.
+    """
+
+    def __init__(self, text: str, *, limit: int | None = None, used: int | None = None) -> None:
         super().__init__(text)
         self.limit = limit
+        self.used = used
 
 
 class AlreadyReleased(GradcoreError, RuntimeError):

@@ -30,6 +30,7 @@ class Runtime(Protocol):
     def setDevice(self, index: int) -> None: ...
     def malloc(self, nbytes: int) -> int: ...
     def free(self, address: int) -> None: ...
+    def memGetInfo(self) -> tuple[int, int]: ...
     def hostAlloc(self, nbytes: int, flags: int) -> int: ...
     def freeHost(self, address: int) -> None: ...
     def streamCreateWithPriority(self, flags: int, priority: int) -> int: ...
@@ -63,12 +64,20 @@ class CudaSource:
     def allocate(self, nbytes: int) -> Segment:
         self._cuda.setDevice(self._index)
         address = _or_exhausted(self._cuda, lambda: self._cuda.malloc(nbytes),
-                                f"cudaMalloc could not allocate {nbytes:,} bytes on cuda:{self._index}")
+                                f"cudaMalloc could not allocate {nbytes:,} bytes on cuda:{self._index}", self._used)
         return Segment(nbytes, address, None if self._owner is None else self._owner(address, nbytes))
 
     def deallocate(self, segment: Segment) -> None:
         segment.memory = None
         self._cuda.free(segment.address)
+
+    def _used(self) -> int | None:
+        """The bytes in use on the card, by this process and others; None if the driver does not tell."""
+        try:
+            free, total = self._cuda.memGetInfo()
+        except self._cuda.CUDARuntimeError:
+            return None
+        return total - free
 
 
 class PinnedSource:
@@ -90,13 +99,13 @@ class PinnedSource:
         self._cuda.freeHost(segment.address)
 
 
-def _or_exhausted(cuda: Runtime, call: Callable[[], int], text: str) -> int:
+def _or_exhausted(cuda: Runtime, call: Callable[[], int], text: str, used: Callable[[], int | None] = lambda: None) -> int:
     try:
         return call()
     except cuda.CUDARuntimeError as error:
         if error.status != OUT_OF_MEMORY:
             raise
-        raise SourceExhausted(text) from error
+        raise SourceExhausted(text, used=used()) from error
 
 
 class CudaDriver:

@@ -89,11 +89,11 @@ class Ledger:
             return block
         except OutOfMemory as error:
             # Not the error itself: its traceback would keep the frames alive, and what they refer to.
-            why, limit = str(error), error.limit
+            why, room = str(error), {"limit": error.limit, "outside": error.outside}
         except BaseException:
             self._undo(block)
             raise
-        raise self._out_of_memory(why, limit, nbytes, tag)
+        raise self._out_of_memory(why, room, nbytes, tag)
 
     def _undo(self, block: Block | None) -> None:
         """Repair the books after an interrupted call, whose caller never got ``block``, if there was one."""
@@ -166,13 +166,13 @@ class Ledger:
                 self.pool.settle(block)
             block.home.append(block)
 
-    def _out_of_memory(self, why: str, limit: int | None, nbytes: int, tag: Tag) -> OutOfMemory:
+    def _out_of_memory(self, why: str, room: dict[str, int | None], nbytes: int, tag: Tag) -> OutOfMemory:
         """The error to raise, with figures from the books. Called without the lock."""
         with self.lock:
             self.drain()
             self._note_segments()
         names = network_names([tag.network, *(b.tag.network for b in self.live.values())])
-        figures: dict[str, Any] = {"asked": nbytes, "live": self._allocated, "cached": self.pool.cached, "limit": limit,
+        figures: dict[str, Any] = {"asked": nbytes, "live": self._allocated, "cached": self.pool.cached, **room,
                                    "largest_free": self.pool.largest_free, **owner_in(tag, names)}
         return OutOfMemory(self._explain(self, OutOfMemory(why, **figures)), **figures)
 

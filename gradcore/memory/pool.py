@@ -195,8 +195,9 @@ class Pool:
                 start = self._borrow(size, kind, stream)
                 if start is not None:
                     return start
+                outside = None if error.used is None else error.used - self.reserved
                 raise OutOfMemory(str(error), asked=size, cached=self.cached, largest_free=self.largest_free,
-                                  limit=error.limit) from None
+                                  limit=error.limit, outside=outside) from None
         segment.index = self._next_segment
         segment.kind = kind
         self._next_segment += 1

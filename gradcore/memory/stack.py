@@ -86,6 +86,7 @@ def _said(block: Block, networks: Mapping[Network, str]) -> Buffer:
 def explain(ledger: Ledger, error: OutOfMemory) -> str:
     """The text of an out-of-memory error: what was asked for, what there is, and who holds it."""
     limit = "none" if error.limit is None else f"{error.limit:,}"
+    outside = "" if error.outside is None else f", {error.outside:,} in use on the device outside the pool"
     try:
         live = explain_live(ledger)
     except Exception:
@@ -93,4 +94,4 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
         live = explain_live(ledger, named=False)
     return "\n".join([
         f"out of memory: cannot allocate {error.asked:,} bytes for {error.by}; {error.live:,} are live, {error.cached:,} "
-        f"cached (largest free block {error.largest_free:,}), limit {limit}; {error}", *live])
+        f"cached (largest free block {error.largest_free:,}), limit {limit}{outside}; {error}", *live])

@@ -59,9 +59,12 @@ class Card:
     def setDevice(self, index: int) -> None:
         pass
 
+    def memGetInfo(self) -> tuple[int, int]:
+        return self.room - CELL * sum(map(len, self.memory.values())), self.room
+
     def malloc(self, nbytes: int) -> int:
         self._called("malloc")
-        if CELL * sum(map(len, self.memory.values())) + nbytes > self.room:
+        if nbytes > self.memGetInfo()[0]:
             raise self.CUDARuntimeError(2)
         address = self._handle(nbytes)
         self.memory[address] = np.zeros(nbytes // CELL, np.int64)

@@ -170,6 +170,25 @@ def test_out_of_memory_on_the_device_names_the_holders():
     value(device, TensorSpec.of((1 << 16,), np.float32))
 
 
+def test_running_out_says_what_is_in_use_outside_the_pool():
+    runtime = Runtime(room=8 << 20)
+    device = gpu.CudaDevice(0, cuda=runtime)
+    x = value(device, TensorSpec.of((1 << 18,), np.float32))
+    runtime.memGetInfo = lambda: (1 << 20, 40 << 20)
+    with pytest.raises(OutOfMemory) as caught:
+        value(device, TensorSpec.of((1 << 22,), np.float32))
+    assert caught.value.outside == (39 << 20) - device.ledger.reserved < 39 << 20
+    assert f"limit none, {caught.value.outside:,} in use on the device outside the pool; cudaMalloc could" in str(caught.value)
+
+    def broken():
+        raise Runtime.CUDARuntimeError(999)
+
+    runtime.memGetInfo = broken
+    with pytest.raises(OutOfMemory, match="limit none; cudaMalloc could") as caught:
+        value(device, TensorSpec.of((1 << 22,), np.float32))
+    assert caught.value.outside is None and device.ledger.allocated == x.spec.nbytes
+
+
 def test_other_errors_of_the_runtime_pass_through():
     runtime = Runtime()
     runtime.fail = 999
