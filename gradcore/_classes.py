@@ -92,9 +92,12 @@ def class_name(x: Tensor) -> str:
     return _full_name(word, x.storage.device.compute.type)
 
 
+_ABOUT = ("Tensors of PyTorch's type {0} on ``{1}``, by its old constructor: from a sequence, or uninitialized from sizes.\n\n"
+          "A tensor of that dtype on that kind of device is an instance.")
 #: By kind of device and name, such as FloatTensor.
 CLASSES: Mapping[str, Mapping[str, TensorClass]] = {
-    place: {f"{word}Tensor": TensorClass(f"{word}Tensor", (), {"word": word, "place": place}) for word in WORDS}
+    place: {f"{word}Tensor": TensorClass(f"{word}Tensor", (), {
+        "word": word, "place": place, "__doc__": _ABOUT.format(word, place)}) for word in WORDS}
     for place in ("cpu", "cuda")}
 
 

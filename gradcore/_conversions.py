@@ -33,6 +33,7 @@ class Conversions(Value):
         return self.storage.device.read(self.storage, self.spec).item()
 
     def tolist(self) -> Any:
+        """The elements as Python numbers in nested lists, read on the host; of a 0-d tensor a number."""
         return self.storage.device.read(self.storage, self.spec).tolist()
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:

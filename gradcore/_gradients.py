@@ -41,6 +41,7 @@ class Gradients(Value):
 
     @property
     def requires_grad(self) -> bool:
+        """Does backward compute a gradient for this tensor? Can be set on leaves."""
         return self.edge is not None
 
     @requires_grad.setter
@@ -73,15 +74,18 @@ class Gradients(Value):
         return edge
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Set ``requires_grad``; returns the tensor."""
         self.requires_grad = requires_grad
         return self
 
     @property
     def is_leaf(self) -> bool:
+        """Was it made by no op of a graph? Backward adds to the ``grad`` of leaves that require one."""
         return self.edge is None or type(self.edge[0]) is Leaf
 
     @property
     def grad_fn(self) -> Node | None:
+        """The node of the op that made the tensor; None for a leaf."""
         node = None if self.edge is None else behind(self.edge)[0]
         return node if type(node) is Node else None
 
@@ -164,6 +168,7 @@ class Gradients(Value):
         return alias(self, None)
 
     def detach_(self) -> Any:
+        """Leave the graph; a leaf requires no gradient from here on. Returns the tensor."""
         if self.edge is not None and type(self.edge[0]) is Leaf:
             self.requires_grad = False
         self.edge = None
@@ -171,6 +176,7 @@ class Gradients(Value):
 
     @property
     def data(self) -> Any:
+        """The same memory without the graph, as :meth:`detach`; set it to give the tensor other memory."""
         return self.detach()
 
     @data.setter

@@ -194,6 +194,7 @@ def manual_seed(seed: int) -> Generator:
 
 
 def initial_seed() -> int:
+    """The seed that the CPU's default generator started from."""
     return default_generator("cpu").initial_seed()
 
 

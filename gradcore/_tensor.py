@@ -47,14 +47,17 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def shape(self) -> Size:
+        """The sizes of the dimensions."""
         return Size(self.spec.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """NumPy's dtype of the elements; bfloat16's is from ml_dtypes."""
         return self.spec.dtype
 
     @property
     def device(self) -> Device:
+        """Where the bytes are: ``cpu``, ``cuda:0``, ``meta``."""
         return self.storage.device.compute
 
     @property
@@ -72,14 +75,17 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.dtype.itemsize
 
     def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of dimension ``dim``."""
         return self.shape if dim is None else self.spec.shape[functional.dim_of(dim, self)]
 
     def numel(self) -> int:
+        """The number of elements."""
         return self.spec.numel
 
     nelement = numel
 
     def dim(self) -> int:
+        """The number of dimensions."""
         return self.spec.ndim
 
     ndimension = dim
@@ -89,6 +95,7 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.strides if dim is None else self.spec.strides[functional.dim_of(dim, self)]
 
     def storage_offset(self) -> int:
+        """Where the first element is in the storage, in elements."""
         local.state.placed = True
         return self.spec.offset
 
@@ -99,6 +106,7 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.floating
 
     def element_size(self) -> int:
+        """The bytes of an element."""
         return self.spec.dtype.itemsize
 
     def data_ptr(self) -> int:
@@ -201,10 +209,12 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def T(self) -> Tensor:
+        """A view with the dimensions in reverse order."""
         return movement.permute(self, dims=tuple(range(self.spec.ndim))[::-1])
 
     @property
     def mT(self) -> Tensor:
+        """A view with the last two dimensions exchanged."""
         return functional.transpose(self, -2, -1)
 
     @property
@@ -217,6 +227,7 @@ class Tensor(Operators, Conversions, Gradients):
     mH = mT
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Tensor:
+        """Write ``src``, a number or a tensor of any dtype and device that broadcasts, over the tensor; returns it."""
         if not isinstance(src, Tensor):
             return creation.fill_(self, src)
         if src.device is not self.device:
@@ -224,6 +235,7 @@ class Tensor(Operators, Conversions, Gradients):
         return movement.copy_(self, src)
 
     def fill_(self, value: Any) -> Tensor:
+        """Write ``value``, a number or a 0-d tensor, to every element; returns the tensor. Raises RuntimeError for others."""
         if not isinstance(value, Tensor):
             return creation.fill_(self, value)
         if value.spec.ndim:
@@ -232,6 +244,7 @@ class Tensor(Operators, Conversions, Gradients):
         return self.copy_(value)
 
     def zero_(self) -> Tensor:
+        """Write 0 to every element; returns the tensor."""
         return creation.fill_(self, 0)
 
     def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -264,6 +277,7 @@ class Tensor(Operators, Conversions, Gradients):
         return functional.empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def type_as(self, other: Tensor) -> Tensor:
+        """The tensor in the dtype and on the device of ``other``; itself if they are its own."""
         return self.to(other)
 
     def add_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:

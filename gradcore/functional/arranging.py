@@ -310,6 +310,7 @@ def adjoint(input: Tensor) -> Tensor:
 
 
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of ``split_sizes`` elements along ``dim``; see :func:`split`."""
     return sh.split(input, list(split_sizes), dim)
 
 

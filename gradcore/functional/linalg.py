@@ -225,6 +225,7 @@ def matrix_exp(A: Tensor) -> Tensor:
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """:func:`gradcore.matmul`."""
     return m.matmul(input, other)
 
 

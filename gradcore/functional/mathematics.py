@@ -36,7 +36,7 @@ def elementwise_function(op: Op, name: str = "") -> Any:
                 return into(name, out, function(input, other))  # type: ignore[call-arg]
             return op(input, other)  # type: ignore[operator]
 
-    return with_name(function, name, op.__doc__ or f"The op {op.name!r}, element by element.")
+    return with_name(function, name, op.__doc__ or "")
 
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
@@ -105,8 +105,8 @@ def _without_slope(made: Tensor, *operands: Any) -> Tensor:
     return made
 
 
-mul, neg = map(elementwise_function, (elementwise.mul, elementwise.neg))
-maximum, minimum = map(elementwise_function, (elementwise.maximum, elementwise.minimum))
+mul, neg, maximum, minimum = map(elementwise_function, (
+    elementwise.mul, elementwise.neg, elementwise.maximum, elementwise.minimum))
 floor_divide, remainder = map(elementwise_function, (elementwise.floor_divide, elementwise.remainder))
 eq, ne, lt = map(elementwise_function, (elementwise.eq, elementwise.ne, elementwise.lt))
 le, gt, ge = map(elementwise_function, (elementwise.le, elementwise.gt, elementwise.ge))
@@ -118,8 +118,7 @@ exp, expm1, log = map(elementwise_function, (elementwise.exp, elementwise.expm1,
 log1p, log2, log10 = map(elementwise_function, (elementwise.log1p, elementwise.log2, elementwise.log10))
 sqrt, rsqrt, reciprocal = map(elementwise_function, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
 sin, cos, tan = map(elementwise_function, (elementwise.sin, elementwise.cos, elementwise.tan))
-sinh, cosh, arctan = map(elementwise_function, (elementwise.sinh, elementwise.cosh, elementwise.arctan))
-relu = elementwise_function(activation.relu)
+sinh, cosh, arctan, relu = map(elementwise_function, (elementwise.sinh, elementwise.cosh, elementwise.arctan, activation.relu))
 
 
 def sign(input: Tensor) -> Tensor:
@@ -208,6 +207,7 @@ def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """The smallest element, as :func:`amax`."""
     return reduce.amin(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
@@ -286,6 +286,7 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """The logarithm of the softmax along ``dim``."""
     return normalizers.log_softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
 
 

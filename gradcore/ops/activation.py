@@ -43,7 +43,8 @@ def _hardtanh_spec(x: TensorSpec, *, low: float, high: float) -> TensorSpec:
     return x.like()
 
 
-relu = op("relu", _relu_spec, may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
+relu = op("relu", _relu_spec, may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x),
+          doc="x where it is positive, else 0.")
 relu_grad = op("relu_grad", _like_dy(_relu_spec), may_alias=("x",), dy=lambda g, x: relu_grad(g, x),
                doc="0 where x <= 0, else dy.")
 hardtanh = op("hardtanh", _hardtanh_spec, may_alias=("x",),

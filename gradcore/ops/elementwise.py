@@ -31,7 +31,8 @@ from gradcore.spec import TensorSpec, broadcast_shapes
 
 add = op("add", broadcast, may_alias=("x", "y"),
          x=lambda g, x_spec: sum_to(g, to=x_spec),
-         y=lambda g, y_spec: sum_to(g, to=y_spec))
+         y=lambda g, y_spec: sum_to(g, to=y_spec),
+         doc="x + y.")
 
 
 def _sub_spec(x: Operand, y: Operand) -> TensorSpec:
@@ -47,13 +48,16 @@ def _is_bool(x: Operand) -> bool:
 
 sub = op("sub", _sub_spec, may_alias=("x", "y"),
          x=lambda g, x_spec: sum_to(g, to=x_spec),
-         y=lambda g, y_spec: sum_to(-g, to=y_spec))
+         y=lambda g, y_spec: sum_to(-g, to=y_spec),
+         doc="x - y.")
 mul = op("mul", broadcast, may_alias=("x", "y"),
          x=lambda g, y, x_spec: sum_to(g * y, to=x_spec),
-         y=lambda g, x, y_spec: sum_to(g * x, to=y_spec))
+         y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
+         doc="x y.")
 div = op("div", divide, may_alias=("x", "y"),
          x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
-         y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))
+         y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec),
+         doc="x / y; the quotient of integers is a float.")
 
 
 def _neg_spec(x: TensorSpec) -> TensorSpec:
@@ -63,12 +67,13 @@ def _neg_spec(x: TensorSpec) -> TensorSpec:
     return like(x)
 
 
-neg = op("neg", _neg_spec, may_alias=("x",), x=lambda g: -g)
-reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g * (out * out))
-floor_divide = op("floor_divide", numbers("floor_divide"), may_alias=("x", "y"))
+neg = op("neg", _neg_spec, may_alias=("x",), x=lambda g: -g, doc="-x.")
+reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g * (out * out), doc="1 / x.")
+floor_divide = op("floor_divide", numbers("floor_divide"), may_alias=("x", "y"), doc="x / y, rounded down.")
 remainder = op("remainder", numbers("remainder"), may_alias=("x", "y"),
                x=lambda g, x_spec: sum_to(g, to=x_spec),
-               y=lambda g, x, y, y_spec: sum_to(-g * floor_divide(x, y), to=y_spec))
+               y=lambda g, x, y, y_spec: sum_to(-g * floor_divide(x, y), to=y_spec),
+               doc="x - y floor(x / y): the sign is the divisor's.")
 
 
 def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
@@ -95,13 +100,15 @@ def _pow_y(g: Any, x: Any, y: Any, out: Any, y_spec: Operand) -> Any:
     return sum_to(g * slope, to=y_spec)
 
 
-pow = op("pow", _pow_spec, may_alias=("x", "y"), x=_pow_x, y=_pow_y)
+pow = op("pow", _pow_spec, may_alias=("x", "y"), x=_pow_x, y=_pow_y, doc="x to the power of y.")
 maximum = op("maximum", broadcast, may_alias=("x", "y"),
              x=lambda g, x, y, x_spec: sum_to(_share(g, lt(x, y), eq(x, y)), to=x_spec),
-             y=lambda g, x, y, y_spec: sum_to(_share(g, gt(x, y), eq(x, y)), to=y_spec))
+             y=lambda g, x, y, y_spec: sum_to(_share(g, gt(x, y), eq(x, y)), to=y_spec),
+             doc="The larger; NaN beside a NaN.")
 minimum = op("minimum", broadcast, may_alias=("x", "y"),
              x=lambda g, x, y, x_spec: sum_to(_share(g, gt(x, y), eq(x, y)), to=x_spec),
-             y=lambda g, x, y, y_spec: sum_to(_share(g, lt(x, y), eq(x, y)), to=y_spec))
+             y=lambda g, x, y, y_spec: sum_to(_share(g, lt(x, y), eq(x, y)), to=y_spec),
+             doc="The smaller; NaN beside a NaN.")
 
 
 def _share(g: Any, lost: Any, tie: Any) -> Any:
@@ -111,12 +118,19 @@ def _share(g: Any, lost: Any, tie: Any) -> Any:
 
 # -- comparison and logic ----------------------------------------------------------------------------------------------
 
-eq, ne = op("eq", compare), op("ne", compare)
-lt, le, gt, ge = op("lt", compare), op("le", compare), op("gt", compare), op("ge", compare)
-logical_and, logical_or = op("logical_and", compare), op("logical_or", compare)
-logical_xor = op("logical_xor", compare)
-logical_not = op("logical_not", bool_like)
-isnan, isinf, isfinite = op("isnan", bool_like), op("isinf", bool_like), op("isfinite", bool_like)
+eq = op("eq", compare, doc="x == y, as bools.")
+ne = op("ne", compare, doc="x != y, as bools; true beside a NaN.")
+lt = op("lt", compare, doc="x < y, as bools.")
+le = op("le", compare, doc="x <= y, as bools.")
+gt = op("gt", compare, doc="x > y, as bools.")
+ge = op("ge", compare, doc="x >= y, as bools.")
+logical_and = op("logical_and", compare, doc="Are both other than 0?")
+logical_or = op("logical_or", compare, doc="Is one of the two other than 0?")
+logical_xor = op("logical_xor", compare, doc="Is exactly one of the two other than 0?")
+logical_not = op("logical_not", bool_like, doc="Is x 0?")
+isnan = op("isnan", bool_like, doc="Is x NaN?")
+isinf = op("isinf", bool_like, doc="Is x infinite?")
+isfinite = op("isfinite", bool_like, doc="Is x neither infinite nor NaN?")
 
 # -- functions of one variable -----------------------------------------------------------------------------------------
 
@@ -125,26 +139,31 @@ def _square_spec(x: TensorSpec) -> TensorSpec:
     return like(x).like(np.dtype(np.int64)) if _is_bool(x) else like(x)
 
 
-abs = op("abs", number("abs"), may_alias=("x",), x=lambda g, x: g * sign(x))
+abs = op("abs", number("abs"), may_alias=("x",), x=lambda g, x: g * sign(x), doc="|x|.")
 sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g))
-floor = op("floor", number("floor"), may_alias=("x",), x=lambda g: zeros_of(g))
-ceil = op("ceil", number("ceil"), may_alias=("x",), x=lambda g: zeros_of(g))
-round = op("round", number("round"), may_alias=("x",), x=lambda g: zeros_of(g))
-exp = op("exp", float_like, may_alias=("x",), x=lambda g, out: g * out)
-expm1 = op("expm1", float_like, may_alias=("x",), x=lambda g, out: g * (out + 1))
-log = op("log", float_like, may_alias=("x",), x=lambda g, x: g / x)
-log1p = op("log1p", float_like, may_alias=("x",), x=lambda g, x: g / (x + 1))
-log2 = op("log2", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(2)))
-log10 = op("log10", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(10)))
-sqrt = op("sqrt", float_like, may_alias=("x",), x=lambda g, out: g / (out * 2))
-rsqrt = op("rsqrt", float_like, may_alias=("x",), x=lambda g, out: g * (out * out * out) * -0.5)
-square = op("square", _square_spec, may_alias=("x",), x=lambda g, x: g * (x * 2))
-sin = op("sin", float_like, may_alias=("x",), x=lambda g, x: g * cos(x))
-cos = op("cos", float_like, may_alias=("x",), x=lambda g, x: -g * sin(x))
-tan = op("tan", float_like, may_alias=("x",), x=lambda g, out: g * (out * out + 1))
-sinh = op("sinh", float_like, may_alias=("x",), x=lambda g, x: g * cosh(x))
-cosh = op("cosh", float_like, may_alias=("x",), x=lambda g, x: g * sinh(x))
-arctan = op("arctan", float_like, may_alias=("x",), x=lambda g, x: g / (x * x + 1))
+floor = op("floor", number("floor"), may_alias=("x",), x=lambda g: zeros_of(g),
+           doc="The largest integer that is not above x, in the dtype of x.")
+ceil = op("ceil", number("ceil"), may_alias=("x",), x=lambda g: zeros_of(g),
+          doc="The smallest integer that is not below x, in the dtype of x.")
+round = op("round", number("round"), may_alias=("x",), x=lambda g: zeros_of(g),
+           doc="The nearest integer, in the dtype of x; of two, the even one.")
+exp = op("exp", float_like, may_alias=("x",), x=lambda g, out: g * out, doc="e to the power of x.")
+expm1 = op("expm1", float_like, may_alias=("x",), x=lambda g, out: g * (out + 1), doc="exp(x) - 1, exact near 0.")
+log = op("log", float_like, may_alias=("x",), x=lambda g, x: g / x, doc="The natural logarithm: -inf at 0, NaN below.")
+log1p = op("log1p", float_like, may_alias=("x",), x=lambda g, x: g / (x + 1), doc="log(1 + x), exact near 0.")
+log2 = op("log2", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(2)),
+          doc="The logarithm to the base 2: -inf at 0, NaN below.")
+log10 = op("log10", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(10)),
+           doc="The logarithm to the base 10: -inf at 0, NaN below.")
+sqrt = op("sqrt", float_like, may_alias=("x",), x=lambda g, out: g / (out * 2), doc="The square root, NaN below 0.")
+rsqrt = op("rsqrt", float_like, may_alias=("x",), x=lambda g, out: g * (out * out * out) * -0.5, doc="1 / sqrt(x).")
+square = op("square", _square_spec, may_alias=("x",), x=lambda g, x: g * (x * 2), doc="x^2.")
+sin = op("sin", float_like, may_alias=("x",), x=lambda g, x: g * cos(x), doc="The sine of an angle in radians.")
+cos = op("cos", float_like, may_alias=("x",), x=lambda g, x: -g * sin(x), doc="The cosine of an angle in radians.")
+tan = op("tan", float_like, may_alias=("x",), x=lambda g, out: g * (out * out + 1), doc="The tangent of an angle in radians.")
+sinh = op("sinh", float_like, may_alias=("x",), x=lambda g, x: g * cosh(x), doc="The hyperbolic sine.")
+cosh = op("cosh", float_like, may_alias=("x",), x=lambda g, x: g * sinh(x), doc="The hyperbolic cosine.")
+arctan = op("arctan", float_like, may_alias=("x",), x=lambda g, x: g / (x * x + 1), doc="The inverse tangent, in radians.")
 
 
 # -- choice ------------------------------------------------------------------------------------------------------------

@@ -52,19 +52,24 @@ def _nan_to_num_spec(x: TensorSpec, *, nan: float = 0.0, posinf: float | None = 
     return like(x)
 
 
-exp2 = op("exp2", float_like, may_alias=("x",), x=lambda g, out: g * (out * math.log(2)))
-arcsin = op("arcsin", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x * -1 + 1))
-arccos = op("arccos", float_like, may_alias=("x",), x=lambda g, x: -g * rsqrt(x * x * -1 + 1))
-arcsinh = op("arcsinh", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x + 1))
-arccosh = op("arccosh", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x - 1))
-arctanh = op("arctanh", float_like, may_alias=("x",), x=lambda g, x: g / (x * x * -1 + 1))
+exp2 = op("exp2", float_like, may_alias=("x",), x=lambda g, out: g * (out * math.log(2)), doc="2 to the power of x.")
+arcsin = op("arcsin", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x * -1 + 1),
+            doc="The inverse sine, in radians, NaN outside of [-1, 1].")
+arccos = op("arccos", float_like, may_alias=("x",), x=lambda g, x: -g * rsqrt(x * x * -1 + 1),
+            doc="The inverse cosine, in radians, NaN outside of [-1, 1].")
+arcsinh = op("arcsinh", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x + 1), doc="The inverse hyperbolic sine.")
+arccosh = op("arccosh", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x - 1),
+             doc="The inverse hyperbolic cosine, NaN below 1.")
+arctanh = op("arctanh", float_like, may_alias=("x",), x=lambda g, x: g / (x * x * -1 + 1),
+             doc="The inverse hyperbolic tangent, NaN outside of [-1, 1].")
 erfc = op("erfc", float_like, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (-2 / math.sqrt(math.pi))),
           doc="1 - erf(x).")
 sinc = op("sinc", float_like, may_alias=("x",), x=lambda g, x: g * _sinc_slope(x), doc="sin(pi x) / (pi x), and 1 at 0.")
 logit = op("logit", float_like, may_alias=("x",),
            x=lambda g, x: where(logical_and(ge(x, 0), le(x, 1)), g / (x * (1 - x)), math.nan),
            doc="log(x / (1 - x)), NaN outside of [0, 1].")
-trunc = op("trunc", number("trunc"), may_alias=("x",), x=lambda g: zeros_of(g))
+trunc = op("trunc", number("trunc"), may_alias=("x",), x=lambda g: zeros_of(g),
+           doc="The integer part, towards 0, in the dtype of x.")
 frac = op("frac", _frac_spec, may_alias=("x",), x=lambda g: g, doc="x - trunc(x).")
 nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), x=lambda g, x: where(isfinite(x), g, 0.0),
                 doc="None stands for the largest and the smallest finite number.")
@@ -102,10 +107,12 @@ fmax = op("fmax", broadcast, may_alias=("x", "y"),
           doc="The larger; beside a NaN, the other.")
 fmin = op("fmin", broadcast, may_alias=("x", "y"),
           x=lambda g, x, y, x_spec: sum_to(where(_first(x, y, le), g, 0.0), to=x_spec),
-          y=lambda g, x, y, y_spec: sum_to(where(_first(x, y, le), 0.0, g), to=y_spec))
+          y=lambda g, x, y, y_spec: sum_to(where(_first(x, y, le), 0.0, g), to=y_spec),
+          doc="The smaller; beside a NaN, the other.")
 arctan2 = op("arctan2", divide, may_alias=("x", "y"),
              x=lambda g, x, y, x_spec: sum_to(g * _over_squares(y, x, y), to=x_spec),
-             y=lambda g, x, y, y_spec: sum_to(-g * _over_squares(x, x, y), to=y_spec))
+             y=lambda g, x, y, y_spec: sum_to(-g * _over_squares(x, x, y), to=y_spec),
+             doc="The angle of the point with abscissa y and ordinate x, in radians in [-pi, pi].")
 hypot = op("hypot", _floats_only("hypot"), may_alias=("x", "y"),
            x=lambda g, x, out, x_spec: sum_to(g * (x / out), to=x_spec),
            y=lambda g, y, out, y_spec: sum_to(g * (y / out), to=y_spec),
@@ -201,10 +208,14 @@ def _bitwise_not_spec(x: TensorSpec) -> TensorSpec:
     return x.like()
 
 
-bitwise_not = op("bitwise_not", _bitwise_not_spec, may_alias=("x",))
+bitwise_not = op("bitwise_not", _bitwise_not_spec, may_alias=("x",), doc="Each bit inverted; logical not for bools.")
 bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = (
-    op(name, _bits_of_two(name), may_alias=("x", "y")) for name in (
-        "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"))
+    op(name, _bits_of_two(name), may_alias=("x", "y"), doc=doc) for name, doc in (
+        ("bitwise_and", "The bits that are set in both."),
+        ("bitwise_or", "The bits that are set in one of the two or in both."),
+        ("bitwise_xor", "The bits that are set in one of the two alone."),
+        ("bitwise_left_shift", "x with its bits moved y places up."),
+        ("bitwise_right_shift", "x with its bits moved y places down; the sign stays.")))
 
 __all__ = ["addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan2", "arctanh",
            "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "erfc",
