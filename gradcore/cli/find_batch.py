@@ -239,7 +239,7 @@ def find(attempt: Attempt, budget: int, mode: str = "binsearch") -> Found:
         peak, most = least.peak, ", ".join(f"{role} {nbytes:,}" for role, nbytes in list(least.by_role.items())[:3])
         raise OutOfMemory(f"out of memory: a batch of {'one sample' if low == 1 else 'two samples'} reserves {peak.reserved:,} "
                           f"bytes ({peak.allocated:,} live at the peak, most of them {most}), "
-                          f"but only {budget:,} are available", asked=peak.reserved, limit=budget)
+                          f"but only {budget:,} bytes are available", asked=peak.reserved, limit=budget)
     high = 2 * low
     while high <= MOST and (report := search.fits(high)) is not None:
         low, best, high = high, report, high * 2

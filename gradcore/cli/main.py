@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from gradcore import __version__
 from gradcore.cli import collect_env, diff, export, find_batch, measure, report, train
@@ -41,11 +42,25 @@ _COMMANDS = (
 )
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of one command. An argument that it does not know is its own error, with its own usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    top = argparse.ArgumentParser(prog="gradcore", description="Train networks, and see where device memory goes.")
+    top = argparse.ArgumentParser(
+        prog="gradcore", description="Train networks, and see where device memory goes.",
+        epilog="Begin with\n  gradcore train                        which writes a run's file, and\n"
+               "  gradcore report --html report.html    which shows it.\ngradcore COMMAND --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--version", action="version", version=f"gradcore {__version__}")
-    commands = top.add_subparsers(dest="command", required=True)
+    commands = top.add_subparsers(dest="command", title="commands", metavar="COMMAND", parser_class=_Command)
     for name, module, about, description in _COMMANDS:
         one = commands.add_parser(name, help=about, description=description,
                                   formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in description
@@ -62,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Errors of gradcore, and of a user's model, are one line on standard error, with status 1, or 2 for ``diff``. If the reader
     of the output closes the pipe, as ``head`` does, the status is 141, as for a command that SIGPIPE ends.
     """
-    options = parser().parse_args(argv)
+    options = (whole := parser()).parse_args(argv)
+    if options.command is None:
+        whole.exit(2, whole.format_help())
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Encodings other than UTF-8 may lack the characters of a report: they become "?".
         sys.stdout.reconfigure(errors="replace")

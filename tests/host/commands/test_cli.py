@@ -208,6 +208,18 @@ def test_without_a_command_there_is_a_choice(capsys):
     assert exit_.value.code == 2
     said = capsys.readouterr().err
     assert all(command in said for command in ("train", "measure", "report", "diff", "export", "find-batch", "collect-env"))
+    assert "Begin with\n  gradcore train" in said
+
+
+@pytest.mark.parametrize(("argv", "word"), [(["train", "mlp"], "mlp"), (["train", "--modl", "mlp"], "--modl mlp"),
+                                            (["measure", "mlp", "--batch-sizes", "16", "32"], "32")])
+def test_an_argument_that_a_command_does_not_know_shows_what_it_takes(capsys, argv, word):
+    with pytest.raises(SystemExit) as exit_:
+        main(argv)
+    assert exit_.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: gradcore {argv[0]} [-h]")
+    assert said.endswith(f"gradcore {argv[0]}: error: unrecognized arguments: {word}\n")
 
 
 def test_a_driver_without_cupy(capsys, tmp_path, monkeypatch):
