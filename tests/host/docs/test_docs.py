@@ -20,13 +20,15 @@ from gradcore import _step
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
-PAGES = ("memory.md", "report.md", "questions.md", "cuda.md", "shipping.md", "graph-mode.md", "graph-questions.md")
+PAGES = ("memory.md", "report.md", "questions.md", "sizing.md", "cuda.md", "shipping.md", "graph-mode.md", "graph-plans.md",
+         "graph-questions.md")
 EXAMPLES = [(page, section.splitlines()[0], code) for page in PAGES
             for section in re.split(r"^## ", (DOCS / page).read_text(), flags=re.MULTILINE)
             for code in re.findall(r"^```python\n(?!# \w+\.py\n)(.*?)^```", section, re.MULTILINE | re.DOTALL)]
 #: A file that a section's commands read, and its code.
 FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-QUESTIONS = re.split(r"^## ", (DOCS / "questions.md").read_text(), flags=re.MULTILINE)[1:]
+QUESTIONS = [section for page in ("questions.md", "sizing.md")
+             for section in re.split(r"^## ", (DOCS / page).read_text(), flags=re.MULTILINE)[1:]]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -76,6 +78,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_how_to_contribute_is_read_in_a_minute() -> None:
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 50
+
+
+def test_a_long_page_begins_with_a_list_of_its_sections() -> None:
+    for page in sorted(DOCS.glob("*.md")):
+        opening, *sections = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
+        if len(sections) < 8:
+            continue
+        listed = [" ".join(title.split()) for title in re.findall(r"\[([^]]+)\]\(#", opening)]
+        assert listed == [section.splitlines()[0] for section in sections], page.name
 
 
 @pytest.mark.parametrize("section", [s for s in QUESTIONS if "```console" in s], ids=lambda s: s.splitlines()[0])

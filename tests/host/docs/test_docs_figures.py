@@ -10,7 +10,7 @@ import pytest
 from bench import plan
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Models by their names in docs/graph-mode.md, with the batch sizes there.
+#: Models by their names in docs/graph-plans.md, with the batch sizes there.
 GAINS = (("cnn", "the convolutional one gains most", 64), ("small", "small MLP gains", 256), ("gpt", "the GPT", 8))
 
 
@@ -18,13 +18,31 @@ def text_of(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
-def test_the_costs_of_the_levels_are_the_same_in_both_places() -> None:
-    readme, page = text_of("README.md"), text_of("docs/report.md")
-    costs = {level: cost for cost, level in re.findall(r"(\d\.\d+ to \d\.\d+) at `(\w+)`", readme)}
-    assert list(costs) == ["off", "counts", "events", "stacks"]
-    assert {level: cost for level, cost in re.findall(r"\| `(\w+)`[^|]*\|[^|]*\| ([^|]*) \|", page) if level in costs} == costs
-    (others,) = re.findall(r"the other networks take (\d\.\d+ to \d\.\d+)", readme)
-    assert f"other networks take {others} times as long" in page
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """The cells of the tables below a heading."""
+    section = re.split(rf"^## {heading}$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)[1].split("\n## ")[0]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in section.splitlines() if row.startswith("| ")]
+
+
+def test_the_costs_of_the_levels_are_in_one_place() -> None:
+    costs = {row[0]: row[2] for row in rows_of("docs/report.md", "How much is recorded")[1:]}
+    assert [level.split("`")[1] for level in costs] == ["off", "counts", "events", "stacks"]
+    for cost in costs.values():
+        assert re.fullmatch(r"\d\.\d+ to \d\.\d+", cost)
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    assert [page.name for page in pages if costs["`stacks`"] in page.read_text(encoding="utf-8")] == ["report.md"]
+
+
+def test_the_costs_in_the_readme_are_those_of_the_page() -> None:
+    shown = [row[1:] for row in rows_of("README.md", "What it costs")[1:]]
+    of, large, small, cnn, gpt, large_again, small_again, cnn_again, gpt_again, _ = rows_of(
+        "docs/performance.md", "Time on a CPU")
+    _, eager, captured, _, peak = rows_of("docs/performance.md", "On an H200")
+    kept = rows_of("docs/performance.md", "Memory on a CPU")[-1]
+    column = of.index("AMD, AVX-512")
+    assert shown == [[row[column] for row in (small, large, cnn, gpt)],
+                     [row[column] for row in (small_again, large_again, cnn_again, gpt_again)],
+                     eager[1:], captured[1:], peak[1:], [kept[2], kept[1], *kept[3:]]]
 
 
 @pytest.mark.parametrize(("name", "words", "batch"), GAINS)
@@ -32,7 +50,7 @@ def test_what_results_over_operands_save(name: str, words: str, batch: int) -> N
     found = plan.planned(name, batch)
     gain = f"{1 - found.bound / found.apart:.1%}".replace("%", " %")
     (said,) = re.findall(rf"{words}[^%]*? (\d+\.\d+ %)(?= of the arena at batch size {batch}| at {batch}\b)",
-                         text_of("docs/graph-mode.md"))
+                         text_of("docs/graph-plans.md"))
     assert said == gain
 
 
