@@ -76,7 +76,7 @@ def _about(path: Path, found: Run) -> str:
         ended = "not finished" if found.result is None else f"ended with {figures}" if figures else "ended"
         there = [str(number) for number, recording in sorted(found.recordings.items()) if recording.records]
         events = (f"the events of step{'s' * (len(there) > 1)} {', '.join(there)}" if there else
-                  "no events, as of a run at the level counts")
+                  "no events: a run at the level counts has none")
         lines.append(f"{count_of(len(found.steps), 'step')}, {ended}; the highest peak is in step {found.peak_step}; "
                      f"the file has {events}")
     growth = growth_of([s.live for s in found.steps])

@@ -103,6 +103,8 @@ def render(report: StepReport) -> str:
     ]
     if not report.records:
         return "\n".join([*lines, *_growth(report.growth), *_tail(report)])
+    if not (peak.allocated or report.outside_bytes):
+        return "\n".join([*lines, f"  nothing was live on {report.device}, and nothing was allocated there", *_tail(report)])
     reached = reached_by(peak)
     lines.append(f"  reached by {reached}" if reached else "  live when the step began, and not reached again")
     if report.bytes_per_sample is not None:

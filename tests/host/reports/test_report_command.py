@@ -107,7 +107,7 @@ def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
 def test_a_run_at_the_level_counts_has_no_events(capsys: Any, tmp_path: Path) -> None:
     assert command(capsys, "train", "--steps", 2, "--quiet", "--device", "cpu", "--record", "counts", "--out", tmp_path)[0] == 0
     status, out, _ = command(capsys, "report", tmp_path)
-    assert status == 0 and "the file has no events, as of a run at the level counts" in out
+    assert status == 0 and "the file has no events: a run at the level counts has none" in out
     status, _, err = command(capsys, "export", tmp_path, "--format", "csv", "-o", tmp_path / "step.csv")
     assert status == 1 and "of a step at the level 'counts' (record it at 'events')" in err
     status, _, err = command(capsys, "report", tmp_path, "--beside", tmp_path)

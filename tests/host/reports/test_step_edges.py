@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -30,6 +31,15 @@ def test_a_step_that_allocates_nothing_has_a_peak_that_nothing_in_it_reached() -
         del held
         gradcore.ones(1000)
     assert (s.report.peak.op, s.report.peak.phase) == ("full", "forward")
+
+
+def test_a_report_of_a_device_that_holds_nothing_says_so_instead_of_listing_nothing() -> None:
+    # In a process of its own: here tests and generators have left some bytes.
+    done = subprocess.run([sys.executable, "-c", "import gradcore\nwith gradcore.step() as s: pass\nprint(s.report)"],
+                          text=True, capture_output=True, check=True)
+    assert done.stdout.startswith("Device memory of one step on cpu: peak 0 B\n  requested 0  allocated 0  reserved 0 bytes\n"
+                                  "  nothing was live on cpu, and nothing was allocated there\n\nPool: 0 allocations")
+    assert "At the peak" not in done.stdout and "Kept for backward" not in done.stdout
 
 
 def test_residuals_at_several_positions_are_those_of_each() -> None:
