@@ -106,6 +106,8 @@ def _printed(command: str, folder: Path) -> str:
     """The output of a command in a separate process, with our paths relative to the repository."""
     program, *argv = shlex.split(command)
     argv = {"gradcore": ["-m", "gradcore.cli.main"], "python": []}[program] + argv
-    done = subprocess.run([sys.executable, *argv], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder, capture_output=True,
-                          text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Timelines and tables fit it.
+    environment.pop("COLUMNS", None)
+    done = subprocess.run([sys.executable, *argv], env=environment, cwd=folder, capture_output=True, text=True)
     return done.stdout.replace(f"{ROOT}/", "") + (f"[exit status {done.returncode}]\n" if done.returncode else "")
