@@ -17,12 +17,15 @@ def count_of(count: int, what: str) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """``"64MiB"`` -> 67108864, ``"1_000 B"`` -> 1000; a plain number is bytes. Raises ValueError naming what was given."""
+    """``"64MiB"`` -> 67108864, ``"1_000 B"`` -> 1000; a plain number is bytes. Raises ValueError naming what was given.
+
+    A float is refused, since it may be meant as a share.
+    """
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
             raise ValueError(f"a size in bytes must be at least 0, but got {text}")
         return text
-    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-zA-Z]*)\s*", "" if isinstance(text, float) else str(text))
     if not match or match[2].lower() not in _UNITS:
         raise ValueError(f"expected a size such as '64MiB', '1.5 GB' or 4096, but got {text!r}")
     return int(Fraction(match[1].replace("_", "")) * _UNITS[match[2].lower()])

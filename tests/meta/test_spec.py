@@ -150,7 +150,8 @@ def test_sizes_are_read(text: Any, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "5 XB", True, None, -1, "1.2.3", "1__0 B", "_1", "1,000"])
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "5 XB", True, None, -1, "1.2.3", "1__0 B", "_1", "1,000", 0.5,
+                                  4096.0])
 def test_sizes_that_cannot_be_read(text: Any) -> None:
     with raises(ValueError, str(text)):
         parse_bytes(text)
