@@ -91,9 +91,11 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
     # The page computes these from the records.
     shown = replace(recording.report, top=(), kept=()) if recording.records else recording.report
     report = shown.to_dict()
-    grown = report["growth"]["grown"] if report["growth"] else ()
-    for row in (report["peak"], *report["top"], *report["kept"], *report["left"], *grown):
+    grown, carried = (report["growth"][key] if report["growth"] else () for key in ("grown", "carried"))
+    for row in (report["peak"], *report["top"], *report["kept"], *report["left"], *grown, *carried):
         row["line"] = short_path(row["line"])
+    for row in carried:
+        row["reader_line"] = short_path(row["reader_line"])
     report["by_line"] = short_sums(recording.report)["line"]
     if recording.report.growth is not None:
         report["growth"]["said"] = has_grown(recording.report.growth)

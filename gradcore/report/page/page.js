@@ -50,15 +50,21 @@ function show(run, recording) {
 }
 
 // What has gained most over the steps, and what holds it.
-function gained({ op, line, count: results, allocated, holder }) {
-  return `Most of it: ${count(allocated)} bytes in ${count(results)} of ${op}, ${line}${holder && `, held by ${holder}`}. `;
+function gained({ op, layer, line, count: results, allocated, holder }) {
+  return `Most of it: ${count(allocated)} bytes in ${count(results)} result${results === 1 ? "" : "s"} of ${op} in ` +
+    `${layerName(layer)}, ${line}${holder && `, held by ${holder}`}. `;
 }
+
+// What links a step to the one before.
+const carried = ({ op, line, reader, reader_line: at }) =>
+  `${reader}, ${at}, reads a result of the previous step: ${op}, ${line}. Did you mean loss.item() or detach()? `;
 
 function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
   const most = growth?.nodes ? ({ holder }) => holder && `Held by ${holder}. ` : gained;
-  const grown = growth ? `${growth.said}. ${growth.grown.slice(0, 1).map(most).join("")}` : "";
+  const grown = growth ? `${growth.said}. ${growth.grown.slice(0, 1).map(most).join("")}` +
+    growth.carried.slice(0, 1).map(carried).join("") : "";
   const left = graph ? `Still live, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
   const alone = report.exported.filter((shown) => shown.alone);
   const held = alone.reduce((sum, { allocated }) => sum + allocated, 0);

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore import _step, folds
+from gradcore import folds
 from gradcore.events import Alloc, Reserve, Unreserve
 from gradcore.grouping import BY
 from gradcore.report import Recording, Run, StepFigures, load_run
@@ -316,27 +316,3 @@ def test_the_picture_in_the_readme(browser: Any, tmp_path: Path) -> None:
     opened.page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1100, "height": bottom}, full_page=True)
     assert picture.stat().st_size > 50_000 and opened.complaints == []
     opened.context.close()
-
-
-@pytest.mark.parametrize(("every", "said"), [(1, "4 steps, typically by 4,000 requested bytes per step"),
-                                             (5, "20 steps, typically by 4,000 requested bytes every 5 steps")])
-def test_growth(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, said: str) -> None:
-    monkeypatch.setattr(_step, "_ends", {})
-    kept = []
-    for k in range(4 * every + 1):
-        with gradcore.step(device="cpu") as step:
-            if k % every == 0:
-                kept.append(gradcore.ones(1000))
-    path = tmp_path / "grows.html"
-    step.recording.save_html(path)
-    opened = Opened(browser, path)
-    growth = step.report.growth
-    assert growth is not None
-    (line,) = (g.line for g in growth.grown)
-    assert opened.page.inner_text("#warning") == (
-        f"Live bytes have grown for {said}. Most of it: 20,480 bytes in 5 of full, {short_path(line)}, "
-        "held by kept[0] in test_growth().")
-    assert opened.complaints == []
-    opened.context.close()
-    # The browser's calls leave frames in a cycle.
-    kept.clear()

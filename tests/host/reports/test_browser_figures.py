@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,12 @@ def test_a_graph_that_grows_without_bytes(browser: Any, tmp_path: Path, monkeypa
     monkeypatch.setattr(_step, "_ends", {})
     adding_up(tmp_path / "grows.html")
     opened = Opened(browser, tmp_path / "grows.html")
-    assert opened.page.inner_text("#warning") == (
-        "The graph has grown for 4 steps, typically by 3 nodes per step, without device bytes. "
-        "Held by total in adding_up().")
+    said, _, carried = opened.page.inner_text("#warning").partition(" add_, ")
+    assert said == ("The graph has grown for 4 steps, typically by 3 nodes per step, without device bytes. "
+                    "Held by total in adding_up().")
+    line = rf"\S*{Path(__file__).name}:\d+ in adding_up"
+    # The bytes that add_ writes to, a result of full, are those of the step before.
+    assert re.fullmatch(
+        rf"{line}, reads a result of the previous step: full, {line}\. Did you mean loss.item\(\) or detach\(\)\?", carried)
     assert opened.complaints == []
     opened.context.close()
