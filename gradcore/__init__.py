@@ -1,5 +1,9 @@
 """gradcore: GPU-backed autograd with exact device-memory accounting.
 
+    with gradcore.step(batch_size=64) as step:
+        ...  # a training step
+    print(step.report)  # what holds its memory at the peak, and which lines of source made it
+
 Names follow PyTorch; ``step``, ``StepReport`` and the functions of memory figures that PyTorch lacks are gradcore's own.
 """
 

@@ -57,7 +57,7 @@ def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
 
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    """|input - target|. With ``weight``, of the input's shape, a weighted sum or mean."""
+    """|input - target|: mean, sum or elementwise. With ``weight``, of the input's shape, a weighted sum or mean."""
     warn_of_sizes(input, target)
     loss = elementwise.abs(elementwise.sub(input, target))
     return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
@@ -179,7 +179,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """log(1 + exp(-target * input)) for targets of 1 and -1."""
+    """log(1 + exp(-target * input)) for targets of 1 and -1: mean, sum or elementwise."""
     loss = activation.softplus(input * -target, beta=1.0, threshold=math.inf)
     return reduced(movement.cast_to(loss, input.spec), reduction)
 
@@ -218,14 +218,14 @@ def _above(x: Tensor) -> Tensor:
 
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
-    """``input`` where the target is 1, max(0, margin - input) where it is -1."""
+    """``input`` where the target is 1, max(0, margin - input) where it is -1: mean, sum or elementwise."""
     alike = elementwise.where(elementwise.ne(target, -1), input, 0.0)
     apart = elementwise.where(elementwise.ne(target, 1), _above(float(margin) - input), 0.0)
     return reduced(alike + apart, reduction)
 
 
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
-    """max(0, margin - target * (input1 - input2)) for targets of 1 and -1."""
+    """max(0, margin - target * (input1 - input2)) for targets of 1 and -1: mean, sum or elementwise."""
     if not input1.spec.ndim == input2.spec.ndim == target.spec.ndim:
         raise SpecError(f"margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
                         f"{list(input1.spec.shape)}, input2: {list(input2.spec.shape)}, target: {list(target.spec.shape)} ")

@@ -38,7 +38,10 @@ class _WeightedLoss(_Loss):
 
 
 class CrossEntropyLoss(_WeightedLoss):
-    """See :func:`gradcore.nn.functional.cross_entropy`; ``weight`` is a buffer."""
+    """-log softmax(input)[target] over the classes: input [N, C, d...] or [C], target [N, d...] or 0-d of integer classes.
+
+    See :func:`gradcore.nn.functional.cross_entropy`; ``weight``, [C], is a buffer.
+    """
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
                  label_smoothing: float = 0.0) -> None:
@@ -52,7 +55,10 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class NLLLoss(_WeightedLoss):
-    """See :func:`gradcore.nn.functional.nll_loss`; ``weight`` is a buffer."""
+    """-input[target] for log-probabilities [N, C, d...] and classes [N, d...].
+
+    See :func:`gradcore.nn.functional.nll_loss`; ``weight``, [C], is a buffer.
+    """
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(weight, reduction=reduction)
@@ -72,14 +78,14 @@ class NLLLoss2d(NLLLoss):
 
 
 class MSELoss(_Loss):
-    """See :func:`gradcore.nn.functional.mse_loss`."""
+    """(input - target)^2, by ``reduction`` its mean, its sum or "none"; see :func:`gradcore.nn.functional.mse_loss`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
 class L1Loss(_Loss):
-    """See :func:`gradcore.nn.functional.l1_loss`."""
+    """|input - target|, by ``reduction`` its mean, its sum or "none"; see :func:`gradcore.nn.functional.l1_loss`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)

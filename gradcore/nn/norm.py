@@ -36,7 +36,7 @@ def _reset(weight: Tensor | None, bias: Tensor | None) -> None:
 
 
 class LayerNorm(Module):
-    """(x - mean) / sqrt(var + eps) over the last dimensions, times weight, plus bias.
+    """(x - mean) / sqrt(var + eps) over the last dimensions, of shape ``normalized_shape``, times weight, plus bias.
 
     Ba, Kiros and Hinton, arXiv:1607.06450.
     """
@@ -176,7 +176,10 @@ class BatchNorm3d(_BatchNorm):
 
 
 class RMSNorm(Module):
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight. Zhang and Sennrich, arXiv:1910.07467."""
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, of shape ``normalized_shape``, times weight.
+
+    Zhang and Sennrich, arXiv:1910.07467.
+    """
 
     weight: Parameter | None
 

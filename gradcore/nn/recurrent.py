@@ -164,7 +164,11 @@ class RNNBase(Module):
 
 
 class RNN(RNNBase):
-    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu with ``nonlinearity="relu"``."""
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu with ``nonlinearity="relu"``.
+
+    The input is [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences. Returns the last layer's
+    outputs, [L, N, directions * H] or laid out as the input, and the last states, [layers * directions, N, H].
+    """
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
@@ -175,13 +179,16 @@ class RNN(RNNBase):
 
 
 class GRU(RNNBase):
-    """A gated recurrent unit network; see :func:`gradcore.functional.recurrent.gru`."""
+    """Gates r, z; n = tanh(x_n + r * h_n), h' = n + z * (h - n); shapes as in :class:`RNN`. Cho et al., arXiv:1406.1078."""
 
     mode = "GRU"
 
 
 class LSTM(RNNBase):
-    """A long short-term memory network; see :func:`gradcore.functional.recurrent.lstm`. The state is a pair (h, c)."""
+    """Gates i, f, g, o; c' = f * c + i * g, h' = o * tanh(c'). Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
+
+    Shapes as in :class:`RNN`; the state is a pair (h, c).
+    """
 
     mode = "LSTM"
 
@@ -252,7 +259,7 @@ class RNNCellBase(Module):
 
 
 class RNNCell(RNNCellBase):
-    """One step of :class:`RNN`."""
+    """One step of :class:`RNN`: input [N, in] or [in], state [N, H] or [H], zeros by default."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
                  dtype: Any = None) -> None:
@@ -265,13 +272,13 @@ class RNNCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One step of :class:`GRU`."""
+    """One step of :class:`GRU`: input [N, in] or [in], state [N, H] or [H], zeros by default."""
 
     mode = "GRU"
 
 
 class LSTMCell(RNNCellBase):
-    """One step of :class:`LSTM`; the state is a pair (h, c)."""
+    """One step of :class:`LSTM`: input [N, in] or [in], state [N, H] or [H], zeros by default; the state is a pair (h, c)."""
 
     mode = "LSTM"
 

@@ -151,7 +151,10 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder of ``src``, and a decoder of ``tgt`` that attends to its output."""
+    """An encoder of ``src`` [S, N, E], and a decoder of ``tgt`` [T, N, E] that attends to its output; the result is [T, N, E].
+
+    With ``batch_first`` N comes first; without a batch it is left out.
+    """
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
                  dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
