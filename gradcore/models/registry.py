@@ -143,8 +143,9 @@ def _find(name: str) -> Callable[..., Any]:
     if not where and name.endswith(".py"):
         where, function = name, "build"
     if not where:
+        meant = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
         raise ValueError(f"unknown model {name!r}: expected one of {', '.join(names())}, or a function of your own as "
-                         "path/to/file.py:function or package.module:function")
+                         f"path/to/file.py:function or package.module:function{meant}")
     module = _run_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     found = getattr(module, function, None)
     if not callable(found):

@@ -183,6 +183,9 @@ def foreign(n):
 def test_unknown_models(tmp_path: Path) -> None:
     with raises(ValueError, "unknown model 'resnet'", "expected one of mlp", "path/to/file.py:function"):
         models.load("resnet", 8)
+    (tmp_path / "mine.py").write_text("")
+    with raises(ValueError, f"package.module:function; did you mean {tmp_path / 'mine'}.py?"):
+        models.load(str(tmp_path / "mine"), 8)
     with raises(FileNotFoundError, "model file not found", "absent.py"):
         models.load(str(tmp_path / "absent.py:build"), 8)
     with raises(ModuleNotFoundError, "gc_no_such_package"):
