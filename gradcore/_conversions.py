@@ -167,19 +167,24 @@ class Conversions(Value):
         return self.to(device=device, dtype=kind.dtype, non_blocking=non_blocking)
 
     def cpu(self) -> Any:
+        """The tensor in the CPU's memory; itself if it is there."""
         return self.to("cpu")
 
     def cuda(self, device: int | str | None = None, non_blocking: Any = False) -> Any:
+        """The tensor on a GPU, given by number or name; itself if it is there. DeviceError if there is none."""
         return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}",
                        non_blocking=non_blocking)
 
     def float(self) -> Any:
+        """The tensor as float32; itself if it is that, as in all of these."""
         return self.to(np.float32)
 
     def double(self) -> Any:
+        """The tensor as float64."""
         return self.to(np.float64)
 
     def half(self) -> Any:
+        """The tensor as float16."""
         return self.to(np.float16)
 
     def bfloat16(self) -> Any:
@@ -187,21 +192,27 @@ class Conversions(Value):
         return self.to(dtypes.bfloat16())
 
     def long(self) -> Any:
+        """The tensor as int64."""
         return self.to(np.int64)
 
     def int(self) -> Any:
+        """The tensor as int32."""
         return self.to(np.int32)
 
     def short(self) -> Any:
+        """The tensor as int16."""
         return self.to(np.int16)
 
     def char(self) -> Any:
+        """The tensor as int8."""
         return self.to(np.int8)
 
     def byte(self) -> Any:
+        """The tensor as uint8."""
         return self.to(np.uint8)
 
     def bool(self) -> Any:
+        """The tensor as bool: which elements are not 0."""
         return self.to(np.bool_)
 
     def __float__(self) -> Any:

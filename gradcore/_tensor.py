@@ -100,9 +100,11 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.offset
 
     def is_contiguous(self) -> bool:
+        """Do the elements lie row by row, without gaps?"""
         return self.spec.contiguous
 
     def is_floating_point(self) -> bool:
+        """Is the dtype one of floats?"""
         return self.spec.floating
 
     def element_size(self) -> int:
@@ -281,16 +283,19 @@ class Tensor(Operators, Conversions, Gradients):
         return self.to(other)
 
     def add_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
+        """Add ``alpha * other`` in place; returns the tensor."""
         if older:
             other, alpha = arguments.in_todays_order("add_", 1, other, *older)
         return in_place.add_(self, scaled(self, other, alpha))
 
     def sub_(self, other: Any, *older: Any, alpha: Any = 1) -> Tensor:
+        """Subtract ``alpha * other`` in place; returns the tensor."""
         if older:
             other, alpha = arguments.in_todays_order("sub_", 1, other, *older)
         return in_place.sub_(self, scaled(self, other, alpha))
 
     def mul_(self, other: Any) -> Tensor:
+        """Multiply by ``other`` in place; returns the tensor."""
         return in_place.mul_(self, other)
 
     # -- functions that take their arguments in another order, or by keyword alone -------------------------------------

@@ -341,10 +341,9 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 
 
 __all__ = [
-    "abs", "add", "all", "amax", "amin", "any", "arctan", "argmax", "argmin", "bmm", "ceil", "clamp", "cos",
-    "cosh", "div", "dot", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "ge", "gt", "isfinite", "isinf",
-    "isnan", "le", "log", "log1p", "log2", "log10", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logsumexp", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "pow",
-    "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sqrt", "square", "sub",
-    "sum", "tan", "tanh"]
+    "abs", "add", "all", "amax", "amin", "any", "arctan", "argmax", "argmin", "bmm", "ceil", "clamp", "cos", "cosh", "div",
+    "dot", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "ge", "gt", "isfinite", "isinf", "isnan", "le", "log", "log1p",
+    "log2", "log10", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "matmul",
+    "max", "maximum", "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "pow", "reciprocal", "relu", "remainder",
+    "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sqrt", "square", "sub", "sum", "tan", "tanh"]
 METHODS = __all__

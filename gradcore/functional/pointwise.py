@@ -52,6 +52,7 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 
 
 def polygamma_(input: Tensor, n: int) -> Tensor:
+    """:func:`polygamma` in place; returns the tensor."""
     n = plain(n)
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")

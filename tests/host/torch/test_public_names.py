@@ -29,6 +29,15 @@ def test_dir_shows_what_a_module_has_for_programs(path: str) -> None:
     assert set(getattr(MODULES[path], "__all__", ())) <= set(shown) and "__name__" in shown
 
 
+@pytest.mark.parametrize("path", ["", "Tensor", *MODULES])
+def test_every_function_says_what_it_does(path: str) -> None:
+    shown = gradcore.Tensor if path == "Tensor" else MODULES.get(path, gradcore)
+    functions = {name: function for name in dir(shown) if not name.startswith("_")
+                 and inspect.isfunction(function := getattr(shown, name, None))}
+    assert functions or path == "optim", "which has classes alone"
+    assert [name for name, function in functions.items() if not inspect.getdoc(function)] == []
+
+
 def test_dir_shows_modules_that_are_in_a_package() -> None:
     assert {"init", "utils", "functional", "Linear"} <= set(dir(nn)) and isinstance(nn.init, ModuleType)
 
