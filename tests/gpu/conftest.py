@@ -1,4 +1,4 @@
-"""Tests that need a GPU: without one, each is skipped with the reason."""
+"""Tests that need a GPU: without one, each is skipped with the reason. Allocations that no op declares are errors in them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from gradcore.devices.availability import cuda_status
+
+if cuda_status().available:
+    # Now, since the device reads it when it is first used.
+    os.environ.setdefault("GRADCORE_STRICT", "1")
 
 
 def pytest_collection_modifyitems(items):

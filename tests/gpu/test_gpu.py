@@ -11,6 +11,12 @@ from tests.host.memory.test_one_log import SIZES, check_prediction
 from tests.rows import ROWS, tensors_of
 
 
+def test_an_allocation_that_no_op_declares_is_an_error_in_these_tests():
+    bridge = gradcore.device("cuda").bridge
+    with pytest.raises(gradcore.errors.UndeclaredAllocation, match="CuPy allocated 512 bytes in the kernel of op ''"):
+        bridge.allocate(512)
+
+
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("batch", [1, 7, 64, 512])
 @pytest.mark.parametrize("model", list(SIZES))
