@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import subprocess
@@ -67,7 +68,8 @@ def test_an_error_of_the_model_has_its_type_and_line(capsys: Any, tmp_path: Path
         err = capsys.readouterr().err
         assert err.startswith(f"gradcore: {words}"[:-1 if "KeyError" in words else None]), err
         assert err.endswith(" (--traceback prints the traceback)\n") and len(err.splitlines()) == 1
-    with pytest.raises(Exception, match=r".*"):
+    name, _, message = words.partition(" at mine.py:")
+    with pytest.raises(getattr(builtins, name, gradcore.SpecError), match=message.partition(": ")[2] or None):
         main(["measure", f"mine.py:{function}", "--batch-sizes", "4", "--device", device, "--traceback"])
     capsys.readouterr()
 
