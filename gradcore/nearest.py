@@ -84,7 +84,6 @@ WORDS: dict[str, str] = {
     "gradcore.manual_seed and gradcore.Generator": "seed_all quasirandom",
     "the argument device= of creation functions, and gradcore.Tensor.to": "set_device device_of",
     "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
-    "gradcore.compile(module), which returns the compiled module": "nn.Module.compile",
     "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
     "gradcore.nn.Module.to": "nn.Module.xpu nn.Module.ipu nn.Module.mtia",

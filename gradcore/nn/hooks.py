@@ -1,6 +1,6 @@
 """Hooks of modules: functions called with a module's inputs, its outputs, and the gradients of both.
 
-A module has a table of hooks from its first hook on; until then, a call only looks whether there is one.
+A module has a table of hooks from its first hook on, or once it is compiled; until then, a call only looks for the table.
 """
 
 from __future__ import annotations
@@ -68,8 +68,12 @@ _everywhere, _none = Hooks(), Hooks()
 class Hooked:
     """The part of :class:`Module` that registers and runs hooks, and copies them with the module."""
 
+    #: What :meth:`compile` has made lies beside the ``__dict__``, which it refers to: reference counts free a module that is
+    #: dropped, and copies are not compiled.
+    __slots__ = ("_compiled_call_impl", "__dict__", "__weakref__")
     #: The hooks, from the first one on; of the class, those of all modules, from the first one on.
     _hooks: Hooks | None = None
+    _compiled_call_impl: Callable[..., Any]
     forward: Callable[..., Any]
 
     def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
@@ -102,6 +106,17 @@ class Hooked:
         """
         return _hang(self, "gradients", (hook, False), prepend)
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Let later calls of this module, its hooks included, be traced and replayed, as by :func:`gradcore.compile`.
+
+        It takes the arguments of that function, and raises what that raises. Copies of the module are not compiled, and its
+        state dict stays the same.
+        """
+        from gradcore.program.calls.compiling import compile_call
+        self._compiled_call_impl = compile_call(self, *args, **kwargs)
+        # Without a table, a call runs ``forward`` itself.
+        self.__dict__.setdefault("_hooks", Hooks())
+
     def hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
         """All hooks on calls of this module, not of its children: kind, function, and whether it is given keywords."""
         return tuple((kind, *entry) for kind in Hooks.__slots__ for entry in self._entries(kind))
@@ -110,7 +125,11 @@ class Hooked:
         return [*getattr(_everywhere, kind).values(), *getattr(self.__dict__.get("_hooks", _none), kind).values()]
 
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call ``forward`` between the hooks."""
+        """Call ``forward`` between the hooks, or replay that."""
+        compiled = getattr(self, "_compiled_call_impl", None)
+        return self._run_between_hooks(args, kwargs) if compiled is None else compiled(*args, **kwargs)
+
+    def _run_between_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own, every = self.__dict__.get("_hooks", _none), _everywhere
         if not (own or every):
             return self.forward(*args, **kwargs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from gradcore.arguments import warn
 from gradcore.nn.module import Module
 from gradcore.program.tracing.building import DISTURBED, FREED
 from gradcore.program.tracing.escapes import DEBUGGED, HELD, STORED
@@ -109,8 +109,8 @@ class Attempts:
                          for cause in [trace.partition(REFUSED)[0].removesuffix(NOTHING)]
                          if cause not in (FIRST, SAME))
         said = [*_counted("it was traced again: ", causes), *_counted(REFUSED[2:], self._refusals)]
-        warnings.warn(f"{_name_of(self._function)} was traced {self._most} times without one replay in between, and runs "
-                      "eagerly from now on:\n" + "\n".join(f"  {reason}" for reason in said), RuntimeWarning, stacklevel=3)
+        warn(f"{_name_of(self._function)} was traced {self._most} times without one replay in between, and runs "
+             "eagerly from now on:\n" + "\n".join(f"  {reason}" for reason in said), RuntimeWarning)
         # No trace follows, which would say more.
         self.traces[-1] += "; it runs eagerly from now on" + "".join(
             f"{REFUSED}{_short(reason)}" for reason, _ in self._refusals.most_common(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from gradcore.errors import require_int
 from gradcore.nn.module import Module
@@ -91,3 +92,20 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
         return function
     kind = _kind(function) if isinstance(function, Module) else Compiled
     return kind(function, check_every=check_every, max_programs=max_programs, capture=capture)
+
+
+class _Call:
+    """What a module does when it is called. The module holds this, and this does not hold the module."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = ref(module)
+        self.__name__ = type(module).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self._module()
+        return module._run_between_hooks(args, kwargs)
+
+
+def compile_call(module: Any, **options: Any) -> Any:
+    """The compiled call of a module, with the options of :func:`compile`; it does not keep the module alive."""
+    return compile(_Call(module), **options)

@@ -141,7 +141,6 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.library.custom_op, "gradcore.autograd.Function"),
     (lambda: gradcore.func.functionalize, "gradcore.autograd.grad, with create_graph=True"),
     (lambda: gradcore.distributions.Kumaraswamy(1.0, 1.0), "gradcore.distributions.Beta"),
-    (lambda: nn.ReLU().compile(), "gradcore.compile(module)"),
     (lambda: nn.ReLU().register_backward_hook(print), "gradcore.nn.Module.register_full_backward_hook"),
     (lambda: nn.ReLU().share_memory(), "threads, which share tensors as they are"),
     (lambda: gradcore.ones(2).untyped_storage(), "gradcore.Tensor.data_ptr"),
