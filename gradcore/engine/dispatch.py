@@ -16,7 +16,7 @@ from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import build_node, note_overwritten
-from gradcore.engine.operands import TENSORS, apart, flatten, grouped, operands, together
+from gradcore.engine.operands import TENSORS, apart, flatten, grouped, numbers, operands, together
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
@@ -320,20 +320,21 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | Non
         return None
     for target in written:
         check_recorded_write(op.name, target, plan is not None)
-    if plan is None:
+    if plan is None or edges is None:
         return None
-    assert edges is not None
     for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
-            target = written[0]
-            copy = clone(alias(target, None))
-            return keep(copy, edges[index], None, number, name)
+            return keep(clone(alias(written[0], None)), edges[index], None, number, name)
     return None
 
 
 def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] | None, attrs: dict[str, Any],
              device: Device) -> tuple[Call, tuple[Tag, ...]]:
-    """The call, which is inferred if the specs are new, and its tags for one line of source; both are cached."""
+    """The call, which is inferred if the specs are new, and its tags for one line of source; both are cached. Attributes that
+    are tensors become the numbers in these."""
+    if given := numbers(op, attrs):
+        attrs.update(given)
+        key = (*key[:3 + count], counts, *attrs, *attrs.values(), *map(type, attrs.values()))
     site, scope = key[1:3]
     anywhere = (op, *key[3:])
     call = device.calls.get(anywhere)

@@ -1,8 +1,8 @@
-"""Checks and conversion of an op's operands: tensors and Python numbers, or lists of them, all on one device."""
+"""Checks and conversion of operands, tensors and Python numbers or lists of them, all on one device, and of attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -107,3 +107,20 @@ def _operand(op: Op, a: Any) -> Any:
             return plain(a)
     raise TypeError(f"{op.name}() expects tensors and Python numbers, but got {type(a).__name__}: convert it with "
                     "gradcore.tensor(...)")
+
+
+def numbers(op: Op, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """By name: the numbers that are given as tensors among the attributes, and are read, as PyTorch reads them.
+
+    Raises TypeError for a tensor that is not 0-d, that requires a gradient, or that stands for anything but a number, which may
+    have to be an integer.
+    """
+    return {name: _number(op, name, a) for name, a in attrs.items() if isinstance(a, Value)}
+
+
+def _number(op: Op, name: str, a: Any) -> Any:
+    kind = str(op.infer.__annotations__.get(name, "Number")).partition(" ")[0]
+    if (kind not in ("Number", "float", "int") or (kind == "int" and a.spec.dtype.kind not in "iu")
+            or a.spec.shape or a.edge is not None):
+        raise TypeError(f"{op.name}(): argument {name!r} must be {kind}, not Tensor")
+    return float(a) if kind == "float" else a.item()

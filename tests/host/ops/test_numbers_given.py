@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore.errors import TraceError
+from gradcore.nn import functional
+from gradcore.ops import all_ops
 from tests.conftest import raises
+from tests.rows import ROWS, Row, parts, tensors_of
 
 #: Calls with integers ``n`` of NumPy's, which programs get from shapes and sums of arrays.
 OF_NUMPY = [
@@ -32,7 +37,15 @@ OF_TENSORS = [
     "x.chunk(k, 1)", "x.tril(k)", "x.roll(k)", "F.one_hot(t.tensor([0, 1]), k)", "t.linspace(0, 1, k)",
     "t.randint(0, k, (k,)).shape", "t.randperm(k).shape", "t.multinomial(t.ones(3), k).shape", "F.max_pool2d(x, k)",
     "F.adaptive_avg_pool2d(x, (k, 3))", "F.interpolate(x, k)",
-    "F.pad(x, (1, 0), value=t.tensor(0.5))"]
+    "F.pad(x, (1, 0), value=t.tensor(0.5))",
+    "F.cross_entropy(x, t.ones(2, 6, 8, dtype=t.int64), ignore_index=t.tensor(2))", "x.std(correction=k)",
+    "t.var(x, 1, correction=t.tensor(0.5))", "F.celu(x, t.tensor(0.5))", "t.addcmul(x, x, x, value=k)",
+    "F.layer_norm(x, (8,), eps=t.tensor(1e-3))", "F.layer_norm(x, (8,), eps=k)"]
+
+#: Numbers among the attributes of ops: of each, a call that gives it one.
+ATTRIBUTES: dict[tuple[str, str], tuple[Row, Any]] = {
+    (row.op, name): (row, value) for row in reversed(ROWS) for name, default in row.declared.attrs.items()
+    for value in [row.attrs.get(name, default)] if type(value) in (int, float)}
 
 
 @pytest.mark.oracle
@@ -50,6 +63,59 @@ def test_numbers_of_other_kinds(call: str, torch: Any) -> None:
             np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-4)
         else:
             assert a == b
+
+
+@pytest.mark.parametrize("op", sorted({op for op, _ in ATTRIBUTES}))
+def test_attributes_of_ops_are_read_from_tensors(op: str) -> None:
+    for (of, name), (row, value) in ATTRIBUTES.items():
+        if of != op:
+            continue
+        kind = row.declared.infer.__annotations__.get(name)
+        dtype = gradcore.int64 if type(value) is int else gradcore.float64
+        number = gradcore.tensor(value, dtype=dtype)
+        found = []
+        for given in (value, number):
+            gradcore.manual_seed(0)
+            found.append(parts(replace(row, attrs={**row.attrs, name: given}).call(tensors_of(row))))
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=name)
+        for wrong in (number.reshape(1), number.double() if str(kind).startswith("int") else number.double().requires_grad_()):
+            with raises(TypeError, f"{op}(): argument '{name}' must be ", ", not Tensor"):
+                replace(row, attrs={**row.attrs, name: wrong}).call(tensors_of(row))
+
+
+def test_every_attribute_that_is_a_number_is_among_them() -> None:
+    numbers = {(op.name, name) for op in all_ops().values() for name in op.attrs
+               if str(op.infer.__annotations__.get(name)).startswith(("int", "float"))}
+    assert numbers <= ATTRIBUTES.keys()
+
+
+def test_a_tensor_in_place_of_anything_else_is_refused() -> None:
+    x = gradcore.ones(2, 3)
+    for call, text in [
+            (lambda: x.sum(0, keepdim=gradcore.tensor(True)), "sum(): argument 'keepdim' must be bool, not Tensor"),
+            (lambda: x.sort(descending=gradcore.tensor(True)), "argument 'descending' must be bool, not Tensor"),
+            (lambda: functional.celu(x, gradcore.tensor(0.5, requires_grad=True)), "must be float, not Tensor")]:
+        with raises(TypeError, text):
+            call()
+
+
+def test_an_attribute_is_read_at_each_call() -> None:
+    x, correction = gradcore.arange(4.0), gradcore.tensor(0)
+    before = x.var(correction=correction).item()
+    correction.fill_(1)
+    assert x.var(correction=correction).item() == x.var().item() != before
+
+
+def test_on_meta_an_attribute_has_no_value() -> None:
+    x = gradcore.ones(3, device="meta")
+    with raises(gradcore.errors.DataDependentShape, "meta"):
+        x.std(correction=gradcore.tensor(1, device="meta"))
+
+
+def test_in_a_trace_the_line_that_reads_an_attribute_is_named() -> None:
+    with raises(TraceError, __file__.rpartition("/")[2], "reads a value of a tensor on the host, by std()"):
+        gradcore.compile(lambda x, n: x.std(correction=n))(gradcore.ones(3), gradcore.tensor(1))
 
 
 def test_a_tensor_that_is_no_integer_is_no_size() -> None:
