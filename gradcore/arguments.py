@@ -119,21 +119,28 @@ def refusal(name: str, argument: str) -> NotImplementedError:
     return NotImplementedError(f"{name}(): PyTorch's argument {argument!r} is not implemented by gradcore: {instead}")
 
 
-def blame(name: str, error: AttributeError, place: str = "") -> None:
+def blame(name: str, error: AttributeError, passed: Iterable[Any], place: str = "") -> None:
     """Raises TypeError, which says it, where code of the library has met an array, a list or a number in a tensor's place.
 
-    ``place`` is the argument that this was given as, if it is known.
+    It came with the arguments that were ``passed``; ``place`` is the one that it was given as, if that is known.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     ours = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gradcore.")
-    if ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE:
+    if (ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE
+            and _came_in(error.obj, passed)):
         kind, given = type(error.obj).__name__, " ".join(repr(error.obj).split())
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
             f"() expects tensors, but got {given:.60} of type {kind}")
         it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
         raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
+
+
+def _came_in(x: Any, passed: Iterable[Any]) -> bool:
+    """Was the object passed, or an item of a list, tuple or dict? The items of anything else may be new, but are not None."""
+    return any(x is a or (_came_in(x, a.values() if isinstance(a, dict) else a) if isinstance(a, (list, tuple, dict))
+                          else x is not None and hasattr(a, "__iter__") and not hasattr(a, "spec")) for a in passed)
 
 
 #: Kinds of dtypes: a result is not copied to a tensor of a lower one.
@@ -209,7 +216,7 @@ class Form:
         given = {**dict(zip(self.positional, args, strict=False)), **named}
         places = (f"{name!r} (position {k})" for k, name in enumerate(self.positional, 1 - self.bound)
                   if name in given and given[name] is error.obj)
-        blame(self.name, error, next(places, ""))
+        blame(self.name, error, (*args, *named.values()), next(places, ""))
 
     def normal(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments by the names that the function has. Raises NotImplementedError for one that it has not."""

@@ -183,7 +183,7 @@ def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = N
         input = input if dtype is None else input.to(dtype)
         made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
     except AttributeError as error:
-        blame("sum", error, "'input' (position 1)")
+        blame("sum", error, (input,), "'input' (position 1)")
         raise
     return made if dtype is None else made.to(dtype)
 
@@ -197,7 +197,7 @@ def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = 
         input = input if dtype is None else input.to(dtype)
         return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
     except AttributeError as error:
-        blame("mean", error, "'input' (position 1)")
+        blame("mean", error, (input,), "'input' (position 1)")
         raise
 
 
@@ -302,7 +302,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
     try:
         a, b = input.spec.ndim, other.spec.ndim
     except AttributeError as error:
-        blame("matmul", error, "'input' (position 1)")
+        blame("matmul", error, (input,), "'input' (position 1)")
         raise
     if not a or not b:
         raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {a}D and {b}D")

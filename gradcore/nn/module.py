@@ -88,7 +88,7 @@ class Module(Hooked, Named, Stateful):
                 state.site = find_site(_getframe(1))
             return self.forward(*args, **kwargs) if self._hooks is None else self._run_forward(args, kwargs)
         except AttributeError as error:
-            blame(type(self).__name__, error)
+            blame(type(self).__name__, error, (*args, *kwargs.values()))
             raise
         finally:
             state.scope = before

@@ -6,13 +6,14 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore.functional import mathematics
 from gradcore.missing import torch_names
 from gradcore.nn import functional as F
 from tests.forms import all_forms
@@ -104,4 +105,15 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 def test_the_error_names_the_argument(case: str) -> None:
     call, text = CASES[case]
     with pytest.raises(TypeError, match=re.escape(text)):
+        call()
+
+
+@pytest.mark.parametrize("call", [lambda: gradcore.sum(x()), lambda: F.softmax(x(), 0), lambda: x().softmax(dim=0),
+                                  lambda: gradcore.nn.Softmax(0)(x()), lambda: gradcore.softmax(x(), 0, out=x())])
+def test_an_error_of_the_library_itself_blames_no_argument(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = inspect.unwrap(gradcore.is_floating_point)
+    broken = SimpleNamespace(sum=lambda *args, **attrs: inside(None), softmax=lambda *args, **attrs: inside(None))
+    for module, ops in ((mathematics, "reduce"), (mathematics, "normalizers"), (F, "normalizers")):
+        monkeypatch.setattr(module, ops, broken)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'spec'"):
         call()
