@@ -1,8 +1,10 @@
-"""A log as people read it: in named records, with the layers of several networks told apart."""
+"""A log as people read it: in named records, with the layers of several networks told apart, and with short paths."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -82,6 +84,38 @@ def layer_in(where: Tag | Scope, names: Mapping[Network, str]) -> str:
 def owner_in(tag: Tag, names: Mapping[Network, str]) -> dict[str, Any]:
     """What an :class:`~gradcore.errors.OutOfMemory` says about the owner of the bytes that it could not allocate."""
     layer, caller = layer_in(tag, names), tag.caller or Site("", 0, "")
-    return {"by": f"{tag.op} in layer {layer or '(root)'}, {tag.phase}, {tag.site}", "op": tag.op, "layer": layer,
-            "phase": tag.phase, "file": name_of_file(tag.site.file), "line": tag.site.line,
+    return {"by": f"{tag.op} in layer {layer or '(root)'}, {tag.phase}, {short_path(str(tag.site))}", "op": tag.op,
+            "layer": layer, "phase": tag.phase, "file": name_of_file(tag.site.file), "line": tag.site.line,
             "caller_file": name_of_file(caller.file), "caller_line": caller.line}
+
+
+def working_directory() -> str | None:
+    """The path of the working directory; None if it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def short_path(line: str) -> str:
+    """A line of source, with its path relative to the working directory if it is below that."""
+    here = working_directory()
+    return line if here is None else _below_here(here, line)
+
+
+def below(root: str | os.PathLike[str], line: str) -> str:
+    """A line of source, with its path relative to ``root`` if it is below that, and with slashes on every system."""
+    drive, tail = os.path.splitdrive(line)
+    path, colon, rest = tail.partition(":")
+    if not os.path.isabs(drive + path):
+        return line
+    try:
+        relative = os.path.relpath(drive + path, root)
+    except ValueError:
+        # On another drive.
+        return line
+    return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
+
+
+#: Reports say the same lines again and again.
+_below_here = functools.lru_cache(1024)(below)

@@ -18,7 +18,7 @@ from gradcore.engine.value import Value
 from gradcore.events import Network
 from gradcore.memory.resource import Block
 from gradcore.ops import all_ops
-from gradcore.reading import layer_in, network_names
+from gradcore.reading import layer_in, network_names, short_path
 from gradcore.units import count_of
 
 #: The most lines of a printed graph.
@@ -108,7 +108,7 @@ class Graph:
                 continue
             seen.add(target)
             kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)}{_bytes_of(r)}" for r in node.residuals)
-            lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {node.line}: {node.state}"
+            lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {short_path(node.line)}: {node.state}"
                          + (f": {kept}" if kept else ""))
             below = [i for i in node.inputs if i is not None]
             # The nodes of a chain have the same indentation, so that long ones are readable.
@@ -127,7 +127,7 @@ class Graph:
         leaves: set[str] = set()
         for n in self.nodes:
             held = sum(r.nbytes for r in n.residuals)
-            label = "\n".join([n.name, n.layer or "(root)", n.line, f"{n.state}, {held:,} bytes"])
+            label = "\n".join([n.name, n.layer or "(root)", short_path(n.line), f"{n.state}, {held:,} bytes"])
             lines.append(f"  n{n.number} [label={quoted(label)}];")
             for i in n.inputs:
                 if isinstance(i, int):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradcore.errors import OutOfMemory
-from gradcore.report.text import short_path
+from gradcore.reading import short_path
 
 #: Folders of code that is not the user's, except for the package that the model is in.
 _OTHERS = tuple(os.path.join(folder, "") for folder in (

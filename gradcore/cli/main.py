@@ -14,7 +14,7 @@ from gradcore.cli import collect_env, diff, export, find_batch, measure, report,
 from gradcore.cli.failures import described, noted
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
-from gradcore.report.text import working_directory
+from gradcore.reading import working_directory
 
 #: Errors that are printed without a traceback wherever they come from.
 _SAID = (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError, MemoryError)

@@ -14,12 +14,13 @@ from gradcore import folds
 from gradcore.cli.common import add_json, print_folded
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.grouping import alike
+from gradcore.reading import short_path
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
-from gradcore.report.text import has_grown, short_path, shown_shape, why_grown
+from gradcore.report.text import has_grown, shown_shape, why_grown
 from gradcore.units import count_of
 
 #: The most rows of the table of live buffers at the peak.

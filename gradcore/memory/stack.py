@@ -19,7 +19,7 @@ from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
 from gradcore.memory.streams import StreamOrder
-from gradcore.reading import layer_in, network_names
+from gradcore.reading import layer_in, network_names, short_path
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
 
 def _said(block: Block, networks: Mapping[Network, str]) -> Buffer:
     tag, role = block.tag, role_of(block.tag, bool(block.keeps))
-    where = f"{tag.site}, shared by {tag.export.form}, {tag.export.site}" if tag.export else str(tag.site)
+    where = short_path(str(tag.site))
+    if tag.export:
+        where += f", shared by {tag.export.form}, {short_path(str(tag.export.site))}"
     return layer_in(tag, networks), f"{role} of {tag.op} in layer", where, block.size, block.serial
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from gradcore import folds
 from gradcore.grouping import BY, alike, by_owner
+from gradcore.reading import short_path
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
-from gradcore.report.text import short_path, short_sums
+from gradcore.report.text import short_sums
 from gradcore.units import format_bytes, parse_bytes
 
 #: What :attr:`Diff.end` compares.

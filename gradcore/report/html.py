@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
+from gradcore.reading import short_path
 from gradcore.report.files import write_whole
 from gradcore.report.packed import pack
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
-from gradcore.report.text import has_grown, short_path, short_sums
+from gradcore.report.text import has_grown, short_sums
 from gradcore.report.timeline import COLORS
 
 #: The page's scripts, in the order that they are run in: what a file uses stands before it.

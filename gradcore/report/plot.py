@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore.events import Record
 from gradcore.grouping import alike
-from gradcore.report.text import short_path
+from gradcore.reading import short_path
 from gradcore.report.timeline import COLORS, columns, stacking
 from gradcore.units import format_bytes
 

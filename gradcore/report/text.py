@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 from collections.abc import Iterable, Sequence
 
 from gradcore.grouping import alike
+from gradcore.reading import short_path
 from gradcore.report.growth import Grown, Growth
 from gradcore.report.step import Exported, KeptTensor, Left, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
@@ -24,38 +23,6 @@ _ROWS = 12
 _KEPT = 16
 #: The most phases at the beginning, and at the end, of their list.
 _PHASES = 8
-
-
-def working_directory() -> str | None:
-    """The path of the working directory; None if it has been removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return None
-
-
-def short_path(line: str) -> str:
-    """A line of source, with its path relative to the working directory if it is below that."""
-    here = working_directory()
-    return line if here is None else _below_here(here, line)
-
-
-def below(root: str | os.PathLike[str], line: str) -> str:
-    """A line of source, with its path relative to ``root`` if it is below that, and with slashes on every system."""
-    drive, tail = os.path.splitdrive(line)
-    path, colon, rest = tail.partition(":")
-    if not os.path.isabs(drive + path):
-        return line
-    try:
-        relative = os.path.relpath(drive + path, root)
-    except ValueError:
-        # On another drive.
-        return line
-    return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
-
-
-#: A report says the same lines again and again.
-_below_here = functools.lru_cache(1024)(below)
 
 
 def short_sums(report: StepReport) -> dict[str, dict[str, int]]:

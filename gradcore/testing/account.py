@@ -18,12 +18,11 @@ from gradcore.engine.cost import node_seconds
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
 from gradcore.grouping import Buffer, Who, by_owner, largest
-from gradcore.reading import read_log
+from gradcore.reading import below, read_log
 from gradcore.report.built import build_report
 from gradcore.report.diff import Owners
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
-from gradcore.report.text import below
 
 
 @dataclass(frozen=True)

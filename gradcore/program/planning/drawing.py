@@ -18,8 +18,8 @@ from rich.text import Text
 
 from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Buffer, Program
+from gradcore.reading import short_path
 from gradcore.report.files import write_whole
-from gradcore.report.text import short_path
 from gradcore.report.timeline import COLORS
 from gradcore.spec import round_up
 from gradcore.units import count_of, format_bytes

@@ -173,7 +173,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
     from gradcore._holders import holders_of
     from gradcore.devices.device import get_device
-    from gradcore.report.text import below
+    from gradcore.reading import below
     from gradcore.testing.account import held
 
     root, device, limits = item.config.rootpath, item.config.option.gradcore_device, item.stash[_limits]

@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from gradcore import reading
 from gradcore.engine import sites
 from gradcore.events import Site
 from gradcore.program.guarding.libraries import is_library
-from gradcore.report import text
 
 
 def test_the_package_is_told_by_its_folder_on_windows() -> None:
@@ -32,8 +32,8 @@ def test_the_package_is_told_by_its_folder_on_windows() -> None:
     ("<gradcore>:0 in ", "<gradcore>:0 in "),
 ])
 def test_lines_are_shortened_on_windows(monkeypatch: pytest.MonkeyPatch, line: str, shown: str) -> None:
-    monkeypatch.setattr(text, "os", SimpleNamespace(path=ntpath, sep="\\", getcwd=lambda: "C:\\work\\run"))
-    assert text.short_path(line) == shown
+    monkeypatch.setattr(reading, "os", SimpleNamespace(path=ntpath, sep="\\", getcwd=lambda: "C:\\work\\run"))
+    assert reading.short_path(line) == shown
 
 
 @pytest.mark.parametrize("file", ["C:\\work\\train.py", "/home/me/train.py", "train.py"])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 import gradcore
 from gradcore._step import _pinned_figures, _Start, pool_figures
 from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine.owners import upload
+from gradcore.errors import OutOfMemory
+from gradcore.reading import short_path
 from gradcore.report.step import PinnedFigures, PoolFigures
 
 SEGMENT = 2 << 20
@@ -27,7 +31,7 @@ def test_every_figure_and_the_summary() -> None:
     figures = PoolFigures(2, 1, 1, SEGMENT, SEGMENT - 1024, SEGMENT - 1024)
     assert pool_figures(device.ledger, 0, 0) == figures
     assert pool_figures(device.ledger, 1, 1) == dataclasses.replace(figures, allocations=1)
-    line = f"{__file__}:{test_every_figure_and_the_summary.__code__.co_firstlineno + 4}"
+    line = short_path(f"{__file__}:{test_every_figure_and_the_summary.__code__.co_firstlineno + 4}")
     assert gradcore.memory_stats(device) == {
         "requested": 1000, "allocated": 1024, "reserved": SEGMENT, "max_requested": 4000, "max_allocated": 4096,
         "max_reserved": SEGMENT, "cached": SEGMENT - 1024, "largest_free": SEGMENT - 1024, "segments": 1, "allocations": 2}
@@ -66,3 +70,21 @@ def test_a_pinned_pool_that_no_start_is_of_has_its_own_peak() -> None:
     # It was made within the step, which other devices began with.
     assert _pinned_figures([start]) == PinnedFigures(ledger.allocated, ledger.peak_allocated, ledger.reserved)
     del x
+
+
+def test_texts_name_files_from_the_working_directory_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    x = gradcore.ones(4, requires_grad=True)
+    y = x.exp()
+    graph = gradcore.graph(y)
+    monkeypatch.setattr(get_device("cpu").stack.limit, "limit", 1)
+    said: list[str] = []
+    try:
+        gradcore.empty(1 << 26)
+    except OutOfMemory as error:
+        said += str(error), error.by
+        # What programs read is the whole path.
+        assert error.file == __file__ and graph.nodes[0].line.startswith(f"{__file__}:")
+    assert said
+    for text in (*said, gradcore.memory_summary(), str(graph), graph.dot()):
+        assert f"{Path(__file__).name}:" in text and __file__ not in text

@@ -16,7 +16,7 @@ import pytest
 import gradcore
 from gradcore import report
 from gradcore._holders import holders_of
-from gradcore.report.text import short_path
+from gradcore.reading import short_path
 from tests.host.memory.holding import CPU, holder
 
 #: As a kernel names the files of its cells, of which there are none on disk.

@@ -14,8 +14,8 @@ import pytest
 
 from gradcore import folds
 from gradcore.events import Alloc
+from gradcore.reading import short_path
 from gradcore.report import Recording
-from gradcore.report.text import short_path
 
 #: The names of Chromium's executable in different packages.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")

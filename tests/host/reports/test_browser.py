@@ -14,9 +14,9 @@ import gradcore
 from gradcore import folds
 from gradcore.events import Alloc, Reserve, Unreserve
 from gradcore.grouping import BY
+from gradcore.reading import short_path
 from gradcore.report import Recording, Run, StepFigures, load_run
 from gradcore.report.html import Named, page, save
-from gradcore.report.text import short_path
 from gradcore.report.timeline import breakdown
 from tests.host.reports.browser import Opened, expected
 from tests.host.reports.made_steps import corners, long_step

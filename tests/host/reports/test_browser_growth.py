@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import _step
-from gradcore.report.text import short_path
+from gradcore.reading import short_path
 from tests.host.reports.browser import Opened
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore.grouping import together
+from gradcore.reading import short_path
 from gradcore.report.growth import Carried, Grown, Growth
 from gradcore.report.step import (
     DriverFigures,
@@ -25,7 +26,7 @@ from gradcore.report.step import (
     StepReport,
     TopTensor,
 )
-from gradcore.report.text import bar, render, short_path
+from gradcore.report.text import bar, render
 
 
 def kept(name: str, role: str = "output", layer: str = "head", dropped: int | None = None,
