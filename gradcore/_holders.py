@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradcore._references import LEADING, Cells, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, devices
 from gradcore.engine.below import reachable
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
@@ -168,7 +168,9 @@ class _Search:
         self.far = dict.fromkeys(self.seen, 0)
         #: Borrowers that were met, and not followed yet; None once they are.
         self.aside: list[Any] | None = []
-        self.variables = {**given, **variables()}
+        #: Of almost every program something lives that only a generator holds: the way there takes no look.
+        generators = {id(d.generator): ("device.generator", "gradcore") for d in devices() if d.generator is not None}
+        self.variables = {**generators, **given, **variables()}
         self.names |= {number: name for number, o in self.seen.items() if (name := self.root(o))}
         try:
             following = list(self.seen)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore import _holders
 from gradcore._step import _pinned_figures, _Start, pool_figures
 from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
@@ -88,3 +90,19 @@ def test_texts_name_files_from_the_working_directory_on(monkeypatch: pytest.Monk
     assert said
     for text in (*said, gradcore.memory_summary(), str(graph), graph.dot()):
         assert f"{Path(__file__).name}:" in text and __file__ not in text
+
+
+def test_the_state_of_a_generator_has_its_name_after_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look = [], _holders.referrers
+
+    def counted(frontier: tuple[Any, ...]) -> list[Any]:
+        looks.append(len(frontier))
+        return look(frontier)
+
+    monkeypatch.setattr(_holders, "referrers", counted)
+    device = get_device("cpu")
+    # A new one, for what was made before a test the collector does not see: it is frozen.
+    monkeypatch.setattr(device, "generator", None)
+    serial = gradcore.manual_seed(0)._state.storage.serial
+    assert _holders.holders_of(device.ledger, [serial]) == {serial: "device.generator._state in gradcore"}
+    assert looks == [1]
