@@ -21,7 +21,7 @@ from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
 from gradcore.engine.state import State, Where, local
-from gradcore.engine.tracer import Tracer
+from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import PLAIN, alias, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_views, rebase
 from gradcore.errors import LocatedError, SpecError
@@ -204,8 +204,8 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
 def _log_launch(log: list[Raw], call: Call, tag: Tag, number: int, args: tuple[Any, ...],
                 outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.block.serial if type(a) in TENSORS else 0 for a in args])
-    if isinstance(log, Tracer):
-        log.launched(call, args, outputs)
+    if (tracer := tracer_of(log)) is not None:
+        tracer.launched(call, args, outputs)
     made = tuple([v.storage.block.serial for v in outputs])
     log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
 
@@ -278,8 +278,8 @@ def _views(call: Call, device: Device, source: Any, tag: Tag, number: int) -> li
     """Tensors that show ``source``'s bytes under the call's specs, without a graph."""
     log = device.ledger.log
     if log is not None:
-        if isinstance(log, Tracer):
-            log.viewed(source)
+        if (tracer := tracer_of(log)) is not None:
+            tracer.viewed(source)
         log.append((VIEW, call.invocation, tag, number, source.storage.serial))
     outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
     note_views(outputs, source)

@@ -15,7 +15,7 @@ from gradcore.dtypes import category
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.sites import here
 from gradcore.engine.state import local
-from gradcore.engine.tracer import Tracer
+from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import Value, value_over
 from gradcore.events import BORROW, Network, Tag
 from gradcore.spec import TensorSpec
@@ -36,8 +36,8 @@ def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", 
     device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
     value = fresh(device, spec, _tag(op, role, spec), local.state.node)
-    if (constant or numbers) and is_traced(device):
-        device.ledger.log.constant(value.storage, numbers)  # type: ignore[union-attr]
+    if (constant or numbers) and (tracer := tracer_of(device.ledger.log)) is not None:
+        tracer.constant(value.storage, numbers)
     device.upload(value.storage, spec, values)
     return value
 
@@ -51,8 +51,8 @@ def made_of_numbers(data: Any, depth: int = 4) -> bool:
 
 
 def is_traced(device: Device) -> bool:
-    """Is a run on this device being traced?"""
-    return isinstance(device.compute.ledger.log, Tracer)
+    """Is what this thread runs on the device being traced?"""
+    return tracer_of(device.compute.ledger.log) is not None
 
 
 def pin(x: Any) -> Any:

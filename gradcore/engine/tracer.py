@@ -25,3 +25,8 @@ class Tracer(OfThread):
 
     @abstractmethod
     def constant(self, storage: Any, numbers: bool) -> None: ...
+
+
+def tracer_of(log: Any) -> Tracer | None:
+    """The log that a device writes, if it traces what this thread runs; a trace of another thread's does not."""
+    return log if isinstance(log, Tracer) and not log.is_elsewhere() else None

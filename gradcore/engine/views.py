@@ -13,7 +13,7 @@ from weakref import ref
 from gradcore.engine.hooks import hand_on, hang, hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
-from gradcore.engine.tracer import Tracer
+from gradcore.engine.tracer import tracer_of
 from gradcore.ops.movement import as_strided, permute, write_part
 
 
@@ -64,8 +64,8 @@ def seen_alone(tensor: Any) -> bool:
     made = storage.block.tag.role in ("output", "temporary")
     if type(node) is Leaf or _base(tensor) is not None or not made:
         return False
-    log = storage.device.ledger.log
-    if isinstance(log, Tracer) and (node is None or node.id < log.first):
+    tracer = tracer_of(storage.device.ledger.log)
+    if tracer is not None and (node is None or node.id < tracer.first):
         return False
     # References: the tensor's, the local variable's, that of the argument of getrefcount, and those of residuals.
     return sys.getrefcount(tensor.storage) == 3 + storage.block.keeps
@@ -81,9 +81,9 @@ def become(tensor: Any, result: Any) -> Any:
 
 def show_as(tensor: Any, view: Any) -> Any:
     """Let a tensor show its bytes as ``view``, which was taken of it, does: for its graph, an in-place op."""
-    before, log = tensor.edge, tensor.storage.device.ledger.log
-    if isinstance(log, Tracer):
-        log.reshaped(tensor)
+    before, tracer = tensor.edge, tracer_of(tensor.storage.device.ledger.log)
+    if tracer is not None:
+        tracer.reshaped(tensor)
     tensor.spec, tensor.array = view.spec, view.array
     if before is not None and type(before[0]) is Leaf:
         before[0].spec = view.spec

@@ -14,6 +14,10 @@ class OfThread(list[Raw]):
         super().__init__()
         self.thread = threading.get_ident()
 
+    def is_elsewhere(self) -> bool:
+        """Is the thread that asks another one?"""
+        return threading.get_ident() != self.thread
+
 
 #: The logs around the one that is written, the outermost first, each with the number of opening records of the log inside it.
 Nest = list[tuple[list[Raw], int]]
@@ -50,7 +54,7 @@ def put_in(nest: Nest, innermost: list[Raw], log: list[Raw]) -> list[Raw]:
     :class:`OfThread`, as a step may begin while another thread traces."""
     written = [*[outer for outer, _ in nest], innermost]
     at = len(written)
-    while at and isinstance(found := written[at - 1], OfThread) and found.thread != threading.get_ident():
+    while at and isinstance(found := written[at - 1], OfThread) and found.is_elsewhere():
         at -= 1
     if at == len(written) or isinstance(log, OfThread):
         nest.append((innermost, len(log)))

@@ -7,7 +7,6 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -68,8 +67,6 @@ class _OpLog(TraceLog):
         self._name(source)
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        if threading.get_ident() != self.thread:
-            return
         operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
         counts = [len(p) for p in call.positions] if call.op.lists else None
         names = [(v.storage.serial, v.spec) for v in outputs]

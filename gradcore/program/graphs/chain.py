@@ -226,8 +226,8 @@ def _joined_trace(device: Device, parts: list[_Part]) -> tuple[Trace, list[Scrip
     # Gradients are results here, so that no leaf gets one; and a graph may continue those before it.
     joined = Recorded(
         device, opening=_all(r.opening for r in each), records=_all(r.records for r in each),
-        launches=_all(r.launches for r in each), foreign=_union(r.foreign for r in each),
-        leaves=_union(r.leaves for r in each), constants=_union(r.constants for r in each), slots={}, updates=[],
+        launches=_all(r.launches for r in each), leaves=_union(r.leaves for r in each),
+        constants=_union(r.constants for r in each), slots={}, updates=[],
         disturbed=any(r.disturbed for r in each), beyond="", reshapes=next((r.reshapes for r in each if r.reshapes), ""))
     builder = Builder(joined, _all(p.inputs for p in parts), _all(p.examples for p in parts), None)
     whole = builder.trace(tuple(len(r.launches) for r in each), [len(p.examples) for p in parts])

@@ -103,7 +103,7 @@ class Builder:
     def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
         """The trace. For a chain, ``parts`` and ``results`` are the numbers of launches and of results of each graph."""
         recorded = self._recorded
-        launches = [r for r in recorded.records if r[0] == LAUNCH and id(r) not in recorded.foreign]
+        launches = [r for r in recorded.records if r[0] == LAUNCH]
         updates = {at: k for k, (at, *_) in enumerate(recorded.updates)}
         instructions, kernels = [], []
         if recorded.disturbed:
@@ -154,7 +154,7 @@ class Builder:
         """The gradients of before that these leaves lost, as far as they were freed: see :attr:`Trace.dropped`."""
         found, launches = {}, 0
         for r in self._recorded.records:
-            launches += r[0] == LAUNCH and id(r) not in self._recorded.foreign
+            launches += r[0] == LAUNCH
             if r[0] == FREE and r[1] in self._index and self._slots.get(self._index[r[1]]) in leaves:
                 found[self._index[r[1]]] = launches
         return found

@@ -15,6 +15,7 @@ from gradcore.engine.dispatch import fresh
 from gradcore.engine.hooks import hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
+from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import Edge, value_over
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
@@ -214,7 +215,7 @@ class _Call:
                                   "residuals after one backward, also with retain_graph=True. Call it again, or uncompiled")
         owner, replay, self.replay = self.owner, self.replay, None
         assert owner is not None
-        if isinstance(log := replay.device.ledger.log, TraceLog):
+        if isinstance(log := tracer_of(replay.device.ledger.log), TraceLog):
             log.replayed = True
         try:
             specs = [x.spec for x in replay.program.cotangents]

@@ -61,7 +61,6 @@ class Recorded:
     records: list[Raw]
     #: As in :class:`TraceLog`.
     launches: list[tuple[Call, list[Any]]]
-    foreign: Mapping[int, Raw]
     leaves: Mapping[Leaf, int]
     constants: Mapping[int, Storage]
     #: As :attr:`Recorder.before`, and :attr:`Recorder.updates`.
@@ -120,11 +119,12 @@ class Recorder:
         log = self.log
         # Leaves that the run read come first, in order.
         slots = {leaf: self.before[leaf] for leaf in log.leaves if leaf in self.before} | self.before
-        return Recorded(self.device, log[:self._opening], self.records(), log.launches, log.foreign, log.leaves, log.constants,
-                        slots, self.updates, log.disturbed, log.beyond, log.reshapes)
+        return Recorded(self.device, log[:self._opening], self.records(), log.launches, log.leaves, log.constants, slots,
+                        self.updates, log.disturbed, log.beyond, log.reshapes)
 
     def records(self) -> list[Raw]:
-        return self.log[self._opening:]
+        """The records of the run, without the launches and marks of other threads."""
+        return [r for r in self.log[self._opening:] if id(r) not in self.log.foreign]
 
     def ran_backward(self) -> bool:
         """Did a backward run?"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from itertools import dropwhile, takewhile
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -21,7 +20,7 @@ from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.events import LAUNCH, READ, UPLOAD, Raw
+from gradcore.events import LAUNCH, MARK, READ, UPLOAD, Raw
 from gradcore.program.guarding.frames import upwards
 from gradcore.program.watching.newness import is_new
 from gradcore.spec import TensorSpec
@@ -87,7 +86,7 @@ class TraceLog(Tracer):
         #: The serials of the storages of leaves that an op read. The leaves weakly: those that the run creates itself must be
         #: freed, with their gradients, as without a log.
         self.leaves: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        #: Has another thread used the device? And that one's launches, by id of the record.
+        #: Has another thread used the device? And its records of launches and of marks, by id.
         self.disturbed = False
         self.foreign: dict[int, Raw] = {}
         #: The line that read a tensor whose graph was built before the trace, or "".
@@ -132,8 +131,6 @@ class TraceLog(Tracer):
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """An op runs. Its outputs are not held."""
-        if threading.get_ident() != self.thread:
-            return
         operands: list[Any] = []
         for a in args:
             if type(a) in TENSORS:
@@ -165,9 +162,9 @@ class TraceLog(Tracer):
         return any(name.partition(".")[0] in _DEBUGGERS for name in _calling()[:-self._began or None])
 
     def append(self, record: Raw) -> None:
-        if threading.get_ident() != self.thread:
+        if self.is_elsewhere():
             self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
-            if record[0] == LAUNCH:
+            if record[0] in (LAUNCH, MARK):
                 self.foreign[id(record)] = record
             super().append(record)
             return

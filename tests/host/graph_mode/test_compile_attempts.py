@@ -78,6 +78,40 @@ def test_traces_that_another_thread_disturbs_are_put_off_and_do_not_count() -> N
     assert len(compiled.programs) == 1 and len(compiled.traces) == 20
 
 
+def test_no_backward_view_or_shape_of_another_thread_is_taken_for_the_functions() -> None:
+    weight, shaped = gradcore.ones(2, requires_grad=True), gradcore.ones(2)
+    older, inner = weight * 2, gradcore.compile(lambda x: (x * weight).sum())
+    losses = [inner(gradcore.ones(2)) for _ in range(3)]
+    others: list[tuple[Any, bool]] = [
+        (losses[-1].backward, True), (lambda: older.view(2, 1), False), (lambda: shaped.unsqueeze_(0), False)]
+    for other, disturbs in others:
+        def run(x: Any, other: Any = other) -> Any:
+            beside(other)
+            return x * 2
+
+        compiled = gradcore.compile(run)
+        assert compiled(gradcore.ones(2)).tolist() == [2.0, 2.0]
+        assert ["another thread used the device" in t for t in compiled.traces] == [disturbs]
+        assert len(compiled.programs) == (not disturbs)
+
+
+def test_another_thread_may_work_on_another_device_meanwhile() -> None:
+    """As a thread does that prepares batches on the CPU for a step on a GPU."""
+    weight = gradcore.ones(2, device="meta", requires_grad=True)
+
+    def run(x: Any) -> Any:
+        beside(lambda: (weight * 2).sum().backward())
+        return x * 2
+
+    compiled = gradcore.compile(run)
+    assert [compiled(gradcore.ones(1)).item() for _ in range(3)] == [2.0, 2.0, 2.0]
+    program, = compiled.programs
+    assert len(program.instructions) == len(compiled.traces) == 1
+    with gradcore.step() as step:
+        compiled(gradcore.ones(1))
+    assert not any(r[0] == MARK and r[2] == "backward" for r in step.raw_log)
+
+
 def test_a_step_that_another_thread_records_meanwhile_disturbs_no_trace() -> None:
     ledger = gradcore.device("cpu").ledger
     step = gradcore.step()
