@@ -112,8 +112,8 @@ class CapturedReplay(Replay):
             self._sources = self._fixed.sources(1, self.program.cotangents, cotangents)
         return super().backward(cotangents)
 
-    def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        super()._note_stream(bound, inputs)
+    def _note_stream(self, bound: Binding, given: Sequence[Any]) -> None:
+        super()._note_stream(bound, given)
         if self._fixed is not None:
             self._fixed.note_stream()
 
@@ -137,7 +137,7 @@ class CapturedReplay(Replay):
             # A second part may read what the first was given.
             self._run_alone(calls, fixed, part)
             return
-        given = [*[leaf.grad.storage.block.address for leaf in self.trace.slots.values()], rounded()]
+        given = [*[g.storage.block.address for g in self.in_slots(part).values()], rounded()]
         captured = self._captured.get(part)
         if captured is not None and captured.given == given:
             captured.launched = True

@@ -57,8 +57,10 @@ class Replay:
         self._made: dict[int, Storage] = {}
         #: Does the caller differentiate the results, which is a part of its own?
         self._in_two = self.program.split is not None
-        #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
+        #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others; and by buffer
+        #: the gradients in slots that this reads, in which there may be others by then.
         self._inputs: list[Any] = []
+        self._found: dict[int, Any] = {}
         self._read_later = {*self.program.read_later, *(x.buffer for x in self.program.gradients if x is not None)}
 
     # -- binding -------------------------------------------------------------------------------------------------------
@@ -94,10 +96,11 @@ class Replay:
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
-        self._bring(bound, inputs)
         if self._in_two:
+            self._found = {b: leaf.grad for b, leaf in self.trace.slots.items() if b in self._read_later}
             self._inputs = [t if x.buffer in self._read_later else t.storage.serial
                             for x, t in zip(self.program.inputs, inputs, strict=True)]
+        self._bring(bound, inputs)
         self._drop(bound.replaced)
         counts = self._counts.brought(bound.numbers)
         try:
@@ -187,7 +190,7 @@ class Replay:
         ledger.passed(most_asked - asked, most_taken - taken)
         serials: list[int] = []
         if ledger.log is not None:
-            serials = Narration(bound, self._serials(inputs), found).write(
+            serials = Narration(bound, self._serials(part, inputs), found).write(
                 *self.program.spans[part], partial(self._free_ahead_of, bound))
         self._drop(bound.freed)
         if part == 0:
@@ -217,18 +220,22 @@ class Replay:
         """How the calls of each part are run, a line for each; none if they are simply called one by one."""
         return []
 
-    def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """The serials in the log of the buffers that the program does not make."""
+    def _serials(self, part: int, inputs: Sequence[Any]) -> dict[int, int]:
+        """The serials in the log of the buffers that a part reads, and that the program does not make."""
         found = {buffer: storage.serial for buffer, storage in self.trace.storages.items()}
         found |= {x.buffer: t if type(t) is int else t.storage.serial
                   for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
-        found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
+        found |= {buffer: g.storage.serial for buffer, g in self.in_slots(part).items()}
         return found
+
+    def in_slots(self, part: int) -> dict[int, Any]:
+        """By buffer, the gradients in slots that a part reads: a second one those that the first has found there."""
+        return self._found if part else {b: leaf.grad for b, leaf in self.trace.slots.items()}
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
         if self.device.several:
-            self._note_stream(bound, inputs)
+            self._note_stream(bound, [*inputs, *self.in_slots(0).values()])
         if not bound.patches:
             return
         self._fill_in(bound, self.program.inputs, inputs)
@@ -251,12 +258,11 @@ class Replay:
                 spec = moved(spec, by) if by else spec
                 args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
 
-    def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
+    def _note_stream(self, bound: Binding, given: Sequence[Any]) -> None:
+        """Note that the run uses all its memory on the current stream, that of tensors that it is ``given`` too, after the last
+        run, which used the same arena."""
         stream = use_again(bound.arena)
-        # The first part may have dropped a gradient that it has read.
-        gradients = [leaf.grad for leaf in self.trace.slots.values() if leaf.grad is not None]
-        for storage in (*[t.storage for t in (*inputs, *gradients)], *self.trace.storages.values()):
+        for storage in (*[t.storage for t in given], *self.trace.storages.values()):
             storage.block.use_on(stream)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
@@ -266,7 +272,7 @@ class Replay:
         with turn(*self._in_turn):
             given = [*self._inputs, *cotangents]
             if self.device.several:
-                self._note_stream(bound, [t for t in given if type(t) is not int])
+                self._note_stream(bound, [*(t for t in given if type(t) is not int), *self._found.values()])
             self._fill_in(bound, self.program.cotangents, cotangents)
             self._play(bound, 1, given)
             copies: dict[int, Any] = {}
@@ -278,7 +284,7 @@ class Replay:
 
     def release(self) -> None:
         """Drop the inputs of the run, and release what waits for a second part. A finalizer may call this."""
-        self._inputs = []
+        self._inputs, self._found = [], {}
         bound = self._bound
         if bound is None:
             return
@@ -310,7 +316,8 @@ class Replay:
         if kind == "captured":
             return bound.shown(x)
         if kind == "gradient slot":
-            return value_over(self.trace.slots[x.buffer].grad.storage, x.spec)
+            found = self._found[x.buffer] if x.buffer in self._found else self.trace.slots[x.buffer].grad
+            return value_over(found.storage, x.spec)
         if kind == "input":
             # A view of an argument, or a gradient that is the cotangent itself, may lie elsewhere in its storage.
             traced, tensor = self._tensor(x.buffer, inputs)

@@ -157,8 +157,8 @@ class Differentiable:
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
         call = _Call(self, replay)
         differentiable = [results[k] for k in second.roots]
-        node = custom_node(COMPILED, edges, differentiable, [*(inputs[k] for k in self._read), *self._read_later()],
-                           call.rule)
+        kept = [*(inputs[k] for k in self._read), *self._read_later(), *replay.in_slots(1).values()]
+        node = custom_node(COMPILED, edges, differentiable, kept, call.rule)
         for k, result in enumerate(differentiable):
             result.edge = (node, k)
         return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -279,3 +280,44 @@ def test_calls_without_a_backward_give_their_arena_back() -> None:
     found = f(gradcore.ones(1000))
     found.sum().backward()
     assert replay.replay._free == before and "Compiled" in str(gradcore.graph(found))
+
+
+def _weighted(weight: Any, drops: bool) -> Any:
+    """A function whose gradient reads the gradient that its weight has, and which may drop that."""
+    def weighted(x: Any) -> Any:
+        y = (x * weight * weight.grad).sum()
+        if drops:
+            weight.grad = None
+        return y
+
+    return weighted
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_gradient_that_the_second_part_reads_lives_until_it_has_run(drops: bool, recorded: bool) -> None:
+    weight = gradcore.ones(3, requires_grad=True)
+    compiled = gradcore.compile(_weighted(weight, drops))
+    for k in range(4):
+        weight.grad = gradcore.full((3,), k + 2.0)
+        x = gradcore.ones(3, requires_grad=True) * (k + 1)
+        y = compiled(x)
+        weight.grad = None
+        # What is allocated now would lie in its place.
+        others = [gradcore.full((3,), 99.0) for _ in range(4)]
+        with gradcore.step() if recorded else nullcontext():
+            found = gradcore.autograd.grad(y, [x, weight])
+        assert [g.tolist() for g in found] == [[k + 2.0] * 3, [(k + 1) * (k + 2.0)] * 3] and len(others) == 4
+    assert len(compiled.programs) == len(compiled.traces) == 1
+
+
+def test_a_gradient_that_the_second_part_reads_must_not_be_written_to() -> None:
+    weight = gradcore.ones(3, requires_grad=True)
+    compiled = gradcore.compile(_weighted(weight, False))
+    for _ in range(3):
+        weight.grad = gradcore.ones(3)
+        y = compiled(gradcore.ones(3))
+        weight.grad.mul_(3)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+    assert len(compiled.programs) == 1
