@@ -108,8 +108,8 @@ class Recorder:
             self.device.ledger.end_log(self.log)
 
     def _watch(self, optimizer: Any, group: dict[str, Any], params: list[Any], numbers: dict[str, Any]) -> None:
-        if id(optimizer) in self._fresh:
-            # One that each run makes anew counts from the same numbers each time.
+        # One that each run makes anew counts from the same numbers each time.
+        if self.log.is_elsewhere() or id(optimizer) in self._fresh:
             return
         kept = {name: optimizer.state[params[0]][name] for name in numbers}
         self.updates.append((len(self.log.launches), optimizer, group, list(params), kept))
