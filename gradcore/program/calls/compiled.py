@@ -131,8 +131,8 @@ class Compiled:
             parts.append((name, key_of(a)))
         for place in self._carried.places and self._carried.present():
             parts.append((place, key_of(place.get())))
-        if len({id(t.storage) for t in tensors}) < len(tensors):
-            parts += shared_memory(tensors)
+        if len({id(t.storage) for t in keys.seen}) < len(keys.seen):
+            parts += shared_memory(keys.seen)
         key = tuple(parts)
         for entry in self._entries.get(key, ()):
             if entry.fits(tensors):

@@ -19,8 +19,8 @@ from gradcore.spec import TensorSpec
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
 ALIGNED = 256
 #: Types whose values are equal only if they are the same to every op; and others that are keyed by value.
-_PLAIN = frozenset((int, bool, str, bytes, range, type(None)))
-_VALUES = (int, float, complex, str, bytes, range, np.dtype, np.generic, np.ndarray, set, frozenset)
+_PLAIN = frozenset((int, bool, str, bytes, type(None)))
+_VALUES = (int, float, complex, str, bytes, np.dtype, np.generic, np.ndarray)
 #: Types of which no attributes are looked at; a memory-mapped array has those of its file.
 _WITHOUT = VALUES | {np.ndarray, np.memmap}
 #: What is compared by identity.
@@ -31,10 +31,12 @@ _OBJECT = "an object"
 class Keys:
     """Makes the parts of a program's key that stand for arguments: equal keys, one program."""
 
-    __slots__ = ("tensors", "kept", "_leaves")
+    __slots__ = ("tensors", "seen", "kept", "_leaves")
 
     def __init__(self, leaves: bool) -> None:
+        #: The tensors that a program takes, and with them those that are keyed by identity.
         self.tensors: list[Any] = []
+        self.seen: list[Any] = []
         #: Objects without a value to compare, which are keyed by identity. So are leaves, which usually are parameters, unless
         #: ``leaves`` says that they are arguments like others.
         self.kept: list[Any] = []
@@ -44,10 +46,9 @@ class Keys:
         """The part for one argument, whose tensors and other objects are appended to the lists."""
         if isinstance(x, Value):
             if not self._leaves and x.edge is not None and type(x.edge[0]) is Leaf:
-                self.kept += x, x.storage
-                own = getattr(x, "__dict__", None)
-                return id(x), id(x.storage), x.spec, self.of(own) if own else None
+                return self._identity_of_tensor(x)
             self.tensors.append(x)
+            self.seen.append(x)
             layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
             return layout, x.storage.device.name, type(x), edge is not None and (1 if edge[0].hooks is None else 2)
         if type(x) in _PLAIN:
@@ -58,19 +59,35 @@ class Keys:
         key: tuple[Any, ...]
         if isinstance(x, _VALUES) and not (isinstance(x, np.ndarray) and (x.size > MOST or x.dtype.hasobject)):
             key = _key_of_value(x)
-        elif isinstance(x, slice):
-            return slice, *map(self.of, (x.start, x.stop, x.step))
+        elif isinstance(x, (slice, range)):
+            # Equal ranges may differ in where they stop.
+            return type(x), *map(self.of, (x.start, x.stop, x.step))
         elif isinstance(x, (list, tuple)):
             key = type(x), *map(self.of, x)
+        elif isinstance(x, (set, frozenset)):
+            key = type(x), frozenset(map(self._hashed, x))
         elif isinstance(x, dict):
-            # 1, 1.0 and True are equal.
-            key = type(x), *[(k if type(k) is str else (type(k), k), self.of(v)) for k, v in x.items()]
+            key = type(x), *[(k if type(k) is str else self._hashed(k), self.of(v)) for k, v in x.items()]
         else:
             return self._identity_of(x)
         if type(x) in _WITHOUT or not (own := attributes_of(x)):
             return key
         # One of a class of the user's has attributes, too.
         return *key, self.of(own)
+
+    def _hashed(self, x: Any) -> Any:
+        """The part for an item of a set, or for a key of a dict."""
+        if isinstance(x, Value):
+            return self._identity_of_tensor(x)
+        if isinstance(x, (tuple, frozenset)):
+            return type(x), (tuple if isinstance(x, tuple) else frozenset)(map(self._hashed, x))
+        return _key_of_value(x)
+
+    def _identity_of_tensor(self, x: Any) -> tuple[Any, ...]:
+        self.kept += x, x.storage
+        self.seen.append(x)
+        own = getattr(x, "__dict__", None)
+        return id(x), id(x.storage), x.spec, x.edge is not None, self.of(own) if own else None
 
     def _identity_of(self, x: Any) -> Any:
         self.kept.append(x)
@@ -83,8 +100,7 @@ class Keys:
 def _key_of_value(x: Any) -> tuple[Any, ...]:
     if isinstance(x, (np.generic, np.ndarray)):
         return type(x), x.dtype, x.shape, x.tobytes()
-    if isinstance(x, (set, frozenset)):
-        return type(x), frozenset((type(v), v) for v in x)
+    # 1, 1.0 and True are equal, as are 0.0 and -0.0.
     return (type(x), x, str(x)) if isinstance(x, (float, complex)) else (type(x), x)
 
 

@@ -34,6 +34,38 @@ def one_of_several_that_it_refers_to(wrap: Wrap) -> Any:
     return [f(x).item() for x in (other, other, known[1], known[0], other)]
 
 
+def an_argument_over_a_parameters_memory(wrap: Wrap) -> Any:
+    w = ones(1).requires_grad_()
+    f = wrap(lambda x, w: (x + w * 2).detach())
+    return [f(x, w).item() for x in (w.detach(), w.detach(), ones(1) * 3, ones(1) * 3, w.detach())]
+
+
+def a_tensor_in_a_set(wrap: Wrap) -> Any:
+    t, other = ones(1), ones(1) * 3
+    f = wrap(lambda x, some: x + sum(t * 2 for t in some))
+    found = [f(x, {t}).item() for x in (t, t, other, other, t)]
+    t.data = ones(1) * 5
+    return [*found, f(other, {t}).item(), f(other, frozenset({t})).item()]
+
+
+def a_tensor_as_a_key(wrap: Wrap) -> Any:
+    t = ones(1)
+    f = wrap(lambda factors: sum(t * 2 for _, t in factors))
+    found = [f({("t", t): 1.0}).item() for _ in range(3)]
+    t.data = ones(1) * 5
+    return [*found, f({("t", t): 1.0}).item()]
+
+
+def values_that_are_equal(wrap: Wrap) -> Any:
+    f = wrap(lambda x, r: x * r.stop)
+    g = wrap(lambda x, some: x / sum(some, start=-0.0))
+    h = wrap(lambda x, some: x * sum(k for k, in some))
+    whole = ones(1, dtype=gradcore.int64)
+    return [*(f(ones(1), some).item() for some in (range(0, 3, 2), range(0, 4, 2))),
+            *(g(ones(1), {zero}).item() for zero in (0.0, -0.0)),
+            *(str(h(whole, some).dtype) for some in ({(1,): 2}, {(1.0,): 2}))]
+
+
 def children_in_another_order(wrap: Wrap) -> Any:
     m = nn.Sequential(OrderedDict(a=nn.ReLU(), b=nn.Softplus()))
     f = wrap(m)
@@ -193,6 +225,7 @@ def methods_that_return_the_module(wrap: Wrap) -> Any:
 
 @pytest.mark.parametrize("program", [
     keyword_arguments_in_another_order, the_very_tensor_that_it_refers_to, one_of_several_that_it_refers_to,
+    an_argument_over_a_parameters_memory, a_tensor_in_a_set, a_tensor_as_a_key, values_that_are_equal,
     children_in_another_order, parameters_in_another_order, a_module_of_another_class,
     a_class_as_an_argument, a_class_that_counts, a_default_that_grows, a_keyword_default_that_changes,
     a_global_that_is_not_there, keys_that_are_equal, kinds_of_dicts, dicts_with_attributes, zeros_of_numpy, setattr_by_name,
