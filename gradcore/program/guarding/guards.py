@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from keyword import iskeyword
 from operator import is_
-from types import CellType, FunctionType
 from typing import Any
 from weakref import ref
 
@@ -39,8 +39,8 @@ def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any, why: str | Ca
     yield f"{name(tensor)}.spec is {name(spec)}", why
 
 
-class Item:
-    """Reads ``of[key]``; a function that does the same costs a guard ten times as much as the term."""
+class Reader:
+    """Reads a place in an object: when it is called, or by a term, which costs a guard a tenth of a function that does so."""
 
     __slots__ = ("of", "key")
 
@@ -49,40 +49,63 @@ class Item:
         self.key = key
 
     def __call__(self) -> Any:
+        raise NotImplementedError
+
+    def term(self, name: Namer) -> str:
+        raise NotImplementedError
+
+
+class Item(Reader):
+    """Reads ``of[key]``."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Any:
         return self.of[self.key]
 
     def term(self, name: Namer) -> str:
         return f"{name(self.of)}[{repr(self.key) if type(self.key) is str else name(self.key)}]"
 
 
-class Cell:
-    """Reads what a closure's cell holds."""
+class Has(Reader):
+    """Reads ``key in of``, for a string."""
 
-    __slots__ = ("cell",)
-
-    def __init__(self, cell: CellType) -> None:
-        self.cell = cell
+    __slots__ = ()
 
     def __call__(self) -> Any:
-        return self.cell.cell_contents
+        return self.key in self.of
 
     def term(self, name: Namer) -> str:
-        return f"{name(self.cell)}.cell_contents"
+        return f"({self.key!r} in {name(self.of)})"
 
 
-class Attributes:
-    """Reads the ``__dict__`` of what a weak reference, or a function, gives: an object may get another one."""
+class Attribute(Reader):
+    """Reads ``of.key``."""
 
-    __slots__ = ("of",)
-
-    def __init__(self, of: Callable[[], Any]) -> None:
-        self.of = of
+    __slots__ = ()
 
     def __call__(self) -> Any:
-        return self.of().__dict__
+        return getattr(self.of, self.key)
 
     def term(self, name: Namer) -> str:
-        return f"{name(self.of)}().__dict__"
+        return _attribute(name(self.of), self.key)
+
+
+class AttributeOf(Reader):
+    """Reads ``of().key``: of what a weak reference gives."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Any:
+        return getattr(self.of(), self.key)
+
+    def term(self, name: Namer) -> str:
+        return _attribute(f"{name(self.of)}()", self.key)
+
+
+def _attribute(of: str, key: str) -> str:
+    """The term for an attribute of an object, which may have been named by any string."""
+    return f"{of}.{key}" if key.isascii() and key.isidentifier() and not iskeyword(key) else f"getattr({of}, {key!r})"
 
 
 class Asking:
@@ -121,7 +144,7 @@ class Guard(Asking):
 
     def terms(self, name: Namer) -> Iterator[Term]:
         why = self.why_not
-        now = self.look.term(name) if isinstance(self.look, (Item, Cell, Attributes)) else f"{name(self.look)}()"
+        now = self.look.term(name) if isinstance(self.look, Reader) else f"{name(self.look)}()"
         if self.same is same_object:
             yield f"{name(self.seen)}() is {now} is not None", why
         elif self.same is identical:
@@ -156,19 +179,6 @@ class Guard(Asking):
     def refusal(self) -> str:
         """Why a run that has changed what is guarded is not replayed."""
         return f"the function changes what it reads: {self.why_not()}"
-
-
-class CodeGuard(Guard):
-    """A function has the code that ran: a module that is loaded again, in a notebook say, may give it another."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: FunctionType) -> None:
-        super().__init__(f"the code of {function.__name__}", lambda: function.__code__, function.__code__, identical)
-        self.function = function
-
-    def terms(self, name: Namer) -> Iterator[Term]:
-        yield f"{name(self.function)}.__code__ is {name(self.seen)}", self.why_not
 
 
 class Once(Guard):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
 from importlib.util import resolve_name
-from operator import contains
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
@@ -25,9 +25,10 @@ from gradcore.program.guarding.frames import id_in
 from gradcore.program.guarding.guards import (
     GENERATORS,
     Asking,
-    Attributes,
-    Cell,
+    Attribute,
+    AttributeOf,
     Guard,
+    Has,
     Item,
     Never,
     Once,
@@ -56,6 +57,7 @@ from gradcore.program.guarding.values import (
     equal,
     has_buffer,
     is_plain,
+    is_settings,
     same_array,
 )
 
@@ -89,8 +91,9 @@ class Reach:
             if name in variables:
                 yield from self.of_value(f"the global {name}", Item(variables, name), variables[name],
                                          ("global", id(variables), name))
-            elif "globals" in code.co_names:
-                yield (Guard(f"whether there is a global {name}", partial(contains, variables, name), False, identical),
+            elif "globals" in code.co_names or hasattr(builtins, name):
+                # One of that name would hide Python's own.
+                yield (Guard(f"whether there is a global {name}", Has(variables, name), False, identical),
                        ("absent", id(variables), name))
         for name in imports_of(code):
             if name.startswith("."):
@@ -107,10 +110,10 @@ class Reach:
             if id_in(cell) is None:
                 yield Guard(f"what {variable} holds", partial(id_in, cell), None, identical), ("empty", id(cell))
                 continue
-            yield from self.of_value(variable, Cell(cell), cell.cell_contents, ("cell", id(cell)))
+            yield from self.of_value(variable, Attribute(cell, "cell_contents"), cell.cell_contents, ("cell", id(cell)))
         for attribute in ("__defaults__", "__kwdefaults__"):
             if defaults and getattr(function, attribute):
-                yield from self.of_value(f"the defaults of {code.co_name}", partial(getattr, function, attribute),
+                yield from self.of_value(f"the defaults of {code.co_name}", Attribute(function, attribute),
                                          getattr(function, attribute), (attribute, id(function)))
 
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
@@ -142,7 +145,7 @@ class Reach:
         elif isinstance(value, ref) and isinstance(value(), Value):
             # A guard would keep the tensor alive.
             yield Never(draws_from(name)), key
-        elif isinstance(value, (MethodType, slice, range, np.dtype)):
+        elif isinstance(value, (MethodType, slice, np.dtype)):
             yield Guard(name, look, value, same_method), key
             if isinstance(value, MethodType) and isinstance(value.__self__, (*_DATA, *GENERATORS)):
                 yield from self._of_bound(name, look, value, key)
@@ -234,7 +237,7 @@ class Reach:
                 isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
             whole = own if is_whole(type(owner)) else getattr(type(owner), "_decides", ())
-            if names.whole and not isinstance(owner, type) and _is_settings(every := attributes_of(owner)):
+            if names.whole and not isinstance(owner, type) and is_settings(every := attributes_of(owner)):
                 whole = every or {}
                 yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
                        ("attributes", id(owner)))
@@ -287,7 +290,7 @@ class Reach:
                 yield from self.of_object(getattr(method, "__func__", method))
             elif isinstance(member, property):
                 # Its code is watched by itself.
-                yield (Guard(f"{name} of {kind.__name__}", partial(getattr, kind, name, None), member, identical),
+                yield (Guard(f"{name} of {kind.__name__}", Attribute(kind, name), member, identical),
                        ("property", kind, name))
             elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
                 value = getattr(owner, name, _absent)
@@ -312,13 +315,13 @@ class Reach:
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
         own, of = getattr(owner, "__dict__", {}), weakly(owner)
-        look = Item(own, name) if name in own and not isinstance(owner, type) else lambda: getattr(of(), name)
+        look = Item(own, name) if name in own and not isinstance(owner, type) else AttributeOf(of, name)
         if isinstance(owner, (ModuleType, type)):
             whose = owner.__name__
         else:
             whose = "a " * (not isinstance(owner, Module)) + type(owner).__name__
             if name in own and not isinstance(owner, Module):
-                yield Guard(f"the dict of {whose}", Attributes(of), own, identical), ("dict", id(owner))
+                yield Guard(f"the dict of {whose}", AttributeOf(of, "__dict__"), own, identical), ("dict", id(owner))
         yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
 
     def _enters(self, value: Any) -> bool:
@@ -336,13 +339,6 @@ class Reach:
             except TypeError:
                 pass
         return Guard(name, look, value, identical)
-
-
-def _is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
-    """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
-    return own is not None and all(
-        is_plain(x) or (depth > 0 and not isinstance(x, (type, ModuleType))
-                        and _is_settings(attributes_of(x), depth - 1)) for x in own.values())
 
 
 def _unseen(name: str) -> Never:

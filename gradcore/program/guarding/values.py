@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from operator import is_
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gradcore.engine.owners import MOST
 #: Python's own types of values, of which an instance has no attributes.
 VALUES = frozenset((int, float, complex, bool, str, bytes, type(None), list, tuple, set, frozenset, dict))
 #: Types that are compared by value.
-_PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), range, np.generic)
 #: What is compared only if it is not too long: a tensor that is made of Python numbers may have them out of a longer one.
 LONG = (list, tuple, deque, set, frozenset, dict, MappingProxyType, np.ndarray, bytearray, memoryview, array)
 #: The most items of a container that get a guard each, if they are not plain data.
@@ -39,7 +39,7 @@ def attributes_of(x: Any) -> Mapping[str, Any] | None:
 
 
 def is_plain(x: Any, depth: int = 4) -> bool:
-    """Is this a number, a string, None, or a container of these that is not too large? One with attributes is an object."""
+    """Is it a number, string, range or None, or a container of these, if not too large? One with attributes is an object."""
     if type(x) not in VALUES and not isinstance(x, Enum) and attributes_of(x):
         return False
     if isinstance(x, _PLAIN):
@@ -49,6 +49,13 @@ def is_plain(x: Any, depth: int = 4) -> bool:
         return all(is_plain(v, depth - 1) for v in x)
     return bool(depth) and isinstance(x, dict) and len(x) <= MOST and all(
         isinstance(k, _PLAIN) and is_plain(v, depth - 1) for k, v in x.items())
+
+
+def is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
+    """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
+    return own is not None and all(
+        is_plain(x) or (depth > 0 and not isinstance(x, (type, ModuleType))
+                        and is_settings(attributes_of(x), depth - 1)) for x in own.values())
 
 
 def copied(x: Any) -> Any:
@@ -88,6 +95,9 @@ def equal(now: Any, seen: Any) -> bool:
     if isinstance(now, (set, frozenset)):
         # Their items have no order to be compared in, but 1 and 1.0 are written differently, as are 0.0 and -0.0.
         return len(now) == len(seen) and ({*map(id, now)} == {*map(id, seen)} or {*map(repr, now)} == {*map(repr, seen)})
+    if isinstance(now, range):
+        # Equal ones may differ in where they stop.
+        return str(now) == str(seen)
     if not (now == seen or (now != now and seen != seen)):
         return False
     # 0.0 and -0.0 are equal too.

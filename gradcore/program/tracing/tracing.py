@@ -15,7 +15,7 @@ from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.nn.parameter import is_lazy
-from gradcore.program.guarding.guards import Asking, Guard, identical, same_bytes
+from gradcore.program.guarding.guards import Asking, Attribute, Guard, identical, same_bytes
 from gradcore.program.guarding.library_guards import (
     GradientGuard,
     ModuleGuard,
@@ -251,7 +251,7 @@ class Tracing(Noting):
         frozen = {id(p): p for p in (*params, *seen.frozen_without.values()) if p.edge is None and p.grad is None}
         for p in frozen.values():
             yield Guard(f"the gradient of a parameter, {'uninitialized' if is_lazy(p) else p.spec}, that needs none",
-                        partial(getattr, p, "grad"), None, identical)
+                        Attribute(p, "grad"), None, identical)
 
 
 def _has_graph_since(first: int, tensor: Any) -> bool:

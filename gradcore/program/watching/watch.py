@@ -24,7 +24,7 @@ from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guarding.frames import is_generated, line_of, passed, takes_first, users_line
-from gradcore.program.guarding.guards import GENERATORS, Asking, CodeGuard, Guard, Never, Once, weakly
+from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Guard, Never, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.names import Names, names_of
@@ -307,7 +307,9 @@ class Watcher:
 
 
 def _of_its_code(function: FunctionType) -> Found:
-    yield CodeGuard(function), ("code", id(function))
+    """Whether a function has the code that ran: a module that is loaded again, in a notebook say, may give it another."""
+    code = function.__code__
+    yield Guard(f"the code of {function.__name__}", Attribute(function, "__code__"), code, identical), ("code", id(function))
 
 
 #: Methods that run first with a new object, or with a copy.

@@ -92,6 +92,26 @@ def an_attribute_more() -> Case:
     return lambda x: x * sum(one.__dict__.values()), lambda: setattr(one, "more", 5.0)
 
 
+@case
+def a_global_that_hides_a_builtin() -> Case:
+    variables: dict[str, Any] = {}
+    exec("def f(x): return x * max(1.0, 2.0)", variables)
+    return variables["f"], lambda: variables.__setitem__("max", lambda *given: 7.0)
+
+
+@case
+def where_a_range_stops() -> Case:
+    one = SimpleNamespace(steps=range(0, 2, 7))
+    return lambda x: x * one.steps.stop, lambda: setattr(one, "steps", range(0, 7, 7))
+
+
+@case
+def an_attribute_with_the_name_of_a_keyword() -> Case:
+    kind = type("Kind", (), {"class": 2.0, "method": lambda self: None, "__module__": "users"})
+    one = kind()
+    return lambda x: x * getattr(one, "class"), lambda: setattr(kind, "class", 7.0)
+
+
 @dataclasses.dataclass
 class Settings:
     value: float = 2.0
