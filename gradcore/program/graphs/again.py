@@ -78,7 +78,7 @@ class _OpLog(TraceLog):
 
     def append(self, record: Raw) -> None:
         super().append(record)
-        if record[0] == VIEW:
+        if record[0] == VIEW and not self.is_elsewhere():
             invocation, serial = record[1], record[4]
             if len(invocation.inputs) > 1:
                 # The engine records here that a part was written to, and will do so again when the write itself is run again.

@@ -1,7 +1,8 @@
-"""What ``forward()`` of a recorded graph refuses, since another run would leave it out silently."""
+"""What ``forward()`` of a recorded graph refuses, since another run would leave it out silently; and what is no part of it."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -63,3 +64,15 @@ def test_functions_before_the_record_and_hooks_on_leaves_run() -> None:
     y.forward()
     y.backward()
     assert (y.item(), a.grad.item(), w.grad.item()) == (3.0, 30.0, 300.0)
+
+
+def test_views_that_another_thread_takes_meanwhile_are_not_recorded() -> None:
+    w = gradcore.arange(6.0).reshape(2, 3)
+    turned = w.t()
+    with gradcore.record():
+        other = threading.Thread(target=turned.view, args=(3, 2, 1))
+        other.start()
+        other.join()
+        y = w * 2
+    w.add_(1)
+    assert y.forward().tolist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
