@@ -22,7 +22,7 @@ from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
 from gradcore.engine.state import State, Where, local
 from gradcore.engine.tracer import tracer_of
-from gradcore.engine.value import PLAIN, alias, install_made, make_value
+from gradcore.engine.value import PLAIN, alias, install_made, value_over
 from gradcore.engine.views import check_recorded_write, note_views, rebase
 from gradcore.errors import LocatedError, SpecError
 from gradcore.events import LAUNCH, VIEW, Raw, Site, Tag
@@ -281,7 +281,7 @@ def _views(call: Call, device: Device, source: Any, tag: Tag, number: int) -> li
         if (tracer := tracer_of(log)) is not None:
             tracer.viewed(source)
         log.append((VIEW, call.invocation, tag, number, source.storage.serial))
-    outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
+    outputs = [value_over(source.storage, spec) for spec in call.specs]
     note_views(outputs, source)
     return outputs
 

@@ -40,20 +40,9 @@ _tensor: Any = None
 
 
 def install_made(kind: type) -> None:
-    """Set the class that :func:`make_value` creates: the tensor class of the floor above."""
+    """Set the class that :func:`alias` and :func:`value_over` make: the tensor class of the floor above."""
     global _tensor
     _tensor = kind
-
-
-def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None) -> Any:
-    """A tensor of the installed class."""
-    value = _new(_tensor)
-    value.storage = storage
-    value.spec = spec
-    value.array = array
-    value.edge = edge
-    value.base = None
-    return value
 
 
 def alias(x: Any, edge: Edge | None) -> Any:
@@ -69,7 +58,12 @@ def alias(x: Any, edge: Edge | None) -> Any:
 
 def value_over(storage: Storage, spec: TensorSpec) -> Any:
     """A tensor without a graph that shows bytes of ``storage``."""
-    return make_value(storage, spec, storage.device.array(storage.block, spec), None)
+    value = _new(_tensor)
+    value.storage = storage
+    value.spec = spec
+    value.array = storage.device.array(storage.block, spec)
+    value.edge = value.base = None
+    return value
 
 
 def tensors_in(x: Any) -> Iterator[Any]:

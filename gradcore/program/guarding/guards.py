@@ -152,19 +152,8 @@ class Guard(Asking):
         elif self.same is equal:
             # Immutable data mostly is the same object.
             yield f"((now := {now}) is {name(self.seen)} or {name(equal)}(now, {name(self.seen)}))", why
-        elif self.same is same_bytes:
-            tensor, storage, spec, edge = self.seen
-            yield f"{now} is {name(tensor)}", why
-            yield from same_memory(name, tensor, storage, spec, why)
-            yield f"{name(tensor)}.edge is {name(edge)}", why
         else:
             yield f"{name(self.same)}({now}, {name(self.seen)})", why
-
-    def values(self) -> list[Any]:
-        return [self.seen[0]] if self.same is same_bytes else []
-
-    def replaced(self) -> list[Any]:
-        return [self.seen[1]] if self.same is same_bytes and self.seen[0].storage is not self.seen[1] else []
 
     def why_not(self) -> str:
         """A sentence that says what has changed."""
@@ -179,6 +168,27 @@ class Guard(Asking):
     def refusal(self) -> str:
         """Why a run that has changed what is guarded is not replayed."""
         return f"the function changes what it reads: {self.why_not()}"
+
+
+class TensorGuard(Guard):
+    """A tensor is the same object with the same edge, and shows the same elements of the same memory."""
+
+    __slots__ = ("storage", "spec", "edge")
+
+    def __init__(self, name: str, look: Callable[[], Any], tensor: Any) -> None:
+        super().__init__(name, look, tensor, identical)
+        self.storage, self.spec, self.edge = tensor.storage, tensor.spec, tensor.edge
+
+    def terms(self, name: Namer) -> Iterator[Term]:
+        yield from super().terms(name)
+        yield from same_memory(name, self.seen, self.storage, self.spec, self.why_not)
+        yield f"{name(self.seen)}.edge is {name(self.edge)}", self.why_not
+
+    def values(self) -> list[Any]:
+        return [self.seen]
+
+    def replaced(self) -> list[Any]:
+        return [self.storage] if self.seen.storage is not self.storage else []
 
 
 class Once(Guard):
@@ -259,11 +269,6 @@ def same_method(now: Any, seen: Any) -> bool:
 
 def same_of_its_class(now: Any, seen: Any) -> bool:
     return now is seen[0] and type(now) is seen[1]
-
-
-def same_bytes(now: Any, seen: Any) -> bool:
-    tensor, storage, spec, edge = seen
-    return now is tensor and tensor.storage is storage and tensor.spec is spec and tensor.edge is edge
 
 
 def same_buffer(now: Any, seen: Any) -> bool:

@@ -32,11 +32,11 @@ from gradcore.program.guarding.guards import (
     Item,
     Never,
     Once,
+    TensorGuard,
     draws_from,
     identical,
     items_of,
     same_buffer,
-    same_bytes,
     same_entries,
     same_items,
     same_method,
@@ -129,7 +129,7 @@ class Reach:
             # It has no bytes yet.
             yield Guard(name, look, (value, type(value)), same_of_its_class), key
         elif isinstance(value, Value):
-            yield Guard(name, look, (value, value.storage, value.spec, value.edge), same_bytes), key
+            yield TensorGuard(name, look, value), key
             yield from self._of_tensor(value)
         elif is_plain(value):
             yield Guard(name, look, copied(value), equal), key

@@ -15,7 +15,7 @@ from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.nn.parameter import is_lazy
-from gradcore.program.guarding.guards import Asking, Attribute, Guard, identical, same_bytes
+from gradcore.program.guarding.guards import Asking, Attribute, Guard, TensorGuard, identical
 from gradcore.program.guarding.library_guards import (
     GradientGuard,
     ModuleGuard,
@@ -212,8 +212,7 @@ class Tracing(Noting):
             self._adapt(guard)
         found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
-        found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
-                        (p, p.storage, p.spec, p.edge), same_bytes)
+        found += [TensorGuard(f"a parameter, {p.spec}, that is updated", lambda p=p: p, p)  # type: ignore[misc]
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         known = {leaf for guard in modules for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.described()}", partial(hooks_on, leaf), hooks_on(leaf), equal)

@@ -44,6 +44,11 @@ _CLEARS: CodeType = Optimizer.zero_grad.__code__
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
 _EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
+#: Methods that run first with a new object, or with a copy.
+_BEGINS = frozenset(("__init__", "__setstate__"))
+#: Methods that change a list, a dict or a set.
+_CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
+                       "setdefault", "sort", "reverse"))
 
 
 class Watcher:
@@ -310,10 +315,3 @@ def _of_its_code(function: FunctionType) -> Found:
     """Whether a function has the code that ran: a module that is loaded again, in a notebook say, may give it another."""
     code = function.__code__
     yield Guard(f"the code of {function.__name__}", Attribute(function, "__code__"), code, identical), ("code", id(function))
-
-
-#: Methods that run first with a new object, or with a copy.
-_BEGINS = frozenset(("__init__", "__setstate__"))
-#: Methods that change a list, a dict or a set.
-_CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
-                       "setdefault", "sort", "reverse"))

@@ -16,7 +16,7 @@ from gradcore.devices.availability import cuda_status
 from gradcore.devices.meta import make_meta
 from gradcore.devices.pinned import PinnedDevice
 from gradcore.engine import owners
-from gradcore.engine.value import make_value
+from gradcore.engine.value import value_over
 from gradcore.errors import TraceError
 from gradcore.events import Alloc, Launch, Read, Upload
 from gradcore.spec import TensorSpec
@@ -253,8 +253,7 @@ def test_an_upload_runs_beside_the_current_stream(card, gpu):
 def test_residuals_go_and_come_back(card, gpu, seed):
     card.rng.seed(seed)
     whole = owners.upload(np.arange(24, dtype=np.float32).reshape(4, 6), gpu)
-    rows = make_value(whole.storage, part := TensorSpec.strided((2, 6), np.dtype(np.float32), (6, 1), 12),
-                      gpu.array(whole.storage.block, part), None)
+    rows = value_over(whole.storage, TensorSpec.strided((2, 6), np.dtype(np.float32), (6, 1), 12))
     kept = [_to_pinned(rows), _to_pinned(whole)]
     address = whole.storage.block.address
     del rows, whole
