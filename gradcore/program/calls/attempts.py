@@ -11,8 +11,9 @@ from typing import Any
 
 from gradcore.arguments import warn
 from gradcore.nn.module import Module
-from gradcore.program.tracing.building import DISTURBED, FREED
+from gradcore.program.tracing.building import FREED
 from gradcore.program.tracing.escapes import DEBUGGED, HELD, STORED
+from gradcore.program.tracing.trace_log import DISTURBED
 
 #: Seconds to wait before a trace for each one before it that was disturbed, and at most.
 _SHORT, _LONG = 0.002, 0.02

@@ -22,6 +22,7 @@ from gradcore.program.replaying.capture import CapturedReplay
 from gradcore.program.tracing.building import Builder, Trace
 from gradcore.program.tracing.recorder import Recorded, Recorder, busy
 from gradcore.program.tracing.templates import Templates, rebuilt
+from gradcore.program.tracing.trace_log import BEYOND
 from gradcore.program.tracing.tracing import as_forward
 from gradcore.spec import TensorSpec
 
@@ -223,12 +224,14 @@ Script = list[tuple[Any, ...]]
 def _joined_trace(device: Device, parts: list[_Part]) -> tuple[Trace, list[Script]]:
     """The trace of all parts, and the script of each."""
     each = [p.recorder.recorded() for p in parts]
-    # Gradients are results here, so that no leaf gets one; and a graph may continue those before it.
+    reasons = _union(r.reasons for r in each)
+    # A graph may continue those before it.
+    reasons.pop(BEYOND, None)
+    # Gradients are results here, so that no leaf gets one.
     joined = Recorded(
         device, opening=_all(r.opening for r in each), records=_all(r.records for r in each),
         launches=_all(r.launches for r in each), leaves=_union(r.leaves for r in each),
-        constants=_union(r.constants for r in each), slots={}, updates=[],
-        disturbed=any(r.disturbed for r in each), beyond="", reshapes=next((r.reshapes for r in each if r.reshapes), ""))
+        constants=_union(r.constants for r in each), reasons=reasons, slots={}, updates=[])
     builder = Builder(joined, _all(p.inputs for p in parts), _all(p.examples for p in parts), None)
     whole = builder.trace(tuple(len(r.launches) for r in each), [len(p.examples) for p in parts])
     return whole, [builder.script(r.records) for r in each]

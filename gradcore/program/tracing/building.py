@@ -17,14 +17,13 @@ from gradcore.memory.ledger import opening
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 from gradcore.program.tracing.escapes import escaped, gradient_serial
 from gradcore.program.tracing.recorder import Recorded
+from gradcore.program.tracing.trace_log import DISTURBED
 
 #: Why a function that does both is not replayed.
 TWICE = ("its result has a graph, although it computes gradients or updates parameters itself: return the result detached, or "
          "do one of the two outside")
 #: Said of a buffer that was there before the run, and that nothing holds at its end.
 FREED = "was read and then freed"
-#: Why a trace is discarded although another one may be good.
-DISTURBED = "another thread used the device during the trace"
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Builder:
         self._slots: dict[int, Leaf] = {}
         self._made = {r[1]: r for r in recorded.records if r[0] == ALLOC and r[1] not in recorded.constants}
         self._known = {r[1]: r for r in (*recorded.opening, *recorded.records) if r[0] == ALLOC}
-        self._obstacles = [] if second is None else list(second.obstacles)
+        self._obstacles = [*(() if second is None else second.obstacles), *recorded.reasons.values()]
         self._leaves = recorded.slots
         self._slot_serials = {serial: leaf for leaf, serial in self._leaves.items() if serial}
         self._inputs = tuple(map(self._input, inputs))
@@ -106,13 +105,6 @@ class Builder:
         launches = [r for r in recorded.records if r[0] == LAUNCH]
         updates = {at: k for k, (at, *_) in enumerate(recorded.updates)}
         instructions, kernels = [], []
-        if recorded.disturbed:
-            self._obstacles.append(DISTURBED)
-        if recorded.beyond:
-            self._obstacles.append(f"{recorded.beyond} continues a graph that was built before: detach it, or build it "
-                                   "inside")
-        if recorded.reshapes:
-            self._obstacles.append(f"{recorded.reshapes} changes the shape of a tensor from before the run in place")
         if len(launches) != len(recorded.launches):
             raise TraceError("a step (gradcore.step) or another recording was opened and closed inside a traced function: open "
                              "it around the call")
@@ -196,7 +188,7 @@ class Builder:
 
     def _escaped(self, survivors: set[int]) -> list[str]:
         recorded = self._recorded
-        if recorded.disturbed:
+        if DISTURBED in recorded.reasons:
             # What the other thread has made is among what is live.
             return []
         kept = {s for s, index in self._index.items() if index in survivors}

@@ -63,12 +63,10 @@ class Recorded:
     launches: list[tuple[Call, list[Any]]]
     leaves: Mapping[Leaf, int]
     constants: Mapping[int, Storage]
+    reasons: Mapping[str, str]
     #: As :attr:`Recorder.before`, and :attr:`Recorder.updates`.
     slots: dict[Leaf, int]
     updates: list[_Update]
-    disturbed: bool
-    beyond: str
-    reshapes: str
 
 
 class Recorder:
@@ -119,8 +117,8 @@ class Recorder:
         log = self.log
         # Leaves that the run read come first, in order.
         slots = {leaf: self.before[leaf] for leaf in log.leaves if leaf in self.before} | self.before
-        return Recorded(self.device, log[:self._opening], self.records(), log.launches, log.leaves, log.constants, slots,
-                        self.updates, log.disturbed, log.beyond, log.reshapes)
+        return Recorded(self.device, log[:self._opening], self.records(), log.launches, log.leaves, log.constants,
+                        log.reasons, slots, self.updates)
 
     def records(self) -> list[Raw]:
         """The records of the run, without the launches and marks of other threads."""

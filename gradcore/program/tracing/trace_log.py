@@ -25,6 +25,10 @@ from gradcore.program.guarding.frames import upwards
 from gradcore.program.watching.newness import is_new
 from gradcore.spec import TensorSpec
 
+#: Why a run cannot be replayed; of the first another one may be good.
+DISTURBED = "another thread used the device during the trace"
+BEYOND = "continues a graph that was built before: detach it, or build it inside"
+_RESHAPES = "changes the shape of a tensor from before the run in place"
 #: The name of the node at which a trace ends and the graph of an argument begins.
 ARGUMENT = "Argument"
 #: Frames that pass a call on to a function which says more, as "run" does for an optimizer's step; and what users write for
@@ -86,13 +90,10 @@ class TraceLog(Tracer):
         #: The serials of the storages of leaves that an op read. The leaves weakly: those that the run creates itself must be
         #: freed, with their gradients, as without a log.
         self.leaves: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        #: Has another thread used the device? And its records of launches and of marks, by id.
-        self.disturbed = False
+        #: Other threads' records of launches and of marks, by id.
         self.foreign: dict[int, Raw] = {}
-        #: The line that read a tensor whose graph was built before the trace, or "".
-        self.beyond = ""
-        #: The line that gave a tensor of before the trace another shape in place, or "".
-        self.reshapes = ""
+        #: Reasons against a replay: of each kind the first, with its line.
+        self.reasons: dict[str, str] = {}
         #: Did the gradient of an earlier compiled call run? Its launches are those of another program.
         self.replayed = False
         #: Nodes built during the trace have larger numbers.
@@ -111,7 +112,11 @@ class TraceLog(Tracer):
     def reshaped(self, tensor: Any) -> None:
         """A tensor gets another shape in place. The operands of launches say so for those that the run makes."""
         if not is_new(tensor):
-            self.reshapes = self.reshapes or str(here())
+            self._refuse(_RESHAPES)
+
+    def _refuse(self, why: str) -> None:
+        if why not in self.reasons:
+            self.reasons[why] = f"{here()} {why}"
 
     def _read(self, value: Any) -> None:
         if value.edge is None:
@@ -120,7 +125,7 @@ class TraceLog(Tracer):
         if type(node) is not Leaf:
             # The trace ends at the node of an argument.
             if node.id < self.first and local.state.grad and not getattr(node.op, "boundary", False):
-                self.beyond = self.beyond or str(here())
+                self._refuse(BEYOND)
         else:
             self.leaves.setdefault(node, value.storage.serial)
 
@@ -163,13 +168,14 @@ class TraceLog(Tracer):
 
     def append(self, record: Raw) -> None:
         if self.is_elsewhere():
-            self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
+            if record[0] in (LAUNCH, READ, UPLOAD):
+                self.reasons[DISTURBED] = DISTURBED
             if record[0] in (LAUNCH, MARK):
                 self.foreign[id(record)] = record
             super().append(record)
             return
         if record[0] == LAUNCH and 0 < record[3] < self.first:
-            self.beyond = self.beyond or str(here())
+            self._refuse(BEYOND)
         if record[0] == READ and self._stopped():
             # Nothing that the function computes depends on what is shown meanwhile.
             return
