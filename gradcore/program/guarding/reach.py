@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import sys
 from collections import deque
@@ -88,13 +87,12 @@ class Reach:
     def of_code(self, code: CodeType, variables: dict[str, Any]) -> Found:
         """Guards for the globals that a code object names, and the modules that it imports."""
         for name in globals_of(code):
+            key = "global", id(variables), name
             if name in variables:
-                yield from self.of_value(f"the global {name}", Item(variables, name), variables[name],
-                                         ("global", id(variables), name))
-            elif "globals" in code.co_names or hasattr(builtins, name):
-                # One of that name would hide Python's own.
-                yield (Guard(f"whether there is a global {name}", Has(variables, name), False, identical),
-                       ("absent", id(variables), name))
+                yield from self.of_value(f"the global {name}", Item(variables, name), variables[name], key)
+            else:
+                # One of the name of a builtin would hide it; code may also ask globals(), or catch a NameError.
+                yield Guard(f"whether there is a global {name}", Has(variables, name), False, identical), key
         for name in imports_of(code):
             if name.startswith("."):
                 package = variables.get("__package__") or str(variables.get("__name__")).rpartition(".")[0]

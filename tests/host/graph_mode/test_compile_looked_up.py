@@ -100,6 +100,13 @@ def a_global_that_hides_a_builtin() -> Case:
 
 
 @case
+def a_global_whose_absence_is_caught() -> Case:
+    variables: dict[str, Any] = {}
+    exec("def f(x):\n    try:\n        return x * factor\n    except NameError:\n        return x * 2.0", variables)
+    return variables["f"], lambda: variables.__setitem__("factor", 7.0)
+
+
+@case
 def where_a_range_stops() -> Case:
     one = SimpleNamespace(steps=range(0, 2, 7))
     return lambda x: x * one.steps.stop, lambda: setattr(one, "steps", range(0, 7, 7))
