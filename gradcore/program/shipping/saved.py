@@ -193,6 +193,7 @@ def forward_part(trace: Trace) -> Trace:
     changes.update(program=with_lifetimes(cut, {x.buffer for x in outputs}), kernels=trace.kernels[:split], updates=[],
                    second=None, script=_first(trace.script, split),
                    storages={new[b]: s for b, s in trace.storages.items() if b in new},
+                   slots={new[b]: leaf for b, leaf in trace.slots.items() if b in new},
                    leaves={leaf: new[b] for leaf, b in trace.leaves.items() if b in new})
     return replace(trace, **changes)
 

@@ -176,3 +176,25 @@ def test_a_step_with_pack_hooks_is_loaded(packing: str, tmp_path: Path) -> None:
     step.save(tmp_path / "step")
     loaded = gradcore.load_program(tmp_path / "step")
     assert [loaded(x).item() for _ in range(3)] == [step(x).item() for _ in range(3)]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_forward_part_reads_the_gradients_that_parameters_have(drops: bool, tmp_path: Path) -> None:
+    weight, other = gradcore.ones(2, requires_grad=True), gradcore.full((2,), 2.0)
+
+    def function(x: Any) -> Any:
+        y = (x * other * weight * weight.grad).sum()
+        if drops:
+            weight.grad = None
+        return y
+
+    compiled = gradcore.compile(function)
+    for _ in range(2):
+        weight.grad = gradcore.ones(2)
+        compiled(gradcore.ones(2))
+    assert compiled.programs[0].split is not None
+    compiled.save(tmp_path / "f")
+    loaded = gradcore.load_program(tmp_path / "f")
+    (leaf,) = (t for t in loaded.state.values() if t.requires_grad)
+    leaf.grad = gradcore.tensor([3.0, 5.0])
+    assert loaded(gradcore.ones(2)).item() == 16 and (leaf.grad is None) is drops
