@@ -94,7 +94,7 @@ class CapturedReplay(Replay):
         self._fixed = None
         if self._inputs:
             # The second part is still to run, and reads these inputs.
-            super()._bring(bound, self._inputs)
+            self._fill_in(bound, self.program.inputs, self._inputs)
 
     # -- running -------------------------------------------------------------------------------------------------------
 

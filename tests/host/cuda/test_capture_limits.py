@@ -59,6 +59,26 @@ def test_what_cannot_be_captured_is_called_one_by_one_and_says_why(bed, what):
     assert bed.card.calls["streamCreateWithPriority"] == 1, "the stream captures again"
 
 
+def test_a_second_part_that_cannot_be_captured_is_called_one_by_one(bed):
+    plant(bed, "tanh_grad", lambda: bed.device.allocate(512, UNTAGGED))
+    weight = full(1.0).requires_grad_()
+
+    def run(x):
+        # The gradient is gone when the capture of the second part is given up.
+        y = (x * weight).tanh() * weight.grad
+        weight.grad = None
+        return y.sum()
+
+    f = gradcore.compile(run)
+    for k in range(5):
+        found = []
+        for each in (run, f):
+            weight.grad = full(k + 2.0)
+            found.append(bits(*gradcore.autograd.grad(each(full(k)), weight)))
+        assert found[0] == found[1]
+    assert "its kernels are launched one by one: tanh_grad in layer (root), " in f.explain()
+
+
 def test_a_capture_that_fails_raises_a_capture_error_and_leaves_things_as_they_were(bed):
     graphs, names = bed.device.graphs, []
     with pytest.raises(CaptureError, match="1,024 bytes were allocated during a capture"):
