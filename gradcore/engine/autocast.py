@@ -63,6 +63,9 @@ class Region:
     def __hash__(self) -> int:
         return hash((frozenset(self.dtypes.items()), self.caching))
 
+    def __repr__(self) -> str:
+        return ", ".join(f"{dtype} on {kind}" for kind, dtype in self.dtypes.items()) or "none"
+
     def suited(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands in the precision that the op runs in."""
         dtype = next((self.dtypes.get(a.storage.device.type) for a in args if isinstance(a, Value)), None)

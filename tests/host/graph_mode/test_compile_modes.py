@@ -109,3 +109,14 @@ def test_a_program_keeps_no_casts_of_the_region_that_it_was_traced_in() -> None:
 
     before = gradcore.memory_allocated()
     assert [live() - before for _ in range(3)] == [0, 0, 0] and double.programs
+
+
+def test_the_reason_names_the_dtypes_of_a_region() -> None:
+    f = gradcore.compile(lambda x: x @ x)
+    f(gradcore.ones(2, 2))
+    with gradcore.autocast("cpu", dtype=gradcore.bfloat16):
+        f(gradcore.ones(2, 2))
+        with gradcore.autocast("cpu", enabled=False):
+            f(gradcore.ones(2, 2))
+    assert f.traces[1:] == ["the mode is new: autocast is bfloat16 on cpu, bfloat16 on meta and was None",
+                            "the mode is new: autocast is none and was bfloat16 on cpu, bfloat16 on meta"]
