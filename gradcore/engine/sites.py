@@ -110,8 +110,9 @@ def _learn(code: CodeType) -> dict[int, Site] | None:
         CODES.clear()
         _held.clear()
     _held.append(code)
-    CODES[id(code)] = None if _nameless(code) else {}
-    return CODES[id(code)]
+    # Another thread may clear the table at any time.
+    lines = CODES[id(code)] = None if _nameless(code) else {}
+    return lines
 
 
 def here() -> Site:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.engine import sites
 
 HERE = __file__
 
@@ -116,3 +118,13 @@ def test_a_compiled_function_notices_that_forward_was_replaced() -> None:
     assert "trace 2: forward of Linear was replaced" in step.explain()
     del layer.forward, old
     assert step(x).item() == first[0]
+
+
+def test_a_line_is_found_although_another_thread_clears_the_table_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that begins to record stacks."""
+    class Cleared(dict[int, Any]):
+        def __setitem__(self, key: int, value: Any) -> None:
+            self.clear()
+
+    monkeypatch.setattr(sites, "CODES", Cleared())
+    assert sites.here().function == sys._getframe().f_code.co_qualname
