@@ -54,8 +54,8 @@ class Keys:
         if type(x) in _PLAIN:
             return type(x), x
         if type(x) is float:
-            # 0.0 and -0.0 are equal.
-            return (float, x) if x else (float, str(x))
+            # 0.0 and -0.0 are equal, and NaN is not.
+            return (float, x) if x and x == x else (float, str(x))
         key: tuple[Any, ...]
         if isinstance(x, _VALUES) and not (isinstance(x, np.ndarray) and (x.size > MOST or x.dtype.hasobject)):
             key = _key_of_value(x)
@@ -208,7 +208,7 @@ def _text(part: Any) -> str:
     if _is_container(part):
         return f"a {part[0].__name__} of {len(part) - 1}"
     if isinstance(part, tuple) and part[0] in (int, float, bool, str, type(None)):
-        # The key of a zero is its text, which has a sign.
+        # The key of a zero is its text, which has a sign, and that of NaN.
         text = str(part[1]) if part[0] is float else repr(part[1])
         return text if len(text) < 100 else ""
     return ""

@@ -28,6 +28,13 @@ def test_a_zero_with_a_sign_is_another_argument() -> None:
     assert [str(f(gradcore.ones(1), by).item()) for by in (0.0, -0.0, 0.0)] == ["0.0", "-0.0", "0.0"]
 
 
+def test_every_nan_is_the_same_argument() -> None:
+    f = gradcore.compile(lambda x, by: x * by)
+    for _ in range(3):
+        assert str(f(gradcore.ones(1), float("nan")).item()) == "nan"
+    assert len(f.traces) == 1
+
+
 Pair = namedtuple("Pair", "x y")
 
 
