@@ -17,7 +17,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.plans import Call
-from gradcore.events import MARK, Raw
+from gradcore.events import ALLOC, MARK, Raw
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.tracing.escapes import gradient_serial
 from gradcore.program.tracing.trace_log import TraceLog
@@ -56,7 +56,7 @@ class Recorded:
     """What a recorder has recorded, or several one after the other: all that a trace is made of."""
 
     device: Device
-    #: The records with which the log opens, and those of the run.
+    #: The records with which the log opens, with allocations of other threads; and those of the run.
     opening: list[Raw]
     records: list[Raw]
     #: As in :class:`TraceLog`.
@@ -117,11 +117,12 @@ class Recorder:
         log = self.log
         # Leaves that the run read come first, in order.
         slots = {leaf: self.before[leaf] for leaf in log.leaves if leaf in self.before} | self.before
-        return Recorded(self.device, log[:self._opening], self.records(), log.launches, log.leaves, log.constants,
+        opening = [*log[:self._opening], *(r for r in log.foreign.values() if r[0] == ALLOC)]
+        return Recorded(self.device, opening, self.records(), log.launches, log.leaves, log.constants,
                         log.reasons, slots, self.updates)
 
     def records(self) -> list[Raw]:
-        """The records of the run, without the launches and marks of other threads."""
+        """The records of the run, without the allocations, launches and marks of other threads."""
         return [r for r in self.log[self._opening:] if id(r) not in self.log.foreign]
 
     def ran_backward(self) -> bool:

@@ -20,7 +20,7 @@ from gradcore.engine.state import local
 from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.events import LAUNCH, MARK, READ, UPLOAD, Raw
+from gradcore.events import ALLOC, LAUNCH, MARK, READ, UPLOAD, Raw
 from gradcore.program.guarding.frames import upwards
 from gradcore.program.watching.newness import is_new
 from gradcore.spec import TensorSpec
@@ -90,7 +90,7 @@ class TraceLog(Tracer):
         #: The serials of the storages of leaves that an op read. The leaves weakly: those that the run creates itself must be
         #: freed, with their gradients, as without a log.
         self.leaves: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        #: Other threads' records of launches and of marks, by id.
+        #: Other threads' records of allocations, launches and marks, by id.
         self.foreign: dict[int, Raw] = {}
         #: Reasons against a replay: of each kind the first, with its line.
         self.reasons: dict[str, str] = {}
@@ -170,7 +170,7 @@ class TraceLog(Tracer):
         if self.is_elsewhere():
             if record[0] in (LAUNCH, READ, UPLOAD):
                 self.reasons[DISTURBED] = DISTURBED
-            if record[0] in (LAUNCH, MARK):
+            if record[0] in (ALLOC, LAUNCH, MARK):
                 self.foreign[id(record)] = record
             super().append(record)
             return

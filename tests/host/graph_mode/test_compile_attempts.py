@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -93,6 +94,23 @@ def test_no_backward_view_or_shape_of_another_thread_is_taken_for_the_functions(
         assert compiled(gradcore.ones(2)).tolist() == [2.0, 2.0]
         assert ["another thread used the device" in t for t in compiled.traces] == [disturbs]
         assert len(compiled.programs) == (not disturbs)
+
+
+def test_another_thread_may_borrow_arrays_meanwhile() -> None:
+    """As one does that loads batches."""
+    batches: list[Any] = []
+
+    def load() -> None:
+        batches.append(gradcore.from_numpy(np.ones(3, np.float32)))
+
+    def run(x: Any) -> Any:
+        beside(load)
+        return x * 2
+
+    compiled = gradcore.compile(run)
+    for _ in range(3):
+        assert compiled(gradcore.ones(1)).item() == 2
+    assert len(compiled.programs) == len(compiled.traces) == len(batches) == 1
 
 
 def test_another_thread_may_work_on_another_device_meanwhile() -> None:
