@@ -134,6 +134,9 @@ class Tracing(Noting):
         if ran[0].updates:
             self._refused.append(TWICE)
             return
+        if local.state.anomaly:
+            self._refused.append("its caller's backward looks for NaN (detect_anomaly), which a replay's would not do")
+            return
         try:
             self._second = second_of(ran[0], arguments, outputs, roots)
         except TraceError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import gradcore
 from gradcore import nn
 
@@ -109,6 +111,18 @@ def test_a_program_keeps_no_casts_of_the_region_that_it_was_traced_in() -> None:
 
     before = gradcore.memory_allocated()
     assert [live() - before for _ in range(3)] == [0, 0, 0] and double.programs
+
+
+def test_under_detect_anomaly_the_callers_backward_finds_nan() -> None:
+    p = gradcore.ones(2, requires_grad=True)
+    f = gradcore.compile(lambda x: (x * p).sqrt().sum())
+    for _ in range(3):
+        with gradcore.autograd.detect_anomaly():
+            y = f(gradcore.zeros(2))
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                y.backward()
+        f(gradcore.ones(2)).backward()
+    assert len(f.programs) == 1 and "looks for NaN" in f.traces[0]
 
 
 def test_the_reason_names_the_dtypes_of_a_region() -> None:
