@@ -181,8 +181,8 @@ class TensorGuard(Guard):
 
     def terms(self, name: Namer) -> Iterator[Term]:
         yield from super().terms(name)
-        yield from same_memory(name, self.seen, self.storage, self.spec, self.why_not)
-        yield f"{name(self.seen)}.edge is {name(self.edge)}", self.why_not
+        yield from same_memory(name, self.seen, self.storage, self.spec, f"the memory of {self.name} was replaced")
+        yield f"{name(self.seen)}.edge is {name(self.edge)}", f"requires_grad of {self.name} has changed"
 
     def values(self) -> list[Any]:
         return [self.seen]

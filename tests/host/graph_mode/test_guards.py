@@ -68,23 +68,24 @@ def test_a_tensor_is_another_with_another_edge_or_other_memory() -> None:
     place = {"x": gradcore.ones(2)}
     x = place["x"]
 
-    def holds() -> bool:
-        return Terms([guard], {}).all_hold()()
+    def why() -> str:
+        terms = Terms([guard], {})
+        assert terms.all_hold()() is not bool(terms.why_not())
+        return terms.why_not()
 
     guard = TensorGuard("x", Item(place, "x"), x)
-    assert holds()
+    assert not why()
     place["x"] = gradcore.ones(2)
-    assert not holds() and not guard.replaced()
+    assert why() == "x is a different object" and not guard.replaced()
     place["x"] = x
     x.requires_grad_()
-    assert not holds()
+    assert why() == "requires_grad of x has changed"
     guard = TensorGuard("x", Item(place, "x"), x)
-    assert holds()
     storage, whole = x.storage, x.spec
     x.data = x.data[1:]
-    assert x.storage is storage and not holds() and not guard.replaced()
+    assert x.storage is storage and why() == "the memory of x was replaced" and not guard.replaced()
     x.data = gradcore.ones(2)
-    assert x.spec is whole and not holds() and guard.replaced() == [storage]
+    assert x.spec is whole and why() == "the memory of x was replaced" and guard.replaced() == [storage]
 
 
 def test_items_and_entries_are_the_same_objects_and_as_many() -> None:
