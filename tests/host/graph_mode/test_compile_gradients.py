@@ -321,3 +321,25 @@ def test_a_gradient_that_the_second_part_reads_must_not_be_written_to() -> None:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.backward()
     assert len(compiled.programs) == 1
+
+
+class GradientOfWeight(gradcore.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        ctx.weight = weight
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return ctx.weight.grad, None
+
+
+def test_code_that_asks_for_a_gradient_in_the_callers_backward_runs_each_time() -> None:
+    weight = gradcore.ones(2, requires_grad=True)
+    compiled = gradcore.compile(lambda x: GradientOfWeight.apply(x, weight).sum())
+    for k in range(4):
+        weight.grad = gradcore.full((2,), k + 1.0)
+        x = gradcore.ones(2, requires_grad=True) * 1
+        found, = gradcore.autograd.grad(compiled(x), x)
+        assert found.tolist() == [k + 1.0] * 2
+    assert not compiled.programs and "asks for a gradient" in compiled.traces[0]
