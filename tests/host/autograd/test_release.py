@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore import nn
 from gradcore.devices.host.device import HostDevice, host_table, make_host
 from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, ModifiedInPlace, OutOfMemory
@@ -200,26 +201,26 @@ def test_a_dead_graph_gives_everything_back() -> None:
     assert set(cpu().live) == before
 
 
-def test_a_thousand_steps_live_where_the_second_left_them() -> None:
-    rng = np.random.default_rng(0)
-    x = gradcore.tensor(rng.normal(size=(16, 8)).astype(np.float32))
-    target = gradcore.tensor(rng.normal(size=(16, 1)).astype(np.float32))
-    weights = [gradcore.tensor(rng.normal(size=s).astype(np.float32) * 0.3, requires_grad=True) for s in ((8, 8), (8, 1))]
-    ledger = cpu()
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_a_thousand_steps_live_where_the_second_left_them(optimizer: str) -> None:
+    ledger, before = cpu(), set(cpu().live)
+    x, target = gradcore.randn(16, 8), gradcore.randn(16, 1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    updates = getattr(gradcore.optim, optimizer)(model.parameters(), lr=0.05 if optimizer == "SGD" else 0.005)
     losses, figures = [], []
     for _ in range(1000):
-        out = (x @ weights[0]).tanh() @ weights[1]
-        loss = ((out - target) ** 2).mean()
+        updates.zero_grad()
+        loss = nn.functional.mse_loss(model(x), target)
         loss.backward()
-        with gradcore.no_grad():
-            for w in weights:
-                w -= 0.05 * w.grad
-                w.grad = None
+        updates.step()
         losses.append(loss.item())
-        del out, loss
+        del loss
         figures.append((ledger.requested, ledger.allocated, ledger.reserved))
     assert set(figures[1:]) == {figures[1]}
     assert losses[-1] < 0.5 * losses[0] and np.isfinite(losses).all()
+    # The collector is off.
+    del x, target, model, updates
+    assert set(ledger.live) == before
 
 
 # -- depth -------------------------------------------------------------------------------------------------------------
