@@ -153,6 +153,7 @@ class step:
         pool, driver = pool_figures(ledger, most.allocations, most.misses), device.driver_figures()
         with ledger.lock:
             live = ledger.present[:2]
+            arenas = [(b.segment.index, b.offset, b.requested) for b in ledger.arenas]
             end = End(live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
         trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
         trend.add(end.requested, end)
@@ -160,7 +161,8 @@ class step:
         growth = trend.growth
         grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
                 [*trend.risen, end])
-        self._ended = _Ended(device, seconds, most.peaks, live, pool, driver, growth, grew, [e.node for e in ends], pinned)
+        self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, [e.node for e in ends],
+                             pinned)
 
     def _open(self, context: whole_stacks | within_step) -> None:
         self._opened.append(context)
@@ -201,7 +203,7 @@ class step:
             return build_report(self.log, device=ended.device.name, batch_size=self._batch_size, pool=ended.pool,
                                 node_seconds=node_seconds(), driver=ended.driver, growth=ended.growth,
                                 gained=gained(ended.grew, self._raw) if ended.grew else None, pinned=ended.pinned,
-                                who=functools.partial(_who, ended.device) if self.names_holders else None,
+                                arenas=ended.arenas, who=functools.partial(_who, ended.device) if self.names_holders else None,
                                 graph=functools.partial(_graph, ended.device, ended.built))
 
     @property
@@ -223,6 +225,8 @@ class _Ended(NamedTuple):
     seconds: float
     peaks: tuple[int, int, int]
     live: tuple[int, int]
+    #: Of compiled functions: segment, offset and bytes of each.
+    arenas: list[tuple[int, int, int]]
     pool: PoolFigures
     driver: DriverFigures | None
     growth: Growth | None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark, Record, View
+from gradcore.events import HELD_OUTSIDE, Alloc, Free, Launch, Mark, Record, View
 from gradcore.grouping import Who, alike, by_owner
 from gradcore.report.growth import MADE, Growth, explained, held_by, of_the_graph
 from gradcore.report.step import (
@@ -17,6 +17,7 @@ from gradcore.report.step import (
     PeakPoint,
     PhaseEnd,
     PinnedFigures,
+    PlannedFigures,
     PoolFigures,
     StepReport,
     TopTensor,
@@ -29,9 +30,11 @@ _TOP = 10
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
                  gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None,
-                 who: Who | None = None, graph: Callable[[], Growth | None] = lambda: None) -> StepReport:
+                 arenas: Sequence[tuple[int, int, int]] = (), who: Who | None = None,
+                 graph: Callable[[], Growth | None] = lambda: None) -> StepReport:
     """The report of a step's log, which lasts from the mark ``begin step`` to ``end step``.
 
+    ``arenas`` are those of compiled functions, each as its segment, its offset there, and its bytes.
     ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`, and
     ``graph`` that of :func:`~gradcore.report.growth.of_the_graph`.
     """
@@ -67,7 +70,8 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, pinned=pinned, left=_left(at_end, records[start:]), exported=_exported(at_end),
+        driver=driver, pinned=pinned, planned=_planned(records, highest.position, arenas),
+        left=_left(at_end, records[start:]), exported=_exported(at_end),
         growth=of_the_graph(records, start, graph, who) if growth is None else explained(growth, records, start, gained, who),
         outside_bytes=folds.outside(at_peak))
 
@@ -84,6 +88,26 @@ def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks
         by_role={}, by_layer={}, by_op={}, top=(), phases=(PhaseEnd("step", *live, seconds),), kept=(), residual_bytes=0,
         residual_bytes_returned=0, pool=pool, nodes=0, graph_seconds=0.0, records=0, driver=driver, growth=growth,
         pinned=pinned)
+
+
+def _planned(records: Sequence[Record], peak: int, arenas: Iterable[tuple[int, int, int]]) -> PlannedFigures | None:
+    """What lay in the arenas; ``peak`` is the position of the peak."""
+    live, used = {}, set()
+    now = most = at_peak = 0
+    for position, record in enumerate(records if arenas else ()):
+        if isinstance(record, Alloc):
+            for arena in arenas:
+                segment, offset, nbytes = arena
+                if record.segment == segment and offset <= record.offset < offset + nbytes:
+                    used.add(arena)
+                    live[record.serial] = record.allocated
+                    now += record.allocated
+                    most = max(most, now)
+        elif isinstance(record, Free):
+            now -= live.pop(record.serial, 0)
+        if position == peak:
+            at_peak = now
+    return PlannedFigures(len(used), sum(nbytes for _, _, nbytes in used), most, at_peak) if used else None
 
 
 def _exported(holders: Iterable[folds.Holder]) -> tuple[Exported, ...]:

@@ -139,6 +139,17 @@ class PinnedFigures:
 
 
 @dataclass(frozen=True)
+class PlannedFigures:
+    """Arenas of compiled functions in which buffers lay during the step: how many, the bytes that their plans reserve, and
+    those of them that were live, the most at once and at the peak."""
+
+    arenas: int
+    planned: int
+    max_live: int
+    live_at_peak: int
+
+
+@dataclass(frozen=True)
 class Left:
     """Bytes allocated in a step and live at its end, by the line; ``held_by`` is ``graph``, ``outside`` or ``you``."""
 
@@ -203,6 +214,8 @@ class StepReport:
     growth: Growth | None = None
     #: None if no memory was pinned in the step.
     pinned: PinnedFigures | None = None
+    #: None if nothing lay in an arena.
+    planned: PlannedFigures | None = None
     #: Bytes of other libraries' memory in tensors at the peak, which are in none of the sums.
     outside_bytes: int = 0
     #: Buffers that arrays of other libraries share at the end, the largest first: their bytes are in the sums.

@@ -122,6 +122,10 @@ def _tail(report: StepReport) -> Iterable[str]:
     if report.records and report.of != "snapshot":
         yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
                f"{report.records} records")
+    if report.planned is not None:
+        plan = report.planned
+        yield (f"Compiled functions: {format_bytes(plan.planned)} planned in {count_of(plan.arenas, 'arena')}, of which "
+               f"{format_bytes(plan.live_at_peak)} were live at the peak, and {format_bytes(plan.max_live)} at most")
     if report.pinned is not None:
         p = report.pinned
         yield (f"Pinned host memory: {p.allocated:,} bytes live, at most {p.max_allocated:,} in this step; {p.reserved:,} held "
