@@ -177,7 +177,7 @@ class Tracing(Noting):
                            *self._unseen(trace)]
         self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
-        trace.modes = [(ref(module), module.training) for module in self._watcher.modes]
+        trace.modes = [(ref(module), module.training) for module, _ in self._watcher.modes.values()]
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.gradients.found.items()
                            if recorder.before.get(leaf) == serial}
@@ -240,7 +240,7 @@ class Tracing(Noting):
     def _adapt(self, guard: ModuleGuard) -> None:
         """Let a guard ask for the mode in which the run began, and not for what is carried."""
         if (module := guard.owner()) is not None:
-            guard.training = self._watcher.modes.get(module, guard.training)
+            _, guard.training = self._watcher.modes.get(id(module), (module, guard.training))
             buffers = carried_of(module, self._carried)
             guard.leave_out(buffers)
             self.reached |= {("attribute", id(module), name) for name in buffers}

@@ -89,8 +89,8 @@ class Watcher:
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
         self.gradients = GradientReads(self.drawn)
         self._requiring = Requiring()
-        #: The modules whose mode ``train()`` or ``eval()`` set, each with the mode of before.
-        self.modes: dict[Module, bool] = {}
+        #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
+        self.modes: dict[int, tuple[Module, bool]] = {}
         #: The profiler that it takes the place of.
         self._before: Any = None
 
@@ -141,7 +141,7 @@ class Watcher:
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
-                    self.modes.setdefault(module, module.training)
+                    self.modes.setdefault(id(module), (module, module.training))
         if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried):
             self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):

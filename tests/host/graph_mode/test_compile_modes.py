@@ -134,3 +134,16 @@ def test_the_reason_names_the_dtypes_of_a_region() -> None:
             f(gradcore.ones(2, 2))
     assert f.traces[1:] == ["the mode is new: autocast is bfloat16 on cpu, bfloat16 on meta and was None",
                             "the mode is new: autocast is none and was bfloat16 on cpu, bfloat16 on meta"]
+
+
+def test_a_module_that_has_no_hash_sets_its_mode() -> None:
+    class Equal(nn.Module):
+        def __eq__(self, other: object) -> bool:
+            return type(self) is type(other)
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.dropout(x * 2, training=self.eval().training)
+
+    f = gradcore.compile(model := Equal())
+    assert [(f(gradcore.ones(2)).tolist(), model.train().training) for _ in range(3)] == [([2.0, 2.0], True)] * 3
+    assert len(f.programs) == 1
