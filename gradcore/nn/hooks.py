@@ -68,12 +68,10 @@ _everywhere, _none = Hooks(), Hooks()
 class Hooked:
     """The part of :class:`Module` that registers and runs hooks, and copies them with the module."""
 
-    #: What :meth:`compile` has made lies beside the ``__dict__``, which it refers to: reference counts free a module that is
-    #: dropped, and copies are not compiled.
-    __slots__ = ("_compiled_call_impl", "__dict__", "__weakref__")
     #: The hooks, from the first one on; of the class, those of all modules, from the first one on.
     _hooks: Hooks | None = None
-    _compiled_call_impl: Callable[..., Any]
+    #: What :meth:`compile` has made.
+    _compiled_call_impl: Any = None
     forward: Callable[..., Any]
 
     def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
@@ -126,8 +124,11 @@ class Hooked:
 
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``forward`` between the hooks, or replay that."""
-        compiled = getattr(self, "_compiled_call_impl", None)
-        return self._run_between_hooks(args, kwargs) if compiled is None else compiled(*args, **kwargs)
+        compiled = self._compiled_call_impl
+        # A copy that the user's class makes of the whole ``__dict__`` has that of the other module.
+        if compiled is None or compiled.module() is not self:
+            return self._run_between_hooks(args, kwargs)
+        return compiled(*args, **kwargs)
 
     def _run_between_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own, every = self.__dict__.get("_hooks", _none), _everywhere
@@ -177,9 +178,10 @@ class Hooked:
         return output if changed is None else changed
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy: without the places in trees, and with tables of hooks of its own."""
+        """The state of a copy: not compiled, without the places in trees, and with tables of hooks of its own."""
         state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
-        state.pop("_whole", None)
+        for name in ("_whole", "_compiled_call_impl"):
+            state.pop(name, None)
         for table in ("_hooks", "_state_hooks"):
             if table in state:
                 state[table] = state[table].copy()

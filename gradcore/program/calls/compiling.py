@@ -98,11 +98,13 @@ class _Call:
     """What a module does when it is called. The module holds this, and this does not hold the module."""
 
     def __init__(self, module: Any) -> None:
-        self._module = ref(module)
+        own = module.__dict__
+        # What was compiled lies in the dict, which its guards refer to: reference counts alone would free neither.
+        self.module = ref(module, lambda _: own.pop("_compiled_call_impl", None))
         self.__name__ = type(module).__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self._module()
+        module: Any = self.module()
         return module._run_between_hooks(args, kwargs)
 
 

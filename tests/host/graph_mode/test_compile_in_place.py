@@ -119,7 +119,7 @@ def test_copies_and_state_are_those_of_a_module_that_is_not_compiled() -> None:
     before = net(x).tolist()
     assert list(net.state_dict()) == list(made(False).state_dict())
     for twin in (copy.copy(net), copy.deepcopy(net)):
-        assert twin(x).tolist() == before and not hasattr(twin, "_compiled_call_impl")
+        assert twin(x).tolist() == before and twin._compiled_call_impl is None
         assert vars(twin).keys() - {"_hooks"} == vars(made(False)).keys()
     with gradcore.no_grad():
         net.last.bias.fill_(9.0)
@@ -127,13 +127,45 @@ def test_copies_and_state_are_those_of_a_module_that_is_not_compiled() -> None:
     assert net._compiled_call_impl.programs  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("by", [copy.copy, copy.deepcopy])
+def test_a_copy_that_its_class_makes_of_all_attributes_calls_itself(by: Any) -> None:
+    class Whole(Net):
+        def __getstate__(self) -> dict[str, Any]:
+            return self.__dict__.copy()
+
+    net, x = Whole().eval(), data(0)
+    net.compile()
+    before = net(x).tolist()
+    twin = by(net)
+    twin.last = nn.Linear(5, 2)
+    assert twin(x).tolist() == twin.forward(x).tolist() != before == net(x).tolist()
+
+
+@pytest.mark.parametrize("base", [dict, list, Exception, type("Slotted", (), {"__slots__": ("a", "b")})])
+def test_a_module_may_be_of_a_class_with_a_layout_of_its_own(base: type) -> None:
+    both = type("Both", (Net, base), {"__init__": lambda self: Net.__init__(self)})
+    found, x = [], data(0)
+    before = gradcore.memory_allocated()
+    for compiled in (False, True):
+        net = both().eval()
+        if compiled:
+            net.compile()
+        found.append([net(x).tolist() for _ in range(3)])
+    assert found[0] == found[1] and len(traces(net)) == 1
+    del net
+    assert gradcore.memory_allocated() == before
+
+
 def test_it_is_freed_by_reference_counts() -> None:
     assert not gc.isenabled()
     x = data(0)
     before = gradcore.memory_allocated()
     net = made(True)
-    for _ in range(3):
-        net(x).sum().backward()
+    for again in range(2):
+        if again:
+            net.compile()
+        for _ in range(3):
+            net(x).sum().backward()
     assert traces(net) == ["the first call"] and gradcore.memory_allocated() > before
     del net
     assert gradcore.memory_allocated() == before
