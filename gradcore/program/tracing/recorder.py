@@ -117,7 +117,8 @@ class Recorder:
         log = self.log
         # Leaves that the run read come first, in order.
         slots = {leaf: self.before[leaf] for leaf in log.leaves if leaf in self.before} | self.before
-        opening = [*log[:self._opening], *(r for r in log.foreign.values() if r[0] == ALLOC)]
+        # Of a copy, to which no other thread adds.
+        opening = [*log[:self._opening], *(r for r in log.foreign.copy().values() if r[0] == ALLOC)]
         return Recorded(self.device, opening, self.records(), log.launches, log.leaves, log.constants,
                         log.reasons, slots, self.updates)
 

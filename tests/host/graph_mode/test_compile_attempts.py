@@ -18,6 +18,7 @@ from gradcore.devices.meta import make_meta
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, MARK, Raw
 from gradcore.memory.nesting import OfThread
+from gradcore.program.tracing.recorder import Recorder
 
 
 def beside(run: Callable[[], object]) -> None:
@@ -111,6 +112,20 @@ def test_another_thread_may_borrow_arrays_meanwhile() -> None:
     for _ in range(3):
         assert compiled(gradcore.ones(1)).item() == 2
     assert len(compiled.programs) == len(compiled.traces) == len(batches) == 1
+
+
+def test_another_thread_may_allocate_while_its_records_are_told_apart() -> None:
+    class Slow(tuple[Any, ...]):
+        """A record, of which a look takes long enough for another thread to run."""
+
+        def __getitem__(self, at: Any) -> Any:
+            made.append(beside(lambda: gradcore.empty(3)))
+            return super().__getitem__(at)
+
+    made: list[Any] = []
+    with Recorder(gradcore.device("cpu")) as recorder:
+        beside(lambda: recorder.log.append(Slow((MARK, 0, ""))))
+        assert not recorder.recorded().launches and made
 
 
 def test_another_thread_may_work_on_another_device_meanwhile() -> None:
