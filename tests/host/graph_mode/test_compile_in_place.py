@@ -11,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.errors import TraceError
 from tests.conftest import raises
 
 
@@ -183,6 +184,13 @@ def test_one_in_a_cycle_is_freed_by_the_collector() -> None:
     del net
     gc.collect()
     assert gradcore.memory_allocated() == before
+
+
+def test_a_layer_that_reads_a_value_is_blamed_by_its_function() -> None:
+    layer = nn.CELU(gradcore.tensor(0.5))
+    layer.compile()
+    with raises(TraceError, "reads a value of a tensor on the host, by celu()"):
+        layer(data(0))
 
 
 def test_it_takes_the_arguments_of_compile() -> None:
