@@ -100,8 +100,8 @@ class Keys:
 def _key_of_value(x: Any) -> tuple[Any, ...]:
     if isinstance(x, (np.generic, np.ndarray)):
         return type(x), x.dtype, x.shape, x.tobytes()
-    # 1, 1.0 and True are equal, as are 0.0 and -0.0.
-    return (type(x), x, str(x)) if isinstance(x, (float, complex)) else (type(x), x)
+    # 1, 1.0 and True are equal, as are 0.0 and -0.0, and ranges that differ in where they stop; NaN is not.
+    return (type(x), x if x == x else None, str(x)) if isinstance(x, (float, complex, range)) else (type(x), x)
 
 
 def unknown_among(kept: list[Any], numbers: bool) -> list[str]:

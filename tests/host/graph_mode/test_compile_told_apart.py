@@ -61,7 +61,10 @@ def values_that_are_equal(wrap: Wrap) -> Any:
     g = wrap(lambda x, some: x / sum(some, start=-0.0))
     h = wrap(lambda x, some: x * sum(k for k, in some))
     whole = ones(1, dtype=gradcore.int64)
-    return [*(f(ones(1), some).item() for some in (range(0, 3, 2), range(0, 4, 2))),
+    stops = wrap(lambda x, some: x * sum(r.stop for r in some))
+    ranges = range(0, 3, 2), range(0, 4, 2)
+    return [*(f(ones(1), r).item() for r in ranges),
+            *(stops(ones(1), {r}).item() for r in ranges), *(stops(ones(1), {r: 0}).item() for r in ranges),
             *(g(ones(1), {zero}).item() for zero in (0.0, -0.0)),
             *(str(h(whole, some).dtype) for some in ({(1,): 2}, {(1.0,): 2}))]
 
