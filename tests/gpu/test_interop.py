@@ -139,6 +139,17 @@ def test_a_stream_of_cupys_moves_none_of_our_work():
         del doubled, product, lower, ours
 
 
+def test_a_capture_leaves_cupys_stream_current():
+    x, side = gradcore.tensor(VALUES, device="cuda"), cupy.cuda.Stream(non_blocking=True)
+    f = gradcore.compile(lambda x: x * 2 + 1)
+    with side:
+        for _ in range(3):
+            y = f(x)
+            assert cupy.cuda.get_current_stream() is side
+    np.testing.assert_array_equal(y.cpu().numpy(), VALUES * 2 + 1)
+    assert "are captured in one graph" in f.explain()
+
+
 def test_the_name_of_a_device_is_the_driver_s():
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     assert name and {gradcore.cuda.get_device_name(of) for of in (None, 0, "cuda", gradcore.device("cuda:0"))} == {name}

@@ -224,11 +224,17 @@ class CudaDevice(Device):
         self._cuda.memsetAsync(block.address, 0xFF, block.size, block.stream.handle)
 
     def activate(self, stream: Stream) -> None:
+        self.launch_on(stream)
+        # The user's own CuPy code goes there, too.
+        self.here(self._known_to_cupy[stream].use)()
+
+    def launch_on(self, stream: Stream) -> None:
+        """Launch this thread's kernels on ``stream`` from now on; CuPy's current stream stays what it is."""
         found = self._known_to_cupy.get(stream)
         if found is None:
             found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
             self._known_to_cupy[stream] = found
-        self.here(workspaces.choose)(self.index, found)
+        workspaces.choose(self.index, found)
 
     def prepare_capture(self, stream: Stream) -> None:
         """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run.

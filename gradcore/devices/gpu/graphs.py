@@ -130,7 +130,7 @@ class Graphs:
                 stream, last = reserved
                 device.order(last, stream)
                 device.prepare_capture(stream)
-                device.activate(stream)
+                device.launch_on(stream)
                 device.refuse_memory(threading.get_ident())
                 with capturing:
                     try:
@@ -167,7 +167,7 @@ class Graphs:
     def _leave(self) -> None:
         """Let this thread go on as before a capture."""
         self._device.refuse_memory(None)
-        self._device.activate(self._device.current)
+        self._device.launch_on(self._device.current)
 
     def _abandon(self, stream: Stream) -> None:
         """End a capture that failed, if the driver has not ended it already."""

@@ -59,9 +59,8 @@ def stream_of(index: int) -> Any:
 
 
 def choose(index: int, stream: Any) -> None:
-    """Launch this thread's kernels on ``stream``, an object of CuPy's, from now on; CuPy launches its own there, too."""
+    """Launch this thread's kernels on ``stream``, an object of CuPy's, from now on."""
     _chosen.of[index] = stream
-    stream.use()
 
 
 @contextmanager

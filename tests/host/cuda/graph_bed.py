@@ -72,7 +72,8 @@ class Bed:
         self.emulator = emulator
         self.card = GraphCard()
         self.device = gpu.CudaDevice(0, cuda=self.card, strict=True)
-        self.device.activate = lambda stream: setattr(self.card, "current", stream.handle)  # type: ignore[method-assign]
+        for name in ("activate", "launch_on"):
+            setattr(self.device, name, lambda stream: setattr(self.card, "current", stream.handle))
         self.library: gpu_gemm.Library = gpu_gemm.CublasLt(
             QueuedLt(self.card, emulator), 4096, lambda nbytes: self.device._reserve(nbytes, "cuBLASLt", "matmul"))
         #: The arguments of our captured kernels.
