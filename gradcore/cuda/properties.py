@@ -72,10 +72,8 @@ def mem_get_info(device: AnyDevice = None) -> tuple[int, int]:
 
     What the pool keeps cached is not free; :func:`gradcore.cuda.empty_cache` returns it.
     """
-    index = gpu(device).index
-    from cupy.cuda import Device as Current
+    found: Any = gpu(device)
     from cupy.cuda import runtime
 
-    with Current(index):
-        free, total = runtime.memGetInfo()
+    free, total = found.here(runtime.memGetInfo)()
     return int(free), int(total)

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device, register
+from gradcore.devices.gpu.current import OnDevice
 from gradcore.devices.host.device import HostDevice
 from gradcore.memory.driver import CudaDriver, PinnedSource
 from gradcore.memory.pinned import AfterCopies
@@ -70,7 +71,15 @@ def _runtime() -> Any:
         return None
     from cupy.cuda import runtime
 
-    return runtime
+    return where_used(runtime, cuda_status().devices)
+
+
+def where_used(cuda: Any, count: int) -> Any:
+    """The runtime of ``count`` GPUs, which calls it on one that this process uses already, if any: page-locked memory is of a
+    context, and the GPU that is current may have none. To create one takes hundreds of megabytes of its memory.
+    """
+    used = next((device.index for device in devices() if device.type == "cuda"), None)
+    return cuda if count == 1 or used is None else OnDevice(cuda, used)
 
 
 register("pinned", make_pinned)

@@ -9,8 +9,12 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
+from cupy.cuda import runtime
+
 import gradcore
+from gradcore.cuda import properties
 from gradcore.devices import availability, pinned
+from gradcore.devices.device import get_device
 from gradcore.devices.gpu import current as gpu_current
 from gradcore.devices.gpu import device as gpu
 from gradcore.devices.gpu import launch as gpu_launch
@@ -109,6 +113,36 @@ def test_pinned_memory_goes_back_behind_the_copies_of_every_device(cuda, monkeyp
     del held
     assert found.ledger.flush() == 2 << 20
     assert cuda.noted == [("wait", 0), ("wait", 1), ("free", 0)]
+
+
+def test_pinned_memory_is_allocated_on_a_gpu_that_is_used(cuda, monkeypatch):
+    """Page-locked memory is of a context: on a GPU that nothing uses, one would be created."""
+    used = [get_device("cpu"), device_on(cuda, 1)]
+    monkeypatch.setattr(pinned, "devices", lambda: used)
+    cuda.hostAlloc = lambda nbytes, flags: cuda.noted.append(("allocate", cuda.current)) or 1 << 20
+    cuda.freeHost = lambda address: cuda.noted.append(("free", cuda.current))
+    cuda.eventSynchronize = lambda event: cuda.noted.append(("wait for a copy", cuda.current))
+    cuda.noted.clear()
+    found = pinned.PinnedDevice(pinned.where_used(cuda, 2))
+    held = found.allocate(4096, UNTAGGED)
+    found.driver.synchronize_event(7)
+    del held
+    found.ledger.flush()
+    assert cuda.noted == [("allocate", 1), ("wait for a copy", 1), ("wait", 1), ("free", 1)] and cuda.current == 0
+    # One GPU needs no switch, and where none is used yet, the current one is as good as any.
+    assert pinned.where_used(cuda, 1) is cuda
+    del used[1]
+    assert pinned.where_used(cuda, 2) is cuda
+
+
+def test_memory_is_asked_of_a_gpu_without_making_another_current(cuda, monkeypatch):
+    device = device_on(cuda, 1)
+    monkeypatch.setattr(properties, "get_device", lambda name: device)
+    monkeypatch.setattr(runtime, "memGetInfo", lambda: (cuda.current, 10))
+    assert properties.mem_get_info(1) == (1, 10) and cuda.current == 0
+    # CuPy's own switch would go back to a GPU that this process does not use, and so create a context there.
+    monkeypatch.setattr(gpu_current, "has_context", lambda index: False)
+    assert properties.mem_get_info(1) == (1, 10) and cuda.current == 1
 
 
 def test_fused_kernels_are_chosen_and_workspaces_made_on_the_device(cuda, monkeypatch):
