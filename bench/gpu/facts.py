@@ -73,6 +73,9 @@ def device_figures() -> dict[str, Any]:
     return {"name": name.decode() if isinstance(name, bytes) else name,
             "compute capability": f"{found['major']}.{found['minor']}", "multiprocessors": found["multiProcessorCount"],
             "memory": found["totalGlobalMem"], "L2 cache": found.get("l2CacheSize"),
+            # Copies from pageable memory need no staging then.
+            "reads pageable memory": bool(found.get("pageableMemoryAccess")),
+            "by the host's page tables": bool(found.get("pageableMemoryAccessUsesHostPageTables")),
             "free and all bytes": list(runtime.memGetInfo()), "runtime": runtime.runtimeGetVersion(),
             "NVRTC": _library("nvrtc", lambda nvrtc: ".".join(map(str, nvrtc.getVersion()))),
             "CUDA's headers": _headers(),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+
 import numpy as np
 import pytest
 
 import gradcore
+from bench.gpu.streams import sleep
 from gradcore import cuda, nn
 from gradcore.errors import CaptureError
 from gradcore.memory.resource import Stream
@@ -89,6 +93,48 @@ def test_a_thousand_launches_at_the_same_addresses():
     assert eager.state() == captured.state()
     assert places == (replay._bound.arena.block.address, replay._fixed.own.block.address)
     assert gradcore.memory_reserved("cuda") == reserved and len(captured.run.traces) == 2
+
+
+def test_the_host_may_be_further_ahead_than_there_are_slots():
+    """It waits then until the device has told that it has read a slot."""
+    from gradcore.devices.gpu.mailbox import SLOTS
+
+    f = gradcore.compile(lambda x: x * 2 + 1)
+    xs = [gradcore.full((1000,), float(k), **on) for k in range(3 * SLOTS)]
+    for x in xs[:3]:
+        f(x)
+    if "GRADCORE_ON_CARD" not in os.environ:
+        # The tests' card is late by itself, and has no other kernels than ours.
+        sleep(gradcore.device("cuda"), 100_000_000)
+    found = [f(x) for x in xs]
+    assert [(y.min().item(), y.max().item()) for y in found] == [(2 * k + 1, 2 * k + 1) for k in range(3 * SLOTS)]
+    assert "are captured in one graph" in f.explain()
+
+
+def test_a_small_product_applies_the_gradient_of_the_relu_before():
+    from gradcore.devices.gpu.kernels.linalg import input_grad_through_relu
+
+    def trained(wrap):
+        gradcore.manual_seed(3)
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 48), nn.ReLU(), nn.Linear(48, 10)).to("cuda")
+
+        def step(x, y):
+            model.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            with gradcore.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+            return loss
+
+        run = wrap(step)
+        return [run(*batch(k)).item() for k in range(8)], [p.detach().cpu().tolist() for p in model.parameters()], run
+
+    *eager, _ = trained(lambda f: f)
+    *found, run = trained(gradcore.compile)
+    assert found == eager and "are captured in one graph" in run.explain()
+    calls = next(iter(run._entries.values()))[0].replay._bound.calls[0]
+    assert sum(inspect.unwrap(kernel) is input_grad_through_relu for kernel, _ in calls) == 2
 
 
 def test_two_graphs_at_once_and_on_other_streams():

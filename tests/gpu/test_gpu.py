@@ -43,6 +43,45 @@ def test_kernels_agree_with_numpys(row):
         np.testing.assert_allclose(ours, theirs, rtol=wider * 2e-5, atol=wider * 2e-6)
 
 
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16", "int64", "int16"])
+@pytest.mark.parametrize("how", ["amax", "amin"])
+def test_extremes_at_positions_where_many_threads_meet(name, how):
+    """They exchange elements at the same time, in 2, 4 or 8 bytes; of zeros of both signs -0 is the smaller."""
+    rng = np.random.default_rng(4)
+    places, values = rng.integers(0, 5, 30_000), rng.integers(-9999, 9999, 30_000).astype(np.float32)
+    values[places == 1] = 0
+    if "float" in name:
+        values[np.flatnonzero(places == 1)[::3]] = -0.0
+        values[np.flatnonzero(places == 2)[1000]] = np.nan
+
+    def found(device):
+        x = gradcore.zeros(5, dtype=getattr(gradcore, name), device=device)
+        made = x.scatter_reduce(0, gradcore.tensor(places, device=device), gradcore.tensor(values, device=device).to(x.dtype),
+                                how, include_self=False)
+        return made.double().cpu().numpy()
+
+    expected = found("cpu")
+    for _ in range(5):
+        ours = found("cuda")
+        np.testing.assert_array_equal(ours, expected)
+        assert np.signbit(ours[1]) == ("float" in name and how == "amin")
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((300, 16_384), 1), ((128, 9600), 0)], ids=["rows", "columns"])
+def test_sums_over_more_blocks_than_run_at_once(shape, dim):
+    from gradcore.devices.gpu.kernels.reductions import _BLOCKS, _plan
+
+    _, kernel, blocks, _ = _plan(shape, (dim,), (shape[1], 1), tuple(0 if d == dim else 1 for d in range(2)))
+    assert kernel in ("fold_split", "fold_columns") and blocks > _BLOCKS
+    values = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    x = gradcore.tensor(values, device="cuda")
+    first = x.sum(dim).cpu().numpy()
+    np.testing.assert_allclose(first, values.sum(dim, dtype=np.float64), rtol=1e-4, atol=1e-3)
+    for _ in range(2):
+        np.testing.assert_array_equal(x.sum(dim).cpu().numpy(), first)
+        np.testing.assert_array_equal(x.argmax(dim).cpu().numpy(), values.argmax(dim))
+
+
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 def test_bfloat16_trains_as_on_the_cpu(kind):
     from tests.host.cuda.test_cuda_bfloat16 import compare_training

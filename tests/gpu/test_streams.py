@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +14,12 @@ from gradcore import cuda, nn
 from gradcore.autograd.graph import save_on_cpu
 
 NAP = 20_000_000
+
+
+def late(device):
+    """Delay the current stream; the tests' card is late by itself, and has no other kernels than ours."""
+    if "GRADCORE_ON_CARD" not in os.environ:
+        sleep(device, NAP)
 
 
 @pytest.fixture
@@ -85,6 +92,47 @@ def test_a_stream_that_others_recorded_is_waited_for():
     gradcore.full((1 << 20,), -1.0, device=device)
     device.synchronize()
     assert float(cupy.asnumpy(out).min()) == 3.0
+
+
+def test_a_segment_that_a_larger_one_replaces_goes_back_behind_the_work_of_all_streams(device):
+    side, found, sizes = cuda.Stream(device), [], [(32 << 20) * 3 ** k // 2 ** k for k in range(4)]
+    for k, nbytes in enumerate(sizes):
+        with cuda.stream(side):
+            x = gradcore.full((nbytes // 4,), k + 1.0, device=device)
+            late(device)
+            found.append(x.max() + x.min())
+            del x
+    assert device.ledger.reserved < sizes[-1] + sizes[-2], "all but the last have gone back"
+    side.synchronize()
+    assert [float(x.item()) for x in found] == [2, 4, 6, 8]
+
+
+def test_threads_on_streams_of_their_own_draw_each_number_once():
+    def draws(count, draw):
+        return [draw(nothing) for _ in range(count)]
+
+    def draw(x):
+        return x + gradcore.rand(1000, device="cuda")
+
+    def work(draw):
+        with cuda.stream(cuda.Stream()):
+            late(gradcore.device("cuda"))
+            made = draws(30, draw)
+            drawn.extend(x.cpu().numpy().tobytes() for x in made)
+
+    nothing = gradcore.zeros(1000, device="cuda")
+    gradcore.manual_seed(5)
+    expected = [x.cpu().numpy().tobytes() for x in draws(90, draw)]
+    assert len(set(expected)) == 90
+    gradcore.manual_seed(5)
+    gradcore.device("cuda").synchronize()
+    drawn: list[bytes] = []
+    threads = [threading.Thread(target=work, args=(f,)) for f in (draw, draw, gradcore.compile(draw))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(drawn) == sorted(expected)
 
 
 def test_events_measure_and_order():
