@@ -124,7 +124,8 @@ class Graphs:
                 gc.disable()
                 if self._idle:
                     reserved = self._idle[-1]
-                    del self._idle[-1]
+                    # Another thread may have dropped a graph since, whose stream is the last one now.
+                    self._idle.remove(reserved)
                 else:
                     reserved = (stream := Stream(-1, device.driver.create_stream(0))), stream
                 stream, last = reserved

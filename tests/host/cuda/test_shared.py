@@ -148,6 +148,26 @@ def test_a_new_graph_waits_for_the_one_that_had_its_workspaces(kernels: Any) -> 
         assert done == ["first", "second"]
 
 
+def test_a_graph_that_another_thread_drops_meanwhile_gives_its_stream_to_no_two(kernels: Any) -> None:
+    class Meanwhile(list[Any]):
+        """When a stream has been found here, another thread drops a graph."""
+
+        def __getitem__(self, at: Any) -> Any:
+            found = super().__getitem__(at)
+            dropped.clear()
+            return found
+
+    with Bed(kernels).in_place() as bed:
+        graphs = bed.device.graphs
+        graphs._idle = Meanwhile()
+        first, second = (graphs.capture(lambda: bed.card.give("nothing", int)) for _ in range(2))
+        dropped, streams = [second], {first._stream, second._stream}
+        del first, second
+        assert len(graphs._idle) == 1
+        made = [graphs.capture(lambda: bed.card.give("nothing", int)) for _ in range(2)]
+        assert {graph._stream for graph in made} == streams
+
+
 def test_a_captured_sum_is_the_eager_one(kernels: Any) -> None:
     with Bed(kernels).in_place():
         x, values = numbers()
