@@ -100,13 +100,15 @@ def refuse(thread: int | None, nbytes: int) -> None:
 class Graphs:
     """Captures and copies for the graphs of one device."""
 
+    #: Of all devices, since there is one garbage collector, which is disabled meanwhile.
+    _lock = long()
+
     def __init__(self, device: Any, cuda: Any) -> None:
         self._device = device
         self._cuda = cuda
         #: Streams for captures that no live graph has, since each live graph needs one of its own; and the stream on which the
         #: graph before was launched last, which may still run, in the same workspaces.
         self._idle: list[tuple[Stream, Stream]] = []
-        self._lock = long()
 
     def capture(self, run: Callable[[], None]) -> Graph:
         """The work that ``run`` submits to the current stream, as a graph; nothing of it runs now.

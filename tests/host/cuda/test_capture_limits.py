@@ -198,6 +198,32 @@ def test_the_collector_is_off_during_a_capture(bed):
         gc.disable()
 
 
+def test_captures_of_two_gpus_at_once_are_without_the_garbage_collector(bed, monkeypatch):
+    """There is one in a process: the end of the first capture would enable it during the second."""
+    seen, ask, asked = [], gc.isenabled, threading.Event()
+    second = gpu.CudaDevice(1, cuda=GraphCard())
+    monkeypatch.setattr(second, "launch_on", lambda stream: None)
+    other = threading.Thread(target=lambda: second.graphs.capture(lambda: seen.append(ask())))
+
+    def run():
+        other.start()
+        asked.wait(1)
+
+    def isenabled():
+        if threading.current_thread() is other:
+            asked.set()
+        return ask()
+
+    monkeypatch.setattr(gc, "isenabled", isenabled)
+    gc.enable()
+    try:
+        bed.device.graphs.capture(run)
+        other.join()
+        assert seen == [False] and ask()
+    finally:
+        gc.disable()
+
+
 def test_a_layer_that_is_compiled_names_where_it_cannot_be_captured(bed):
     plant(bed, "tanh", lambda: bed.device.allocate(64, UNTAGGED))
     model = nn.Sequential(nn.Tanh(), nn.Tanh())
