@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -142,16 +143,15 @@ class stream:
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
-        self._before: _Queue | None = None
+        self._block: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            self._before = self.stream.device.current
-            self.stream.device.set_current(self.stream.queue)
+            self._block = self.stream.device.use(self.stream.queue)
+        self._block.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.stream is not None and self._before is not None:
-            self.stream.device.set_current(self._before)
+        self._block.__exit__(kind, error, trace)
 
 
 def set_stream(stream: Stream | None) -> None:

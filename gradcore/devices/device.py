@@ -114,22 +114,23 @@ class Device:
                     self._copies = self.make_stream()
         return self._copies
 
-    def set_current(self, stream: Stream) -> None:
-        """Send this thread's work on the device to ``stream`` from now on."""
+    def set_current(self, stream: Stream) -> Callable[[], Any] | None:
+        """Send this thread's work on the device to ``stream`` from now on. Returns what :meth:`activate` does."""
         _current.of[self] = stream
         if stream is not self.stream:
             self.worked.add(stream)
-        self.activate(stream)
+        return self.activate(stream)
 
     @contextmanager
     def use(self, stream: Stream) -> Iterator[None]:
         """Send this thread's work on the device to ``stream`` inside the block."""
-        before = self.current
-        self.set_current(stream)
+        before, let_go = self.current, self.set_current(stream)
         try:
             yield
         finally:
             self.set_current(before)
+            if let_go is not None:
+                let_go()
 
     def order(self, first: Stream, then: Stream) -> None:
         """Make later work on ``then`` run after the work submitted to ``first`` so far; the host does not wait."""
@@ -252,8 +253,9 @@ class Device:
         """Wait until all work given to the device is done."""
         self.driver.synchronize()
 
-    def activate(self, stream: Stream) -> None:
-        """Make the kernels that this thread launches go to ``stream``."""
+    def activate(self, stream: Stream) -> Callable[[], Any] | None:
+        """Launch this thread's kernels on ``stream``. Returns what sends other libraries' code, if it went along, back."""
+        return None
 
     def __enter__(self) -> Device:
         """Inside ``with``, tensors that this thread makes without naming a device are made here."""

@@ -150,6 +150,19 @@ def test_a_capture_leaves_cupys_stream_current():
     assert "are captured in one graph" in f.explain()
 
 
+def test_behind_a_stream_of_ours_cupys_is_the_one_before():
+    device, ours = gradcore.device("cuda"), gradcore.cuda.Stream()
+    for theirs in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null):
+        with theirs:
+            for block in (gradcore.cuda.stream(ours), ours, device.use(ours.queue)):
+                with block:
+                    assert cupy.cuda.get_current_stream().ptr == ours.cuda_stream
+                    with gradcore.cuda.stream(gradcore.cuda.default_stream()):
+                        assert cupy.cuda.get_current_stream().ptr == 0
+                    assert cupy.cuda.get_current_stream().ptr == ours.cuda_stream
+                assert cupy.cuda.get_current_stream() is theirs and device.current is device.stream
+
+
 def test_the_name_of_a_device_is_the_driver_s():
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     assert name and {gradcore.cuda.get_device_name(of) for of in (None, 0, "cuda", gradcore.device("cuda:0"))} == {name}

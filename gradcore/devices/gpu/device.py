@@ -158,16 +158,6 @@ class Bridge:
         return launch
 
 
-class _Handle:
-    """A stream as an object with the CUDA stream protocol, which CuPy accepts."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
-
-
 class CudaDevice(Device):
     """One GPU. Work goes to CUDA's default stream, so that it is ordered with the user's own CuPy code.
 
@@ -201,8 +191,6 @@ class CudaDevice(Device):
         self._blocking = faults.blocking()
         # Waiting after each kernel is impossible if all are one launch.
         self.graphs = None if self._blocking else Graphs(self, cuda)
-        # Kept here, since CuPy has only a weak reference to its current stream.
-        self._known_to_cupy: dict[Stream, Any] = {}
 
     def _held_and_used(self) -> tuple[int, int | None]:
         """The bytes that the pools hold, and those that the driver says this process uses, or None."""
@@ -223,18 +211,16 @@ class CudaDevice(Device):
             self.order(user, block.stream)
         self._cuda.memsetAsync(block.address, 0xFF, block.size, block.stream.handle)
 
-    def activate(self, stream: Stream) -> None:
+    def activate(self, stream: Stream) -> Callable[[], Any]:
+        theirs = cupy.cuda.get_current_stream(self.index)
         self.launch_on(stream)
         # The user's own CuPy code goes there, too.
-        self.here(self._known_to_cupy[stream].use)()
+        self.here(workspaces.of_cupy(stream.handle).use)()
+        return self.here(theirs.use)
 
     def launch_on(self, stream: Stream) -> None:
         """Launch this thread's kernels on ``stream`` from now on; CuPy's current stream stays what it is."""
-        found = self._known_to_cupy.get(stream)
-        if found is None:
-            found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
-            self._known_to_cupy[stream] = found
-        workspaces.choose(self.index, found)
+        workspaces.choose(self.index, workspaces.of_cupy(stream.handle))
 
     def prepare_capture(self, stream: Stream) -> None:
         """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run.

@@ -7,6 +7,7 @@ needed.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,6 +57,22 @@ def stream_of(index: int) -> Any:
     wait for.
     """
     return _chosen.of.get(index, _DEFAULT)
+
+
+class _Handle:
+    """A stream as an object with the CUDA stream protocol, which CuPy accepts."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+@functools.cache
+def of_cupy(handle: int) -> Any:
+    """CuPy's object for one of our streams, which are never destroyed."""
+    return cupy.cuda.Stream.from_external(_Handle(handle)) if handle else _DEFAULT
 
 
 def choose(index: int, stream: Any) -> None:
