@@ -22,6 +22,7 @@ from gradcore.events import Alloc, Site, Tag  # noqa: E402
 from gradcore.memory.driver import CudaDriver, CudaSource  # noqa: E402
 from gradcore.memory.resource import Stream  # noqa: E402
 from gradcore.memory.stack import build, explain_live  # noqa: E402
+from gradcore.reading import short_path  # noqa: E402
 from gradcore.spec import TensorSpec  # noqa: E402
 from tests.meta.simulated_cuda import HostCard  # noqa: E402
 
@@ -309,7 +310,7 @@ def test_the_interface_is_named_with_the_line_that_asked_for_it(device):
     (found,) = s.report.exported
     assert (found.op, found.layer, found.form, found.alone) == ("test", "layers.0", "__cuda_array_interface__", False)
     assert found.exported_at.startswith(f"{__file__}:{line} in ") and found.allocated == 512
-    assert f"shared by __cuda_array_interface__, {__file__}:{line}" in "".join(explain_live(device.ledger))
+    assert f"shared by __cuda_array_interface__, {short_path(__file__)}:{line}" in "".join(explain_live(device.ledger))
     del theirs
     assert device.ledger.allocated == 0
 
