@@ -181,6 +181,8 @@ class Tracing(Noting):
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.gradients.found.items()
                            if recorder.before.get(leaf) == serial}
+        # If there were a gradient, the run would have added to it what it made and dropped.
+        trace.presence |= {leaf: False for leaf in self._watcher.gradients.emptied if recorder.before.get(leaf) == 0}
         self.guards = self._all_guards(trace, recorder)
         trace.obstacles += self._unguarded(trace, recorder, inputs, outputs)
         return trace

@@ -29,6 +29,8 @@ class GradientReads:
         self.frozen_without: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
         #: Leaves of which the user's code read a gradient, with its serial.
         self.found: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
+        #: Leaves of which a gradient was dropped, one that the run has made perhaps.
+        self.emptied: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
         #: Instructions that set the gradient of a tensor to None, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
 
@@ -41,6 +43,9 @@ class GradientReads:
             self.dropped.add((asker.f_code, asker.f_lasti))
             # If there is a gradient the next time, a replay has to drop it.
             self._asks(tensor, None)
+            edge = tensor.edge or getattr(tensor, "frozen", None)
+            if edge is not None and type(edge[0]) is Leaf and edge[0].grad is not None:
+                self.emptied[edge[0]] = None
 
     def _asks(self, tensor: Any, asker: FrameType | None) -> None:
         leaf = None if tensor.edge is None else tensor.edge[0]

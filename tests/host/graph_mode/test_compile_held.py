@@ -79,3 +79,65 @@ def test_the_arena_is_used_again_once_the_holder_has_let_go() -> None:
     back(x * 2)
     assert replay._bound is not bound and held.tolist() == [1.0] * 100 and p.grad.tolist() == [2.0] * 100
     p.grad = None
+
+
+def assigns(layer: Any) -> None:
+    layer.weight.grad = None
+
+
+def assigns_while_frozen(layer: Any) -> None:
+    layer.weight.requires_grad_(False)
+    layer.weight.grad = None
+    layer.weight.requires_grad_()
+
+
+@pytest.mark.parametrize("drop", [assigns, assigns_while_frozen, nn.Module.zero_grad])
+def test_a_gradient_that_is_there_is_added_to_what_a_function_makes_and_drops(drop: Any) -> None:
+    def run(wrap: Any) -> Any:
+        layer = nn.Linear(3, 1)
+        w = layer.weight
+
+        def step(x: Any) -> Any:
+            loss = layer(x).sum()
+            loss.backward()
+            w.data -= 0.1 * w.grad
+            layer.bias.grad = None
+            drop(layer)
+            return loss.detach()
+
+        step, seen = wrap(step), []
+        for k in range(9):
+            w.grad = None if k % 3 else gradcore.ones(1, 3) * k
+            seen.append((step(gradcore.ones(2, 3)).item(), w.tolist(), w.grad is None))
+        return seen, step
+
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        gradcore.manual_seed(0)
+        found.append(run(wrap))
+    (eager, _), (compiled, f) = found
+    assert eager == compiled and len(f.programs) == 2 == len(f.traces), f.explain()
+
+
+def test_an_update_in_the_backward_adds_to_a_gradient_that_is_there() -> None:
+    def run(wrap: Any) -> Any:
+        w = nn.Parameter(gradcore.ones(3))
+
+        def update(p: Any) -> None:
+            p.data.sub_(p.grad)
+            p.grad = None
+
+        w.register_post_accumulate_grad_hook(update)
+
+        def step(x: Any) -> Any:
+            loss = (w * x).sum()
+            loss.backward()
+            return loss.detach()
+
+        step, seen = wrap(step), []
+        for k in range(6):
+            w.grad = gradcore.ones(3) if k in (2, 5) else None
+            seen.append((step(gradcore.ones(3)).item(), w.tolist(), w.grad is None))
+        return seen
+
+    assert run(lambda f: f) == run(gradcore.compile)
