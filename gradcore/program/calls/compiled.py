@@ -40,6 +40,8 @@ from gradcore.units import count_of
 _STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
                                                              "__weakref__")]
 _MODES = attrgetter(*_STATE)
+#: What a key begins with; see :func:`_modes`.
+_NAMES = (*_STATE, "default dtype", "default device")
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
 _tracing: Any = long()
 #: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
@@ -123,7 +125,7 @@ class Compiled:
             return self._function(*args, **kwargs)
         keys = Keys(self._take_leaves)
         tensors, key_of = keys.tensors, keys.of
-        parts = [*_MODES(local.state), get_default_dtype(), get_default_device().name]
+        parts = _modes()
         seen_args, seen_kwargs = self._unread.seen(args, kwargs)
         for a in seen_args:
             parts.append(key_of(a))
@@ -212,6 +214,8 @@ class Compiled:
                 known = [*kept, self._function, getattr(self._function, "__self__", None)]
                 trace.obstacles += [*unrelated, *unknown_among(kept, tracing.made_of_numbers()),
                                     *made_anew(shape, known, tracing.guards)]
+                trace.obstacles += [f"it leaves the mode {name} as {now}, and found {was}: set it outside"
+                                    for name, now, was in zip(_NAMES, _modes(), key, strict=False) if now != was]
                 if before != contents((args, kwargs), self._take_leaves):
                     trace.obstacles.append("the function modifies an argument, which a replay would not do")
                 if trace.obstacles:
@@ -262,7 +266,7 @@ class Compiled:
             return FIRST
         if key == self._before:
             return self._lost or SAME
-        return difference(key, self._before, (*_STATE, "default dtype", "default device"))
+        return difference(key, self._before, _NAMES)
 
     def explain(self) -> str:
         """A report as text: the reason for each trace; for each program its first four inputs, instructions, arena, guards."""
@@ -291,6 +295,11 @@ class Compiled:
 
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {count_of(len(self.programs), 'program')}>"
+
+
+def _modes() -> list[Any]:
+    """What decides, beside its arguments and what guards see, what a function computes."""
+    return [*_MODES(local.state), get_default_dtype(), get_default_device().name]
 
 
 def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:

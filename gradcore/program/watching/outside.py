@@ -17,11 +17,24 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
 from gradcore._random import Generator, initial_seed
+from gradcore._settings import (
+    are_deterministic_algorithms_enabled,
+    get_num_threads,
+    set_num_threads,
+    use_deterministic_algorithms,
+)
 from gradcore._tensor import Tensor
+from gradcore.devices.precision import (
+    allow_in_convolutions,
+    allowed_in_convolutions,
+    get_float32_matmul_precision,
+    set_float32_matmul_precision,
+)
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import line_of, upwards, users_line
@@ -52,6 +65,11 @@ _ASKS: dict[CodeType, str] = {
     Generator.initial_seed.__code__: "a generator's seed",
     initial_seed.__code__: "a generator's seed",
 }
+#: By code of the library's that tells or changes a setting of the whole process: what tells it.
+_SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
+    (are_deterministic_algorithms_enabled, use_deterministic_algorithms), (get_num_threads, set_num_threads),
+    (get_float32_matmul_precision, set_float32_matmul_precision), (allowed_in_convolutions, allow_in_convolutions),
+) for code in (tells.__code__, sets.__code__)}
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
 _PURE = frozenset(("fspath", "cpu_count"))
@@ -116,6 +134,11 @@ class Outside:
             self._refuse(frame, "takes a seed from the system, which differs each time")
         elif code in _ASKS and caller is not None and caller is _asker(caller):
             self._drawn.append(f"{line_of(caller)} asks for {_ASKS[code]}, which may differ in a later call")
+        elif code in _SETTINGS:
+            tells = _SETTINGS[code]
+            self._guard(f"{tells.__name__}()", tells, tells)
+            if code.co_argcount and frame.f_locals[code.co_varnames[0]] != tells():
+                self._drawn.append(f"{users_line(frame)} calls {code.co_name}(), which a replay would not do")
         elif code is _ASKS_FOR_THREAD and caller is not None and not is_library(caller.f_code.co_filename):
             self._refuse(frame, "asks for the thread, which may be another one")
         elif code is _COMPUTES:

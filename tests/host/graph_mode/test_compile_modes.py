@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,64 @@ def test_a_program_keeps_no_casts_of_the_region_that_it_was_traced_in() -> None:
 
     before = gradcore.memory_allocated()
     assert [live() - before for _ in range(3)] == [0, 0, 0] and double.programs
+
+
+SETS: dict[str, tuple[Callable[[Any], Any], Callable[[], Any], Any, Any, str]] = {
+    "the grad mode": (gradcore.set_grad_enabled, gradcore.is_grad_enabled, True, False, "leaves the mode grad as False"),
+    "the default dtype": (gradcore.set_default_dtype, gradcore.get_default_dtype, gradcore.float32, gradcore.float64,
+                          "leaves the mode default dtype as float64, and found float32"),
+    "the default device": (gradcore.set_default_device, lambda: gradcore.get_default_device().name, "cpu", "meta",
+                           "leaves the mode default device as meta"),
+    "anomalies": (gradcore.autograd.set_detect_anomaly, gradcore.is_anomaly_enabled, False, True, "leaves the mode anomaly"),
+    "the precision": (gradcore.set_float32_matmul_precision, gradcore.get_float32_matmul_precision, "highest", "high",
+                      "calls set_float32_matmul_precision(), which a replay would not do"),
+    "TF32": (partial(setattr, gradcore.backends.cuda.matmul, "allow_tf32"), lambda: gradcore.backends.cuda.matmul.allow_tf32,
+             False, True, "calls set_float32_matmul_precision()"),
+    "TF32 in convolutions": (partial(setattr, gradcore.backends.cudnn, "allow_tf32"),
+                             lambda: gradcore.backends.cudnn.allow_tf32, True, False, "calls allow_in_convolutions()"),
+    "determinism": (gradcore.use_deterministic_algorithms, gradcore.are_deterministic_algorithms_enabled, False, True,
+                    "calls use_deterministic_algorithms()"),
+    "threads": (gradcore.set_num_threads, gradcore.get_num_threads, gradcore.get_num_threads(), 77, "calls set_num_threads()")}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_setting_that_a_function_leaves_changed_is_left_changed_by_each_call(name: str) -> None:
+    sets, tells, usual, other, why = SETS[name]
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        sets(other)
+        return y
+
+    f = gradcore.compile(f)
+    try:
+        for _ in range(3):
+            sets(usual)
+            f(gradcore.ones(3, device="cpu"))
+            assert tells() == other
+        assert not f.programs and all(why in trace for trace in f.traces)
+        # What is there already is set again: a replay leaves it as it is.
+        for _ in range(3):
+            f(gradcore.ones(3, device="cpu"))
+        assert len(f.programs) == 1 and tells() == other
+        sets(usual)
+        f(gradcore.ones(3, device="cpu"))
+        assert tells() == other
+    finally:
+        sets(usual)
+
+
+@pytest.mark.parametrize("name", ["the precision", "TF32", "TF32 in convolutions", "determinism", "threads"])
+def test_a_setting_that_a_function_asks_for_is_guarded(name: str) -> None:
+    sets, tells, usual, other, _ = SETS[name]
+    f = gradcore.compile(lambda x: x * 2 if tells() == other else x * 3)
+    try:
+        for setting, result in ((usual, 3), (other, 2), (usual, 3)):
+            sets(setting)
+            assert [f(gradcore.ones(1)).item() for _ in range(2)] == [result, result]
+    finally:
+        sets(usual)
+    assert len(f.programs) == 2 == len(f.traces)
 
 
 def test_under_detect_anomaly_the_callers_backward_finds_nan() -> None:
