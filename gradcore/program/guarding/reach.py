@@ -20,6 +20,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
+from gradcore.program.guarding.absent import absent, answered
 from gradcore.program.guarding.frames import id_in
 from gradcore.program.guarding.guards import (
     GENERATORS,
@@ -208,9 +209,10 @@ class Reach:
             for name in names.among(vars(owner)):
                 yield from self._attribute(owner, name, vars(owner)[name])
             return
-        if names.asked and not (isinstance(owner, (type, ModuleType)) and is_of_library(
+        if not (isinstance(owner, (type, ModuleType)) and is_of_library(
                 owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
-            yield from self._absent(owner, names.asked - _INTERNAL)
+            yield from absent(owner, names.asked - _INTERNAL)
+            yield from answered(owner, (names.read | names.called) - _INTERNAL)
         if isinstance(owner, partial):
             for part in ("func", "args", "keywords"):
                 yield from self._attribute(owner, part, getattr(owner, part))
@@ -251,19 +253,7 @@ class Reach:
         if own is not None and self._enters(tensor):
             for name in self._names.among(own):
                 yield from self._attribute(tensor, name, own[name])
-            yield from self._absent(tensor, self._names.asked)
-
-    def _absent(self, owner: Any, asked: frozenset[str]) -> Found:
-        """Guards that an object still lacks those attributes that it lacks, of which code asks whether there are any."""
-        kind, own = (owner, {}) if isinstance(owner, type) else (type(owner), getattr(owner, "__dict__", {}))
-
-        def has(name: str) -> bool:
-            return name in own or hasattr(kind, name)
-
-        whose = "a " * (kind is not owner) + kind.__name__
-        for name in sorted(n for n in asked if not has(n)):
-            yield (Guard(f"whether {whose} has {name}", partial(has, name), False, identical),
-                   ("absent", id(owner), name))
+            yield from absent(tensor, self._names.asked)
 
     def _of_class(self, owner: Any, names: Names) -> Found:
         """Guards for what an object, or a class, has from its class: data, slots included, and methods."""
@@ -274,6 +264,7 @@ class Reach:
         if owner is kind and not is_of_library(type(kind).__module__):
             # What a class has from a metaclass of the user's.
             yield from self.of_object(type(kind))
+            yield from absent(kind, frozenset(a for a in names.read | names.called if hasattr(type(kind), a)))
         if names.upward:
             yield from self._hidden(kind, own, names.read | names.called)
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
