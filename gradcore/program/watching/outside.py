@@ -21,6 +21,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
+from gradcore import _memory, cuda
 from gradcore._random import Generator, initial_seed
 from gradcore._settings import (
     are_deterministic_algorithms_enabled,
@@ -56,6 +57,9 @@ _DEBUGS = frozenset((sys.settrace, getattr(getattr(sys, "monitoring", None), "us
 _ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
 #: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
 _COMPUTES: CodeType = parametrize._value.__code__
+_FIGURES = ("memory_allocated", "memory_requested", "memory_reserved", "max_memory_allocated", "max_memory_requested",
+            "max_memory_reserved", "memory_stats", "memory_summary", "mem_get_info")
+_RESETS = (_memory.reset_peak_memory_stats.__code__, cuda.reset_peak_memory_stats.__code__)
 #: By code of the library's: what it answers that neither the key of a call nor a guard tells.
 _ASKS: dict[CodeType, str] = {
     Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
@@ -64,6 +68,7 @@ _ASKS: dict[CodeType, str] = {
     Tensor.data_ptr.__code__: "the address of a tensor",
     Generator.initial_seed.__code__: "a generator's seed",
     initial_seed.__code__: "a generator's seed",
+    **{getattr(of, name).__code__: "figures of the memory" for of in (_memory, cuda) for name in _FIGURES if hasattr(of, name)},
 }
 #: By code of the library's that tells or changes a setting of the whole process: what tells it.
 _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
@@ -134,6 +139,8 @@ class Outside:
             self._refuse(frame, "takes a seed from the system, which differs each time")
         elif code in _ASKS and caller is not None and caller is _asker(caller):
             self._drawn.append(f"{line_of(caller)} asks for {_ASKS[code]}, which may differ in a later call")
+        elif code in _RESETS and caller is not None and caller is _asker(caller):
+            self._drawn.append(f"{line_of(caller)} calls {code.co_name}(), which a replay would not do")
         elif code in _SETTINGS:
             tells = _SETTINGS[code]
             self._guard(f"{tells.__name__}()", tells, tells)

@@ -40,6 +40,10 @@ ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "whether a path exists": (lambda x: twice(x, NUMBER.exists()), "calls os."),
     "a folder": (lambda x: twice(x, os.listdir(NUMBER.parent)), "calls os.listdir()"),
     "the process": (lambda x: twice(x, os.getpid()), "calls os.getpid()"),
+    "the memory in use": (lambda x: twice(x, gradcore.memory_allocated()), "asks for figures of the memory"),
+    "the peak of a GPU's": (lambda x: twice(x, gradcore.cuda.max_memory_allocated()), "asks for figures of the memory"),
+    "figures as text": (lambda x: twice(x, gradcore.memory_summary()), "asks for figures of the memory"),
+    "a new peak": (lambda x: twice(x, gradcore.reset_peak_memory_stats()), "calls reset_peak_memory_stats(), which a replay"),
     "a unique name": (lambda x: twice(x, uuid.uuid4()), "calls os.urandom()"),
 }
 
