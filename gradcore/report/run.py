@@ -11,11 +11,11 @@ import json
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from gradcore.report.files import replacing
 from gradcore.report.plain import read
@@ -135,9 +135,8 @@ class RunWriter:
         self._peak: tuple[int, Recorded] | None = None
         self._last: tuple[int, Recorded] | None = None
         self._highest = self._highest_written = 0
-        #: By step: offset and length of its events in the file, in bytes.
-        self._lines: dict[int, tuple[int, int]] = {}
-        self._at = 0
+        #: By step: where the line of its events begins in the file, in bytes.
+        self._lines: dict[int, int] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         # Windows would write two bytes at the end of each line.
         binary = getattr(os, "O_BINARY", 0)
@@ -185,48 +184,45 @@ class RunWriter:
             self._file = None
         if self._last is None and result is None:
             self.path.unlink(missing_ok=True)
-        dropped = sorted(line for step, line in self._lines.items() if step not in self._wanted)
+        dropped = {start for step, start in self._lines.items() if step not in self._wanted}
         if dropped:
             self._leave_out(dropped)
 
-    def _leave_out(self, dropped: Sequence[tuple[int, int]]) -> None:
+    def _leave_out(self, dropped: Set[int]) -> None:
         # The old file is closed before it is replaced, as Windows wants it.
         with replacing(self.path) as new, self.path.open("rb") as old:
-            for offset, length in dropped:
-                _copy(old, new, offset - old.tell())
-                old.seek(length, os.SEEK_CUR)
-            _copy(old, new, self._at - old.tell())
+            start = 0
+            for line in old:
+                if start not in dropped:
+                    new.write(line)
+                start += len(line)
 
     def _write_events(self, step: int, source: Recorded) -> None:
         if step not in self._lines:
-            start = self._at
             data = source.recording.to_dict()
-            self._write({"kind": data.pop("kind"), "step": step, **data})
-            self._lines[step] = start, self._at - start
+            self._lines[step] = self._write({"kind": data.pop("kind"), "step": step, **data})
 
-    def _write(self, value: Any) -> None:
+    def _write(self, value: Any) -> int:
+        """Write a line, whole or not at all; returns where it begins."""
         if self._file is None:
             raise ValueError(f"the run's file {self.path} is closed")
         data = (json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n").encode()
-        self._at += len(data)
-        # A system call for each line: what the system has taken survives the death of the process.
-        while data:
-            data = data[os.write(self._file, data):]
+        start = os.fstat(self._file).st_size
+        try:
+            # A system call for each line: what the system has taken survives the death of the process.
+            while data:
+                data = data[os.write(self._file, data):]
+        except BaseException:
+            # A part of a line would make one that nobody can read with the next, such as that of the events at the end.
+            os.ftruncate(self._file, start)
+            raise
+        return start
 
     def __enter__(self) -> RunWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close({} if kind is None and self._last is not None else None)
-
-
-def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
-    while count:
-        piece = source.read(min(count, 1 << 20))
-        if not piece:
-            raise OSError(f"the run's file is {count} bytes shorter than what was written to it")
-        target.write(piece)
-        count -= len(piece)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -190,6 +190,28 @@ def test_a_full_disk_is_said(tmp_path: Path, recording: Recording, monkeypatch: 
         RunWriter(path, {})
 
 
+@pytest.mark.parametrize("written", [0, 10])
+def test_a_line_that_fails_half_way_leaves_a_file_that_can_be_read(tmp_path: Path, recording: Recording, written: int,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.jsonl"
+    writer = write(path, recording, [800, 1000], end=False)
+    actual = os.write
+
+    def interrupted(file: int, data: bytes) -> int:
+        if written:
+            actual(file, data[:written])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "write", interrupted)
+        writer.add(StepFigures(3, None, 1, 1, 1, 1, 1, 1, 1.0), SimpleNamespace(recording=recording))
+    writer.add(StepFigures(4, 0.5, 2999, 3000, 6000, 3, 3, 4, 0.5), SimpleNamespace(recording=recording))
+    writer.close({})
+    # The events of step 2 are no peak's any more, and have been left out.
+    assert kinds(path) == ["run", 1, ("recording", 1), 2, 4, ("recording", 4), "end"]
+    assert [s.step for s in load_run(path).steps] == [1, 2, 4]
+
+
 HEADER = {"kind": "run", "version": RUN_VERSION, "about": {}, "columns": [
     "step", "loss", "requested", "allocated", "reserved", "kept", "returned", "live", "seconds"]}
 ROW = [1, 0.5, 1, 2, 3, 4, 5, 6, 0.25]
