@@ -29,7 +29,7 @@ class Adam(Moments):
                                   "capturable": capturable, "differentiable": differentiable, "fused": fused,
                                   "decoupled_weight_decay": decoupled_weight_decay})
 
-    def _names(self, group: Group) -> Sequence[str]:
+    def _names(self, group: Group) -> Sequence[str | None]:
         return (*self._kept, "max_exp_avg_sq") if group["amsgrad"] else self._kept
 
     def _op_of(self, group: Group) -> Any:

@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gradcore import functional
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.state import scoped
-from gradcore.optim.optimizer import Group, Optimizer, state_of
+from gradcore.optim.optimizer import Group, Optimizer
 from gradcore.optim.stepped import check_options
 
 Tensor = Any
@@ -158,17 +156,9 @@ class LBFGS(Optimizer):
         return evaluate
 
     def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._loaded(p, name, v) for v in value]
-        if value is None or isinstance(value, (bool, int, float)):
-            return value
-        if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
-        array = np.asarray(value)
-        if name == "t":
-            return array.item()
-        with state_of(p):
-            return functional.tensor(array, dtype=p.dtype, device=p.device)
+        found = super()._loaded(p, name, value)
+        # PyTorch's is a tensor if its learning rate is one.
+        return found.item() if name == "t" and hasattr(found, "item") else found
 
 
 def _flat_grad(params: list[Tensor]) -> Tensor:

@@ -38,14 +38,8 @@ class RMSprop(Stepped):
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], float(group["momentum"])
 
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("square_avg", *["grad_avg"][:bool(group["centered"])], *["momentum_buffer"][:group["momentum"] > 0])
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
-             **attributes: Any) -> None:
-        squares, *rest = states
-        means = rest.pop(0) if group["centered"] else []
-        super()._run(group, numbers, params, grads, (squares, means, rest[0] if rest else []))
+    def _names(self, group: Group) -> Sequence[str | None]:
+        return "square_avg", "grad_avg" if group["centered"] else None, "momentum_buffer" if group["momentum"] > 0 else None
 
 
 class Adagrad(Stepped):

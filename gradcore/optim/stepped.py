@@ -25,26 +25,24 @@ class Stepped(Optimizer):
     #: The options that are numbers among the op's attributes.
     _attributes: tuple[str, ...] = ("weight_decay",)
 
-    def _names(self, group: Group) -> Sequence[str]:
-        """The names of the tensors in a parameter's state."""
+    def _op_of(self, group: Group) -> Any:
+        return self._op
+
+    def _names(self, group: Group) -> Sequence[str | None]:
+        """The names of the tensors in a parameter's state, in the order in which the op takes them; None for no tensors."""
         return self._kept
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
-             **attributes: Any) -> None:
-        """Update parameters with the same device, dtype and numbers; ``step`` in ``numbers`` counts this step already.
-
-        ``states`` holds a list of tensors for each of the names; ``attributes`` are further ones of the op's.
-        """
-        for name in self._attributes:
-            attributes[name] = float(group[name])
-        self._launch(self._op, group, numbers, params, grads, *states, **attributes, maximize=group["maximize"])
+    def _attributes_of(self, group: Group) -> dict[str, Any]:
+        """The op's attributes, but for ``maximize``, which all take."""
+        return {name: float(group[name]) for name in self._attributes}
 
     def _fill(self, group: Group, state: Tensors) -> None:
         """Give new state tensors, which are zeros, their initial values."""
 
     def _update(self, group: Group) -> None:
         names = self._names(group)
-        wanted = {*self._numbers, *names}
+        kept = [name for name in names if name is not None]
+        wanted = {*self._numbers, *kept}
         calls: dict[Any, tuple[Tensors, Tensors, list[dict[str, Any]]]] = {}
         for p in group["params"]:
             grad = p.grad
@@ -53,7 +51,7 @@ class Stepped(Optimizer):
             state = self.state[p]
             if not state.keys() >= wanted:
                 # All state or none, in case memory runs out on the way.
-                missing = {name: state_like(p) for name in names if name not in state}
+                missing = {name: state_like(p) for name in kept if name not in state}
                 self._fill(group, list(missing.values()))
                 state.update({**self._numbers, **state, **missing})
             key = (id(p.storage.device), p.spec.dtype, apart(p), *map(state.__getitem__, self._numbers))
@@ -64,7 +62,9 @@ class Stepped(Optimizer):
         for params, grads, states in calls.values():
             # All of one call have the same numbers.
             numbers = self._advanced(states[0])
-            self._run(group, numbers, params, grads, [[state[name] for state in states] for name in names])
+            lists = [[] if name is None else [state[name] for state in states] for name in names]
+            self._launch(self._op_of(group), group, numbers, params, grads, *lists, **self._attributes_of(group),
+                         maximize=group["maximize"])
 
 
 class Betas(Stepped):
@@ -80,24 +80,18 @@ class Betas(Stepped):
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], numbers["step"], float(group["betas"][0])
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
-             **attributes: Any) -> None:
-        super()._run(group, numbers, params, grads, states, beta2=float(group["betas"][1]), **attributes)
+    def _attributes_of(self, group: Group) -> dict[str, Any]:
+        return {"beta2": float(group["betas"][1]), **super()._attributes_of(group)}
 
 
 class Moments(Betas):
     """Base class of Adam and its relatives, with running means of the gradient and of its square."""
 
     _kept = ("exp_avg", "exp_avg_sq")
+    _attributes = ("eps", "weight_decay")
 
-    def _op_of(self, group: Group) -> Any:
-        return self._op
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors],
-             **attributes: Any) -> None:
-        self._launch(self._op_of(group), group, numbers, params, grads, *states, beta2=float(group["betas"][1]),
-                     eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                     decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
+    def _attributes_of(self, group: Group) -> dict[str, Any]:
+        return {**super()._attributes_of(group), "decoupled": group["decoupled_weight_decay"]}
 
 
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] | None = None,
