@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections import defaultdict
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +13,16 @@ from gradcore.devices.device import Device, get_device
 from gradcore.memory.resource import Stream as _Queue
 
 AnyDevice = str | Device | None
+
+
+class _Entered(threading.local):
+    """By stream: the blocks of it that a thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.blocks: defaultdict[_Queue, list[AbstractContextManager[None]]] = defaultdict(list)
+
+
+_entered = _Entered()
 
 
 class Stream:
@@ -25,7 +37,6 @@ class Stream:
         self.device = get_device(device or "cuda")
         self.priority = priority
         self.queue = self.device.next_stream(priority)
-        self._entered: list[stream] = []
 
     @property
     def cuda_stream(self) -> int:
@@ -59,12 +70,13 @@ class Stream:
         self.device.driver.synchronize_stream(self.queue)
 
     def __enter__(self) -> Stream:
-        self._entered.append(stream(self))
-        self._entered[-1].__enter__()
+        block = self.device.use(self.queue)
+        block.__enter__()
+        _entered.blocks[self.queue].append(block)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
+        _entered.blocks[self.queue].pop().__exit__(kind, error, trace)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.queue is self.queue
@@ -78,7 +90,7 @@ class Stream:
 
 def _of(device: Device, queue: _Queue) -> Stream:
     found = object.__new__(Stream)
-    found.device, found.queue, found.priority, found._entered = device, queue, 0, []
+    found.device, found.queue, found.priority = device, queue, 0
     return found
 
 
@@ -143,15 +155,14 @@ class stream:
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
-        self._block: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            self._block = self.stream.device.use(self.stream.queue)
-        self._block.__enter__()
+            self.stream.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._block.__exit__(kind, error, trace)
+        if self.stream is not None:
+            self.stream.__exit__(kind, error, trace)
 
 
 def set_stream(stream: Stream | None) -> None:

@@ -52,6 +52,34 @@ def test_allocations_belong_to_the_current_stream(device):
     assert [r.stream for r in s.log if isinstance(r, Alloc)] == [0, side.queue.index, 0, side.queue.index]
 
 
+def test_a_context_that_is_entered_twice_ends_where_it_began(device):
+    side, other = cuda.Stream(device), cuda.Stream(device)
+    for context in (cuda.stream(side), side):
+        with context, cuda.stream(other), context:
+            assert cuda.current_stream(device) == side
+        assert cuda.current_stream(device) == cuda.default_stream(device)
+
+
+def test_two_threads_in_one_stream_go_back_to_their_own(device):
+    side, own = cuda.Stream(device), cuda.Stream(device)
+    turns, found = threading.Barrier(2), []
+
+    def other():
+        with cuda.stream(own):
+            with side:
+                turns.wait()
+                turns.wait()
+            found.append(cuda.current_stream(device))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    turns.wait()
+    with side:
+        turns.wait()
+        thread.join()
+    assert found == [own] and cuda.current_stream(device) == cuda.default_stream(device)
+
+
 def test_an_op_on_another_stream_is_waited_for_before_the_bytes_are_free(device, card):
     side = cuda.Stream(device)
     x = gradcore.zeros(1000, device=device)
