@@ -215,7 +215,8 @@ class MultiplicativeLR(LambdaLR):
     """The rate is multiplied by lr_lambda(epoch) at every step but the first, with one function or one per group."""
 
     def get_lr(self) -> list[float]:
-        rates = rates_of(self.optimizer)
-        if not self._step_count:
-            return rates
-        return [rate * fn(self.last_epoch) for rate, fn in zip(rates, self.lr_lambdas, strict=True)]
+        return self._from_base() if self._step_count else rates_of(self.optimizer)
+
+    def _from_base(self) -> list[float]:
+        # A step to an epoch, as at a milestone of SequentialLR, is no first one.
+        return [rate * fn(self.last_epoch) for rate, fn in zip(rates_of(self.optimizer), self.lr_lambdas, strict=True)]

@@ -44,6 +44,8 @@ CASES: dict[str, Make] = {
     "sequence": lambda s, o: s.SequentialLR(o, [s.LinearLR(o, 0.1, 1.0, 5), s.CosineAnnealingLR(o, 20),
                                                 s.ExponentialLR(o, 0.8)], [5, 25]),
     "multiplicative": lambda s, o: s.MultiplicativeLR(o, lambda epoch: 0.9 if epoch % 3 else 0.8),
+    "multiplicative from a milestone on": lambda s, o: s.SequentialLR(o, [s.StepLR(o, 2), s.MultiplicativeLR(o, lambda e: 0.9)],
+                                                                      [4]),
     "chained": lambda s, o: s.ChainedScheduler([s.ConstantLR(o, 0.1, 4), s.ExponentialLR(o, 0.9)]),
     "nested": lambda s, o: s.SequentialLR(o, [s.SequentialLR(o, [s.ConstantLR(o, 0.1, 3), s.StepLR(o, 2)], [4]),
                                               s.MultiStepLR(o, [2, 6])], [12]),
