@@ -16,7 +16,7 @@ from gradcore.engine.operands import grouped
 from gradcore.errors import ExportError
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import CONVERTERS, Refused
-from gradcore.onnx.views import positions, steps_of
+from gradcore.onnx.views import positions, view
 from gradcore.ops.op import all_ops
 from gradcore.program.program import Instruction, Operand, Program
 from gradcore.program.shipping.saved import shown_spec
@@ -111,7 +111,7 @@ class Builder:
         if key not in self._shown:
             if base.dtype != x.spec.dtype:
                 raise ExportError(f"memory of {base.dtype} is viewed as {x.spec}, which ONNX cannot express")
-            self._shown[key] = self.graph.view(base, steps_of(base.shape, x.spec))
+            self._shown[key] = view(self.graph, base, x.spec)
         return self._shown[key]
 
     def _write(self, x: Operand, value: Value) -> None:

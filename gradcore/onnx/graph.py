@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gradcore.onnx.table import Refused
-from gradcore.onnx.views import Expand, Gather, Reshape, Slice, Step, Transpose
 from gradcore.spec import TensorSpec
 
 #: Versions of operators and file format: 18 is the first with all operators used here, and with axes of reductions as inputs.
@@ -189,21 +188,6 @@ class Graph:
             # Without axes, ONNX reduces all dimensions; for a 0-d tensor, this is the same.
             return self.node(kind, x, shape=shape, keepdims=int(keepdim))
         return self.node(kind, x, self.constant(list(dims), np.int64), shape=shape, keepdims=int(keepdim))
-
-    def view(self, x: Value, steps: Sequence[Step]) -> Value:
-        """Apply the steps of a view as nodes."""
-        for step in steps:
-            if isinstance(step, Reshape):
-                x = self.reshape(x, step.shape)
-            elif isinstance(step, Slice):
-                x = self.slice(x, step.parts)
-            elif isinstance(step, Transpose):
-                x = self.transpose(x, step.perm)
-            elif isinstance(step, Expand):
-                x = self.expand(x, step.shape)
-            elif isinstance(step, Gather):
-                x = self.node("Gather", x, self.constant(step.positions), shape=step.positions.shape, axis=0)
-        return x
 
     def as_spec(self, x: Value, spec: TensorSpec) -> Value:
         """A result cast to the traced op's dtype, and broadcast to its shape."""

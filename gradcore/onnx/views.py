@@ -1,4 +1,4 @@
-"""Strided views as ONNX nodes: the steps from a contiguous tensor to the elements that a spec shows.
+"""Strided views as ONNX nodes: from a contiguous tensor to the elements that a spec shows.
 
 ONNX has no strides. They are read as digits of a position in mixed radix: if each dimension stays within a digit, the view is a
 reshape, a slice and a transposition. Other views, such as overlapping windows, become a gather by position.
@@ -9,71 +9,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from gradcore.onnx.graph import Graph, Value
 from gradcore.spec import TensorSpec, contiguous_strides
-
-Shape = tuple[int, ...]
 
 #: The end of a slice that goes backwards to the first element.
 _BEFORE = -(1 << 62)
 
 
-class Reshape(NamedTuple):
-    shape: Shape
-
-
-class Slice(NamedTuple):
-    """A slice: start, end and step along every dimension, as ONNX counts them."""
-
-    parts: tuple[tuple[int, int, int], ...]
-
-
-class Transpose(NamedTuple):
-    perm: Shape
-
-
-class Expand(NamedTuple):
-    shape: Shape
-
-
-class Gather(NamedTuple):
-    """A gather of elements by their positions in the flattened tensor."""
-
-    positions: Any
-
-
-Step = Reshape | Slice | Transpose | Expand | Gather
-
-
-def steps_of(shape: Shape, spec: TensorSpec) -> list[Step]:
-    """The steps, in order, from a contiguous tensor of ``shape`` to the view of its memory by ``spec``."""
-    total = math.prod(shape)
+def view(g: Graph, x: Value, spec: TensorSpec) -> Value:
+    """The view by ``spec`` of the memory of ``x``, which is contiguous."""
+    total = math.prod(x.shape)
     if spec.numel == total and spec.contiguous and not spec.offset:
-        return [] if shape == spec.shape else [Reshape(spec.shape)]
+        return g.reshape(x, spec.shape)
     kept = [d for d, (n, s) in enumerate(zip(spec.shape, spec.strides, strict=True)) if n != 1 and s != 0]
     # In memory order.
     order = sorted(kept, key=lambda d: -abs(spec.strides[d]))
-    steps = None
+    found = None
     if spec.numel:
-        for units in ([abs(spec.strides[d]) for d in order], list(contiguous_strides(shape))):
-            steps = steps or _digits(shape, spec, order, units)
-    if steps is None:
-        return [Reshape((total,)), Gather(positions(spec))]
-    perm = tuple(order.index(d) for d in kept)
-    if perm != tuple(range(len(perm))):
-        steps.append(Transpose(perm))
-    narrow = tuple(n if d in kept else 1 for d, n in enumerate(spec.shape))
-    if narrow != tuple(spec.shape[d] for d in kept):
-        steps.append(Reshape(narrow))
-    return steps if narrow == spec.shape else [*steps, Expand(spec.shape)]
+        for units in ([abs(spec.strides[d]) for d in order], contiguous_strides(x.shape)):
+            found = _digits(g, x, spec, order, units) if found is None else found
+    if found is None:
+        places = positions(spec)
+        return g.node("Gather", g.reshape(x, (total,)), g.constant(places), shape=places.shape, axis=0)
+    found = g.transpose(found, [order.index(d) for d in kept])
+    return g.expand(g.reshape(found, tuple(n if d in kept else 1 for d, n in enumerate(spec.shape))), spec.shape)
 
 
-def _digits(shape: Shape, spec: TensorSpec, order: Sequence[int], units: Sequence[int]) -> list[Step] | None:
-    """Reshape and slice to the dimensions ``order``, if each is a range of one digit; else None."""
-    total = math.prod(shape)
+def _digits(g: Graph, x: Value, spec: TensorSpec, order: Sequence[int], units: Sequence[int]) -> Value | None:
+    """The dimensions ``order`` of the view, by a reshape and a slice, if each is a range of one digit; else None."""
+    total = math.prod(x.shape)
     scale = sorted({u for u in units if u} | {1}, reverse=True)
     radix = [total // scale[0], *[a // b for a, b in pairwise(scale)]]
     if math.prod(radix) != total or any(a % b for a, b in pairwise([total, *scale])):
@@ -94,15 +62,7 @@ def _digits(shape: Shape, spec: TensorSpec, order: Sequence[int], units: Sequenc
             return None
         used.append(k)
         parts[k] = (start, last + 1, step) if spec.strides[d] > 0 else (last, start - 1 if start else _BEFORE, -step)
-    steps: list[Step] = []
-    now = tuple(radix)
-    if now != shape:
-        steps.append(Reshape(now))
-    if any(part != (0, n, 1) for part, n in zip(parts, radix, strict=True)):
-        steps.append(Slice(tuple(parts)))
-        now = tuple(len(range(n)[slice(a, None if b == _BEFORE else b, s)]) for n, (a, b, s) in zip(radix, parts, strict=True))
-    sizes = tuple(spec.shape[d] for d in order)
-    return steps if now == sizes else [*steps, Reshape(sizes)]
+    return g.reshape(g.slice(g.reshape(x, tuple(radix)), parts), tuple(spec.shape[d] for d in order))
 
 
 def positions(spec: TensorSpec) -> np.ndarray[Any, Any]:
