@@ -124,15 +124,14 @@ def _traced(model: Any, example: Any) -> tuple[Trace, dict[int, str], list[str] 
         return trace, tensor_names(trace, entries[0].guards)[0], None
     if not callable(model):
         raise TypeError(f"expected a module, a function or a program, but got {type(model).__name__}")
-    if isinstance(model, Module) and any(m.training for m in model.modules()):
-        modes = [(m, m.training) for m in model.modules()]
-        model.eval()
-        try:
-            return _run(model, example)
-        finally:
-            for m, training in modes:
-                m.training = training
-    return _run(model, example)
+    modes = [(m, m.training) for m in model.modules()] if isinstance(model, Module) else []
+    try:
+        if any(training for _, training in modes):
+            model.eval()
+        return _run(model, example)
+    finally:
+        for m, training in modes:
+            m.training = training
 
 
 def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, str], list[str] | None]:

@@ -332,6 +332,10 @@ def test_training_mode_is_given_back_and_randomness_refused() -> None:
     model[1].eval()
     gradcore.onnx.export(model, gradcore.randn(3, 8), None)
     assert [m.training for m in model] == [True, False, True] and model.training
+    model[2].eval = model[2].train = lambda mode=True: 1 / 0
+    with raises(ZeroDivisionError):
+        gradcore.onnx.export(model, gradcore.randn(3, 8), None)
+    assert [m.training for m in model] == [True, False, True] and model.training
     with raises(ExportError, "advance in layer (root)", "random numbers", "eval()"):
         gradcore.onnx.export(lambda x: F.dropout(x, 0.5), gradcore.randn(3), None)
     with raises(gradcore.TraceError, "returns no tensor"):
