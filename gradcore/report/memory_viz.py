@@ -29,7 +29,7 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
     sizes, bases = _segments(records)
     owners = _owners(recording)
     trace: list[dict[str, Any]] = []
-    live: dict[int, Alloc] = {}
+    books = folds.Books()
     times = [r.time // 1000 for r in records if isinstance(r, (Launch, Mark))]
     # Events before the step get this time.
     began = now = times[0] if times else 0
@@ -47,23 +47,22 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
             action = "segment_alloc" if isinstance(record, Reserve) else "segment_free"
             event(action, bases[record.segment], record.nbytes)
         elif isinstance(record, Alloc):
-            live[record.serial] = record
             event("alloc", bases[record.segment] + record.offset, record.requested, record.stream,
                   frames_of(*owners[record.serial]))
         elif isinstance(record, Free):
-            gone = live.pop(record.serial)
+            gone = books.blocks[record.serial]
             for action in ("free_requested", "free_completed"):
                 event(action, bases[gone.segment] + gone.offset, gone.requested, gone.stream)
-    holders = {h.serial: h for h in folds.live_at(records, len(records) - 1)}
+        books.enter(record)
     segments = []
     for index, size in sizes.items():
         blocks: list[dict[str, Any]] = []
         end = 0
-        for block in sorted((b for b in live.values() if b.segment == index), key=lambda b: b.offset):
+        for block in sorted((b for b in books.blocks.values() if b.segment == index), key=lambda b: b.offset):
             blocks += _free(bases[index], end, block.offset)
-            tag = holders[block.serial].tag
+            role = folds.role_of(block.tag, block.serial in books.kept)
             blocks.append({"address": bases[index] + block.offset, "size": block.allocated, "requested_size": block.requested,
-                           "state": "active_allocated", "frames": frames_of(tag, holders[block.serial].role)})
+                           "state": "active_allocated", "frames": frames_of(block.tag, role)})
             end = block.offset + block.allocated
         blocks += _free(bases[index], end, size)
         active = [b for b in blocks if b["state"] == "active_allocated"]
@@ -78,7 +77,7 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
 
 def _of_the_pool(records: Sequence[Record]) -> list[Record]:
     foreign = {r.serial for r in records if isinstance(r, Alloc) and r.segment == OUTSIDE}
-    return [r for r in records if not (isinstance(r, (Alloc, Free)) and r.serial in foreign)]
+    return [r for r in records if getattr(r, "serial", None) not in foreign]
 
 
 def _owners(recording: Recording) -> dict[int, tuple[Tag, str]]:

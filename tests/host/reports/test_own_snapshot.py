@@ -42,6 +42,15 @@ def again(recording: Recording, path: Path) -> Recording:
     return Recording(report, tuple(records))
 
 
+def test_a_parameter_over_an_array_of_numpys_is_left_out(tmp_path: Path) -> None:
+    with gradcore.step() as step:
+        weight = nn.Parameter(gradcore.from_numpy(np.ones(10, np.float32)))
+        (weight * 2).sum().backward()
+    back = again(step.recording, tmp_path / "A.pickle")
+    assert step.report.outside_bytes == 40 and back.report.peak.allocated == step.report.peak.allocated
+    assert back.report.by_op == {op: n for op, n in step.report.by_op.items() if op != "borrow"}
+
+
 def test_it_holds_what_the_step_held(recording: Recording, tmp_path: Path, capsys: Any) -> None:
     back = again(recording, tmp_path / "A.pickle")
     diff = compare(recording, back)
