@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from time import perf_counter_ns
 
 from gradcore import folds
@@ -16,7 +17,7 @@ from gradcore._step import pool_figures
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.cost import node_seconds
 from gradcore.engine.exports import settle
-from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
+from gradcore.events import MARK, Alloc, Raw, Record, Tag
 from gradcore.grouping import Buffer, Who, by_owner, largest
 from gradcore.reading import below, read_log
 from gradcore.report.built import build_report
@@ -137,12 +138,17 @@ class Account:
         return [name for name, count in self._elsewhere().items() if count > moment.elsewhere.get(name, 0)]
 
     def since(self, moment: Moment) -> Stretch:
-        """The stretch from ``moment`` to now."""
+        """The stretch from ``moment`` to now. Networks that are not used in it, such as other tests', name no layers."""
+        before, after = self.parts(moment)
+        return Stretch((*read_log(before), *read_log(after)), len(before))
+
+    def parts(self, moment: Moment) -> tuple[list[Raw], list[Raw]]:
+        """The log until ``moment``, and since, with the stretch as its only step."""
         settle()
         raw = self.device.ledger.so_far(self._log)
-        before, after = (_without_steps(part) for part in (raw[:moment.position], raw[moment.position:]))
-        records = (*before, Mark("begin", "step", moment.time), *after, Mark("end", "step", perf_counter_ns()))
-        return Stretch(records, len(before))
+        before, after = ([r for r in part if r[0] != MARK or r[2] != "step"]
+                         for part in (raw[:moment.position], raw[moment.position:]))
+        return before, [(MARK, "begin", "step", moment.time), *after, (MARK, "end", "step", perf_counter_ns())]
 
     def close(self) -> None:
         self.device.ledger.end_log(self._log)
@@ -154,11 +160,6 @@ def _collect() -> None:
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         vars(sys).pop(name, None)
     gc.collect()
-
-
-def _without_steps(raw: Sequence[Raw]) -> list[Record]:
-    """The records without marks of steps: in its report, the stretch itself is the step."""
-    return read_log(r for r in raw if r[0] != MARK or r[2] != "step")
 
 
 class DeviceMemory:
@@ -205,7 +206,9 @@ class DeviceMemory:
     @property
     def recording(self) -> Recording:
         """The report with its records: ``recording.save_html(path)`` writes the page."""
-        ledger, moment, records = self.device.ledger, self._moment, self.stretch.records
+        ledger, moment = self.device.ledger, self._moment
+        # As one, so that a layer has one name.
+        records = tuple(read_log(chain(*self._account.parts(moment))))
         return Recording(build_report(records, device=self.device.name, batch_size=None,
                                       pool=pool_figures(ledger, moment.allocations, moment.misses), node_seconds=node_seconds(),
                                       driver=self.device.driver_figures()), records)

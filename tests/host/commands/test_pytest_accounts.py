@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gradcore
+from gradcore import nn
+from gradcore.testing.account import Account, DeviceMemory
 from tests.host.commands.test_pytest_plugin import HEAD, lines, run  # noqa: F401 - the fixture
 
 pytest_plugins = ["pytester"]
@@ -122,3 +125,20 @@ def test_in_a_cycle():
           "device memory on cpu: the peak is 4,608 bytes *", "device memory on cpu: 512 bytes more are live *",
           "                         held by self.x in TestCase.test_in_a_case()",
           "                         held by a reference cycle of containers, which only gc.collect() frees")
+
+
+def test_a_layer_has_one_name_before_the_beginning_and_since() -> None:
+    one, two = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8))
+    x = gradcore.ones(2, 8)
+    one(x), two(x)
+    account = Account("cpu")
+    try:
+        memory = DeviceMemory(account)
+        two(x).sum().backward()
+        report = memory.report
+        # The layer's parameters, their gradients, and what it keeps of its input.
+        rows = {name: nbytes for name, nbytes in report.by_layer.items() if name.endswith("0")}
+        assert "0" not in rows and sorted(rows.values())[-1] >= 4 * 512
+        assert {h.tag.layer for h in memory.stretch.made_at_peak()} >= {"0"}, "which no network of another test changes"
+    finally:
+        account.close()
