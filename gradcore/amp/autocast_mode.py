@@ -15,6 +15,7 @@ from gradcore.engine import autocast as regions
 from gradcore.engine.modes import Decorator
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
+from gradcore.trees import mapped
 
 _TYPES = ("cpu", "cuda", "meta")
 
@@ -141,6 +142,4 @@ def _cast(value: Any, device_type: str, dtype: Any) -> Any:
     if isinstance(value, Value):
         fits = value.storage.device.compute.type == device_type and value.spec.floating
         return value.to(dtype) if fits and value.spec.dtype != np.float64 else value  # type: ignore[attr-defined]
-    if isinstance(value, dict):
-        return {_cast(k, device_type, dtype): _cast(v, device_type, dtype) for k, v in value.items()}
-    return type(value)(_cast(v, device_type, dtype) for v in value) if isinstance(value, (list, tuple)) else value
+    return mapped(value, lambda part: _cast(part, device_type, dtype))

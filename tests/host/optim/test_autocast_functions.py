@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -44,6 +45,17 @@ def seen_by(t: Any, cast: str | None, region: bool, dtype: str = "float32") -> l
                                             ("float32", "float64")])
 def test_forward_and_backward_run_in_pytorchs_regions(cast: str | None, dtype: str, region: bool, torch: Any) -> None:
     assert seen_by(gradcore, cast, region, dtype) == seen_by(torch, cast, region, dtype)
+
+
+def test_named_tuples_are_cast_as_such() -> None:
+    class Pair(NamedTuple):
+        x: Any
+        name: str
+
+    forward = custom_fwd(lambda ctx, pair: pair, device_type="cpu", cast_inputs=np.float16)
+    with gradcore.autocast("cpu"):
+        found = forward(type("Context", (), {})(), Pair(gradcore.ones(2), "x"))
+    assert type(found) is Pair and found.x.dtype == np.float16 and found.name == "x"
 
 
 def test_a_device_type_is_a_str() -> None:
