@@ -7,7 +7,7 @@ numbers on every device.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -221,18 +221,28 @@ def default_generators() -> list[Generator]:
     return [cpu, *(d.generator for d in devices() if d.generator not in (None, cpu))]
 
 
+def bookmark() -> Callable[[], None]:
+    """A function that takes the default generators that exist now back to where they are now."""
+    kept = [(g, g.device_state(), g.place) for g in default_generators()]
+
+    def go_back() -> None:
+        for generator, state, place in kept:
+            generator.put_back(state, place)
+
+    return go_back
+
+
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
     """A context manager after which all default generators continue from their states before it, unless not ``enabled``."""
     if not enabled:
         yield
         return
-    forked = [(g, g.device_state(), g.place) for g in default_generators()]
+    go_back = bookmark()
     try:
         yield
     finally:
-        for generator, state, place in forked:
-            generator.put_back(state, place)
+        go_back()
 
 
 # -- random tensors ----------------------------------------------------------------------------------------------------

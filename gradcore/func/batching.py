@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gradcore._random import default_generators
+from gradcore._random import bookmark, default_generators
 from gradcore._tensor import Tensor
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.functional import select, stack, unbind
@@ -107,13 +107,11 @@ def _samples(tensors: list[Any], dims: list[int | None]) -> int:
 
 def _drawing(count: int, randomness: str) -> Iterator[int]:
     """The numbers of the samples. Between them it sees to it that none draws random numbers, or that all draw the same."""
-    generators = default_generators()
-    before = [(g, g.device_state(), g.place) for g in generators] if randomness == "same" else []
-    drawn = [g.drawn for g in generators]
+    go_back = bookmark() if randomness == "same" else None
+    drawn = [g.drawn for g in default_generators()]
     for k in range(count):
-        if k:
-            for generator, state, place in before:
-                generator.put_back(state, place)
+        if k and go_back is not None:
+            go_back()
         yield k
         if randomness == "error" and [g.drawn for g in default_generators()[:len(drawn)]] != drawn:
             raise RuntimeError("vmap: called random operation while in randomness error mode. Please either use the 'same' or "
