@@ -124,11 +124,6 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
     return next(books_at(records, [position])).holders()
 
 
-def residuals_at(records: Sequence[Record], positions: Iterable[int]) -> list[dict[int, int]]:
-    """For each of the positions, in ascending order: the bytes of each buffer, by serial, whose role is then "residual"."""
-    return [books.residuals() for books in books_at(records, positions)]
-
-
 def books_at(records: Sequence[Record], positions: Iterable[int]) -> Iterator[Books]:
     """The books after the record at each of the positions, in ascending order: one object, which is taken on."""
     books, done = Books(), 0
@@ -169,7 +164,7 @@ class Books:
                 for serial, block in self.blocks.items()]
 
     def residuals(self) -> dict[int, int]:
-        """The bytes of the buffers whose role is "residual"."""
+        """By serial, the bytes of the buffers whose role is "residual"."""
         kept = {serial: self.blocks[serial] for serial in self.kept}
         return {serial: block.allocated for serial, block in kept.items() if role_of(block.tag, True) == "residual"}
 

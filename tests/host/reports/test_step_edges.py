@@ -51,11 +51,11 @@ def test_residuals_at_several_positions_are_those_of_each() -> None:
 
     records = [alloc(1), Keep(1, 1, "x"), Keep(1, 2, "y"), Drop(1, 1, "used"), alloc(2), Keep(2, 3, "x"), Drop(1, 2, "used"),
                Retag(2, parameter), Free(1)]
-    found = folds.residuals_at(records, range(len(records)))
+    found = [books.residuals() for books in folds.books_at(records, range(len(records)))]
     assert [sorted(at) for at in found] == [[], [1], [1], [1], [1], [1, 2], [2], [], []]
     assert found == [{h.serial: h.allocated for h in folds.live_at(records, i) if h.role == "residual"}
                      for i in range(len(records))]
-    assert folds.residuals_at(records, [4, 4]) == [{1: 512}, {1: 512}]
+    assert [books.residuals() for books in folds.books_at(records, [4, 4])] == [{1: 512}, {1: 512}]
 
 
 def test_a_profiler_in_c_survives_a_trace() -> None:
