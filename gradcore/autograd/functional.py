@@ -69,10 +69,10 @@ def hessian(func: Function, inputs: Tensors, create_graph: bool = False, strict:
     """The second derivatives of a function with one element by each pair of inputs: [*x.shape, *other.shape]."""
     several, given = _tensors("inputs", inputs)
 
-    def slopes(*xs: Any) -> Tensors:
+    def gradients(*xs: Any) -> Tensors:
         return jacobian(lambda *own: _one("hessian", func(*own)), xs, create_graph=True, strict=strict)
 
-    found = jacobian(slopes, given, create_graph, strict, vectorize, outer_jacobian_strategy)
+    found = jacobian(gradients, given, create_graph, strict, vectorize, outer_jacobian_strategy)
     return found if several else found[0][0]
 
 

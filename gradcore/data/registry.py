@@ -77,11 +77,7 @@ def load_folder(folder: Path, name: str | None = None, source: str | None = None
 
 
 def _part(folder: Path, part: str) -> tuple[Array, Array]:
-    images, labels = (_find(folder, f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
-    for kind, found in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
-        if found is None:
-            raise FileNotFoundError(f"{folder} has neither {part}-{kind} nor {part}-{kind}.gz")
-    assert images is not None and labels is not None
+    images, labels = (_there(folder, f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
     x, y = read_idx(images, 3), read_idx(labels, 1)
     if len(x) != len(y):
         raise IdxError(f"{images} holds {len(x)} images, and {labels} {len(y)} labels")
@@ -96,6 +92,13 @@ def _part(folder: Path, part: str) -> tuple[Array, Array]:
 
 def _find(folder: Path, name: str) -> Path | None:
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def _there(folder: Path, name: str) -> Path:
+    found = _find(folder, name)
+    if found is None:
+        raise FileNotFoundError(f"{folder} has neither {name} nor {name}.gz")
+    return found
 
 
 def _scaled(images: Array) -> Array:
