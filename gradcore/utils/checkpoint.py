@@ -288,7 +288,7 @@ class _Reentrant(Function):
             args[k] = t.detach()
             args[k].requires_grad = ctx.wanted[k]
         outputs = ctx.place.again(draws, ctx.places, lambda: ctx.function(*args))
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]
         if not roots:
             raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")

@@ -276,3 +276,13 @@ def test_the_second_run_stops_early_unless_it_is_told_not_to() -> None:
     for wrong in ({"context_fn": lambda: (None, None)}, {"debug": True}):
         with raises(ValueError, "Passing `context_fn` or `debug` is only supported when use_reentrant=False"):
             checkpoint(run, x, use_reentrant=True, **wrong)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("outputs", [lambda x: x * 2, lambda x: (x * 2, 3, None), lambda x: [x, x * 1]],
+                         ids=["one", "tuple", "list"])
+def test_a_part_may_return_several(outputs: Any, reentrant: bool) -> None:
+    x = gradcore.ones(3, requires_grad=True)
+    found = checkpoint(lambda x: outputs(x.exp().log()), x, use_reentrant=reentrant)
+    sum(y.sum() for y in (found if isinstance(found, (tuple, list)) else [found]) if isinstance(y, gradcore.Tensor)).backward()
+    assert x.grad.tolist() == pytest.approx([2, 2, 2])
