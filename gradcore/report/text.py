@@ -193,8 +193,7 @@ def why_grown(growth: Growth) -> Iterable[str]:
     """What has grown and what holds it, and what links the steps, in lines that are indented."""
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
-        many = f"{x.count} result{'s' * (x.count != 1)}"
-        yield f"  {x.allocated:>15,} bytes in {many} of {_made_by(x)}: {who}"
+        yield f"  {x.allocated:>15,} bytes in {count_of(x.count, 'result')} of {_made_by(x)}: {who}"
         if x.holder:
             yield f"{'':25}held by {x.holder}"
     for c in growth.carried[:4]:
@@ -268,7 +267,7 @@ def _kept_before(rows: Sequence[KeptTensor]) -> Iterable[str]:
         sums.setdefault((k.op, k.layer, k.line), {})[k.serial or -k.kept_at] = k.allocated
     found = sorted(((sum(buffers.values()), len(buffers), key) for key, buffers in sums.items()), reverse=True)
     for nbytes, count, (op, layer, line) in found[:4]:
-        yield (f"  since before this step: {nbytes:,} bytes in {count} result{'s' * (count != 1)} of {op} in "
+        yield (f"  since before this step: {nbytes:,} bytes in {count_of(count, 'result')} of {op} in "
                f"{layer or '(root)'}, {short_path(line)}")
     if len(found) > 4:
         yield f"  and {sum(n for n, *_ in found[4:]):,} bytes of {len(found) - 4} more lines since before this step"

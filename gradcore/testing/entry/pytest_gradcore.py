@@ -264,12 +264,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _told(baseline: Baseline) -> Iterator[str]:
+    from gradcore.units import count_of
+
     recorded, found, name = baseline.recorded, baseline.found, baseline.name
     missing = sorted(found.keys() - recorded.keys())
     changed = sorted(t for t in found.keys() & recorded.keys() if found[t].peak != recorded[t].peak)
     smaller = [t for t in changed if found[t].peak < recorded[t].peak]
-    count = len(found) if baseline.update else len(found) - len(missing)
-    peaks = f"{count} peak{'s' * (count != 1)}"
+    peaks = count_of(len(found) if baseline.update else len(found) - len(missing), "peak")
     if baseline.lost_workers:
         yield f"workers that went down without their figures: {baseline.lost_workers}"
     if baseline.update and not found:
