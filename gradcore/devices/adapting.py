@@ -58,7 +58,7 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
 def _chosen(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     made, nbytes = _suited(kernel, operands)
     if operands.op in _DIVISIONS and not any(s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
-        made = _checked(made, _results(operands)[0].dtype)
+        made = _checked(made, _results(operands)[0])
     return made, nbytes
 
 
@@ -67,8 +67,9 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     if any(s.narrow for s in specs) and operands.op not in MOVES:
         return _widened(kernel, operands)
     if isinstance(kernel, np.ufunc) or operands.op in _CHOICES:
-        dtype = promote(operands.inputs) if operands.op in _COMPARED else _results(operands)[0].dtype
-        wider = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim
+        result = _results(operands)[0]
+        dtype = promote(operands.inputs) if operands.op in _COMPARED else result.dtype
+        wider = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim and result.ndim
                  and category(s.dtype) == category(dtype) and np.result_type(s.dtype, dtype) != dtype]
         if wider:
             return _narrowed(numbers_fitted(kernel, operands), wider, dtype), 0
@@ -142,7 +143,8 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
 
 
 def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:
-    """The kernel with 0-d operands in the dtype of the computation, where NumPy would widen it: integers wrap around."""
+    """The kernel with 0-d operands, beside ones with dimensions, in the dtype of the computation, where NumPy would widen it:
+    integers wrap around."""
 
     def run(*arrays: Any) -> None:
         kernel(*[a.astype(dtype) if k in wider else a for k, a in enumerate(arrays)])
@@ -150,12 +152,13 @@ def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:
     return run
 
 
-def _checked(kernel: Kernel, dtype: np.dtype[Any]) -> Kernel:
+def _checked(kernel: Kernel, result: TensorSpec) -> Kernel:
     """The kernel with RuntimeError, as in PyTorch, for an integer divided by 0, for which NumPy gives 0: in the dtype of the
-    division, to which a 0-d divisor is narrowed."""
+    division, to which :func:`_narrowed` brings a 0-d divisor."""
 
     def run(*arrays: Any) -> None:
-        divisor = arrays[1].astype(dtype) if isinstance(arrays[1], np.ndarray) and not arrays[1].ndim else arrays[1]
+        narrowed = result.ndim and isinstance(arrays[1], np.ndarray) and not arrays[1].ndim
+        divisor = arrays[1].astype(result.dtype) if narrowed else arrays[1]
         if np.size(arrays[0]) and not np.all(divisor):
             raise RuntimeError("ZeroDivisionError: an integer is divided by 0")
         kernel(*arrays)

@@ -22,14 +22,16 @@ def is_repeated(x: Array) -> bool:
 
 
 def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nbytes: int = _BYTES,
-         room: Callable[[int], list[Array]] | None = None, **attrs: Any) -> None:
-    """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
+         room: Callable[[int], list[Array]] | None = None, dtype: Any = None, **attrs: Any) -> None:
+    """``out``, which may be an operand, is the function of the operands, broadcast and converted to ``dtype``, by default its
+    own.
 
     Numbers are passed on unchanged. Pieces have ``nbytes``, but fewer where copies of pieces are needed too. With ``room`` the
     function writes its result itself: it takes the piece of ``out`` and what ``room`` returns for its size, too.
     """
     if not out.size:
         return
+    dtype = out.dtype if dtype is None else dtype
     # What is the same for each piece, by place among the operands: numbers, or rows of them.
     same: dict[int, Any] = {}
     repeated = []
@@ -41,15 +43,15 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
     # A number expanded to an array, as the cotangent of a sum, is written once, not for each piece.
     if repeated and len(operands) > len(same) + len(repeated):
         nbytes = min(nbytes * 3 // 4, 16 << 10) // len(repeated)
-        same |= {k: np.full(min(nbytes // out.itemsize, out.size), operands[k].flat[0], out.dtype) for k in repeated}
+        same |= {k: np.full(min(nbytes // dtype.itemsize, out.size), operands[k].flat[0], dtype) for k in repeated}
     arrays = [a for k, a in enumerate(operands) if k not in same] if same else operands
-    if any(a.dtype != out.dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
+    if any(a.dtype != dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
         nbytes = min(nbytes, _BYTES)
     places = sorted(same.items()) if same else ()
     flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
-                   [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
-                   casting="unsafe", buffersize=nbytes // out.itemsize) as pieces:
+                   [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [dtype] * (len(arrays) + 1),
+                   casting="unsafe", buffersize=nbytes // dtype.itemsize) as pieces:
         for *some, part in pieces:
             for k, a in places:
                 some.insert(k, a[:part.size] if isinstance(a, np.ndarray) else a)

@@ -67,3 +67,15 @@ def test_an_in_place_method_does_what_pytorchs_does(name: str, torch: Any) -> No
             assert isinstance(found, tuple) and isinstance(wanted, tuple), (dtype, ours, found, wanted)
             assert found[0] == wanted[0]
             np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5, atol=1e-6, err_msg=f"{dtype} {ours}")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["pow_", "floor_divide_", "remainder_", "fmod_"])
+@pytest.mark.parametrize("dims", [(3, 3), (3, 1), (0, 0)])
+def test_a_wider_operand_is_computed_with_as_it_is(name: str, dims: tuple[int, int], torch: Any) -> None:
+    """The bytes of -3 and 256 are other numbers in the dtype of the tensor that is written to."""
+    for dtype in (np.uint8, np.int8):
+        for given in (-3, 256, 2):
+            x, y = np.full(dims[:1] if dims[0] else (), 5, dtype), np.full(dims[1:] if dims[1] else (), given, np.int16)
+            ours, theirs = (getattr(lib.tensor(x), name)(lib.tensor(y)).numpy() for lib in (gradcore, torch))
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"{np.dtype(dtype)} {given}")
