@@ -123,6 +123,8 @@ form("histc:own range", lambda t, x: t.histc(x, bins=5), _t, gradient=False)
 form("histc:equal", lambda t, x: t.histc(x * 0 + 3, bins=4), _f, gradient=False)
 form("histc:given range without width", lambda t, x: t.histc(x, 4, 0.5, 0.5), floats(0), gradient=False)
 form("gradient", lambda t, x: t.gradient(x), _f)
+form("gradient:infinite", lambda t, x: [*t.gradient(x), *t.gradient(x, spacing=0.5, edge_order=2)],
+     floats(6, given=(1, math.inf, 2, 5, -3, 1.5)), gradient=False)
 form("gradient:one", lambda t, x: t.gradient(x, dim=1, spacing=0.5), _cube)
 form("gradient:dims", lambda t, x: t.gradient(x, dim=(2, 0), spacing=[2.0, 3.0]), _cube)
 form("gradient:edges", lambda t, x: t.gradient(x, spacing=2, edge_order=2), _t)

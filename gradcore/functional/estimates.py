@@ -133,11 +133,12 @@ def _slopes(x: Tensor, d: int, spacing: Any, edge_order: int) -> Tensor:
         at = d - x.spec.ndim + between.spec.ndim
         before, after = movement.narrow(between, at, 0, n - 2), movement.narrow(between, at, 1, n - 2)
         steps = steps / between
+        left, right = movement.narrow(steps, d, 0, n - 2), movement.narrow(steps, d, 1, n - 2)
+        inner = (left * after + right * before) / (before + after)
     else:
-        before = after = 1
         steps = steps / spacing
-    left, right = movement.narrow(steps, d, 0, n - 2), movement.narrow(steps, d, 1, n - 2)
-    inner = (left * after + right * before) / (before + after)
+        # Not by way of the steps: those to and from an infinite element would cancel.
+        inner = (movement.narrow(x, d, 2, n - 2) - movement.narrow(x, d, 0, n - 2)) / (spacing * 2)
     first, last = movement.narrow(steps, d, 0, 1), movement.narrow(steps, d, n - 2, 1)
     if edge_order == 2:
         # At an end of three points, the slope of the parabola through them is as far from the step as that in the middle.
