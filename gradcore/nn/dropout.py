@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gradcore.functional.dropouts import check_probability
@@ -15,6 +16,7 @@ Tensor = Any
 
 class _DropoutNd(Module):
     _in_repr = "p inplace"
+    drop: Callable[..., Tensor]
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -22,36 +24,35 @@ class _DropoutNd(Module):
         self.p = p
         self.inplace = inplace
 
+    def forward(self, input: Tensor) -> Tensor:
+        return self.drop(input, self.p, self.training, self.inplace)
+
 
 class Dropout(_DropoutNd):
     """In training, each element is 0 with probability ``p``, else x / (1 - p); in evaluation, the input is returned."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training, self.inplace)
+    drop = staticmethod(F.dropout)
 
 
 class Dropout1d(_DropoutNd):
     """Drops whole channels of [N, C, L]; see :func:`gradcore.nn.functional.dropout1d`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training, self.inplace)
+    drop = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_DropoutNd):
     """Drops whole channels of [N, C, H, W]; see :func:`gradcore.nn.functional.dropout2d`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training, self.inplace)
+    drop = staticmethod(F.dropout2d)
 
 
 class Dropout3d(_DropoutNd):
     """Drops whole channels of [N, C, D, H, W]; see :func:`gradcore.nn.functional.dropout3d`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout3d(input, self.p, self.training, self.inplace)
+    drop = staticmethod(F.dropout3d)
 
 
-class AlphaDropout(Dropout):
+class AlphaDropout(_DropoutNd):
     """Dropout that preserves mean and variance, for SELU networks; see :func:`gradcore.nn.functional.alpha_dropout`.
 
     As in PyTorch, ``inplace`` has no effect.

@@ -185,6 +185,7 @@ def test_dropout_of_channels_and_alpha_dropout() -> None:
         assert layer.eval()(x) is x
     x = gradcore.randn(400, 500, requires_grad=True)
     layer = nn.AlphaDropout(0.3)
+    assert not isinstance(layer, nn.Dropout), "code that looks for dropout layers would find it"
     y = layer(x)
     assert abs(y.mean().item()) < 0.02 and abs(y.std().item() - 1) < 0.02
     y.sum().backward()
