@@ -22,18 +22,19 @@ Kernel = Callable[..., Any]
 #: Ops that move values and compute nothing: NumPy runs them on any dtype.
 MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fill_ put_ put_along_ roll slice_grad take tril
     triu where write_part""".split())
+# The others by the names of functional ops, which stand for the in-place ones too.
 #: Ops that compare a number with a tensor after rounding to the tensor's dtype.
-_COMPARED = frozenset("eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_".split())
-#: Elementwise ops of several operands whose kernels are not ufuncs but made of one or two.
-_CHOICES = frozenset("""maximum minimum fmax fmin clamp floor_divide remainder fmod logaddexp add_ sub_ mul_ div_ pow_
-    floor_divide_ remainder_ fmod_ arctan2_ hypot_ clamp_ eq_ ne_ lt_ le_ gt_ ge_""".split())
+_COMPARED = frozenset("eq ne lt le gt ge".split())
+#: Elementwise ops of several operands that have kernels which are not ufuncs but made of one or two.
+_CHOICES = _COMPARED | frozenset("""maximum minimum fmax fmin clamp floor_divide remainder fmod logaddexp add sub mul div pow
+    arctan2 hypot""".split())
 #: Ops that wrap an integer around in the dtype of the tensor; the others refuse an integer out of range.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())
 #: Ops that write a number of any type.
-_FILLING = frozenset("full fill_ masked_fill_".split())
+_FILLING = frozenset("full fill masked_fill".split())
 #: Ops without a result for integers divided by 0.
-_DIVISIONS = frozenset("floor_divide remainder fmod floor_divide_ remainder_ fmod_".split())
+_DIVISIONS = frozenset("floor_divide remainder fmod".split())
 _FLOAT = np.dtype(np.float32)
 
 
@@ -57,7 +58,8 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
 
 def _chosen(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     made, nbytes = _suited(kernel, operands)
-    if operands.op in _DIVISIONS and not any(s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
+    if operands.function in _DIVISIONS and not any(
+            s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
         made = _checked(made, _results(operands)[0])
     return made, nbytes
 
@@ -66,9 +68,9 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
     if any(s.narrow for s in specs) and operands.op not in MOVES:
         return _widened(kernel, operands)
-    if isinstance(kernel, np.ufunc) or operands.op in _CHOICES:
+    if isinstance(kernel, np.ufunc) or operands.function in _CHOICES:
         result = _results(operands)[0]
-        dtype = promote(operands.inputs) if operands.op in _COMPARED else result.dtype
+        dtype = promote(operands.inputs) if operands.function in _COMPARED else result.dtype
         wider = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim and result.ndim
                  and category(s.dtype) == category(dtype) and np.result_type(s.dtype, dtype) != dtype]
         if wider:
@@ -93,14 +95,14 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
     """
     results = _results(operands)
     dtype = results[0].dtype if len(results) == 1 else None
-    filling = operands.op in _FILLING
+    filling = operands.function in _FILLING
     given = [k for k, s in enumerate(operands.inputs) if s is int or (s is float and filling)]
-    power = operands.op.rstrip("_") == "pow"
-    if dtype is None or dtype.kind not in "iu" or not given or operands.op in _COMPARED:
+    power = operands.function == "pow"
+    if dtype is None or dtype.kind not in "iu" or not given or operands.function in _COMPARED:
         return kernel
     if dtype.itemsize == 8 and not power and not filling:
         return kernel
-    limits, wraps = np.iinfo(dtype), operands.op.rstrip("_") in _WRAPPING
+    limits, wraps = np.iinfo(dtype), operands.function in _WRAPPING
     lowest = limits.min or -limits.max
 
     def fitted(k: int, a: Any) -> Any:
@@ -120,13 +122,14 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     count = len(operands.inputs)
     given = [isinstance(s, TensorSpec) and s.narrow for s in operands.inputs]
     made = [s.narrow for s in operands.outputs]
-    rounded = next((s.dtype for s in operands.inputs if isinstance(s, TensorSpec) and s.narrow), None)
+    rounded = next((s.dtype for s in operands.inputs if isinstance(s, TensorSpec) and s.narrow),
+                   None) if operands.function in _COMPARED else None
     written = [k for k in operands.writes if given[k]]
     workspace = operands.wide_workspace()
 
     def run(*arrays: Any, **attrs: Any) -> None:
         inputs = [a.astype(_FLOAT) if n else a for a, n in zip(arrays, given, strict=False)]
-        if operands.op in _COMPARED and rounded is not None:
+        if rounded is not None:
             inputs = [a if isinstance(a, np.ndarray) else float(rounded.type(a)) for a in inputs]
         results = arrays[count:count + len(made)]
         outputs = [np.empty(a.shape, _FLOAT) if n else a for a, n in zip(results, made, strict=True)]

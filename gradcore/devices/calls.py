@@ -38,3 +38,8 @@ class Operands:
     writes: tuple[int, ...]
     #: Returns the bytes of workspace that the op would declare with float32 in place of 16-bit floats; None for none.
     wide_workspace: Callable[[], int | None]
+
+    @property
+    def function(self) -> str:
+        """The name of the functional op, which an in-place one has with an underscore."""
+        return self.op.rstrip("_")

@@ -16,8 +16,8 @@ def pow(x: Any, y: Any, out: Array) -> None:
     if out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and y % 1 == 0:
         over(_whole_float_power, (x, y), out, "x")
     elif out.dtype.kind in "iu" and isinstance(y, np.ndarray):
-        # In place, exponents may be wider than the result. A 0-d one is converted to the dtype of a tensor with dimensions.
-        walk(_whole_power, (x, y), out, dtype=np.promote_types(out.dtype, y.dtype) if y.ndim or not out.ndim else out.dtype)
+        # In place, exponents may be wider than the result.
+        walk(_whole_power, (x, y), out, dtype=np.promote_types(out.dtype, y.dtype))
     else:
         np.power(x, y, out, casting="unsafe")
 

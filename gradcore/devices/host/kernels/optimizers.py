@@ -28,10 +28,9 @@ def _parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tu
 @kernel
 def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any, workspace: Array, *,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    rate = lr
     temporaries = 2 if maximize or weight_decay or nesterov else 1
     if moments and temporaries == 1 and not first and not dampening:
-        _plain_momentum(params, grads, moments, rate, momentum, workspace)
+        _plain_momentum(params, grads, moments, lr, momentum, workspace)
         return
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
         for p, d, *rest, tmp, t in _parts_of(workspace, temporaries, param, grad, *moments[k:k + 1]):
@@ -56,12 +55,11 @@ def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any,
                     d = np.add(tmp, d, t)
                 else:
                     d = m
-            np.multiply(d, rate, tmp)
+            np.multiply(d, lr, tmp)
             np.subtract(p, tmp, p)
 
 
-def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, rate: float,
-                    momentum: float, workspace: Array) -> None:
+def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, lr: float, momentum: float, workspace: Array) -> None:
     """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
     multiply, room = np.multiply, workspace.view(params[0].dtype)
     for param, grad, moment in zip(params, grads, moments, strict=True):
@@ -69,7 +67,7 @@ def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, rate: float,
             multiply(m, momentum, m)
             np.add(m, d, m)
             step = room[:p.size].reshape(p.shape)
-            multiply(m, rate, step)
+            multiply(m, lr, step)
             np.subtract(p, step, p)
 
 
