@@ -115,14 +115,17 @@ class DriverAccount:
 
     def of_process(self, held: int) -> int | None:
         """NVML's bytes of this process, which holds ``held`` at least; None if NVML gives none, or those of another process."""
-        process = self._nvml.of_process() if self._context is not None else None
-        return process if process is not None and process >= held else None
+        listed = self._listed()
+        return listed if listed is not None and listed >= held else None
+
+    def _listed(self) -> int | None:
+        """NVML's bytes of the process that it lists under this one's number, if it listed any with the context."""
+        return None if self._context is None else self._nvml.of_process()
 
     def _used(self, held: int) -> tuple[int | None, int | None, str]:
-        process = self.of_process(held)
-        if process is not None:
-            return process, self._context, "NVML, this process"
-        listed = self._nvml.of_process() if self._context is not None else None
+        listed = self._listed()
+        if listed is not None and listed >= held:
+            return listed, self._context, "NVML, this process"
         why = self._nvml.why or ("NVML does not list this process" if listed is None else
                                  f"NVML lists {listed:,} bytes for this process ID, fewer than it has allocated")
         card = self._nvml.of_card()
