@@ -165,18 +165,9 @@ class Distribution:
         """exp(entropy), of shape ``batch_shape``."""
         return functional.exp(self.entropy())
 
-    @property
-    def mean(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no mean")
-
-    @property
-    def variance(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no variance")
-
-    @property
-    def mode(self) -> Any:
-        """The most likely value."""
-        raise NotImplementedError(f"{type(self).__name__} has no mode")
+    mean: Any = property(_unknown("mean"))
+    variance: Any = property(_unknown("variance"))
+    mode: Any = property(_unknown("mode"), doc="The most likely value.")
 
     @property
     def stddev(self) -> Any:
