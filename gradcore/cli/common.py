@@ -21,8 +21,7 @@ from gradcore.models.registry import takes_data
 
 T = TypeVar("T")
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
-#: Learning rates that suit the models here.
+#: By name of an optimizer: a learning rate that suits the models here.
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 #: The most columns of a table in a file or a pipe, which may be read in a window of any width.
 _WIDE = 132
@@ -59,7 +58,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, help="sgd has momentum 0.9; the default depends on the model")
+    parser.add_argument("--optimizer", choices=tuple(RATES), help="sgd has momentum 0.9; the default depends on the model")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for weights, batches and dropout (default 0)")
     add_json(parser)
 

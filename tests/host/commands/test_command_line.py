@@ -16,7 +16,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.cli import steps, train
-from gradcore.cli.common import OPTIMIZERS, make_optimizer
+from gradcore.cli.common import RATES, make_optimizer
 from gradcore.cli.main import main
 from gradcore.models.workload import Workload, as_workload, classification
 
@@ -311,7 +311,7 @@ def test_bytes_that_other_libraries_hold_have_a_column(capsys: Any, tmp_path: Pa
 
 def test_optimizers_are_those_of_their_names() -> None:
     layer = gradcore.nn.Linear(1, 1)
-    made = {name: make_optimizer(name, layer.parameters()) for name in OPTIMIZERS}
+    made = {name: make_optimizer(name, layer.parameters()) for name in RATES}
     assert [type(o).__name__ for o in made.values()] == ["SGD", "Adam", "AdamW"]
     assert made["sgd"].param_groups[0]["momentum"] == 0.9
     assert [o.param_groups[0]["lr"] for o in made.values()] == [0.1, 1e-3, 1e-3]
