@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine.owners import upload
 from gradcore.errors import OutOfMemory
+from gradcore.memory.ledger import Ledger
 from gradcore.reading import short_path
 from gradcore.report.step import PinnedFigures, PoolFigures
 
@@ -62,6 +64,25 @@ The largest holder:
     assert gradcore.empty_cache(device) == SEGMENT and gradcore.memory_reserved(device) == 0
     assert gradcore.max_memory_reserved(device) == SEGMENT
     assert gradcore.memory_summary(device).endswith("Nothing is live.")
+
+
+def test_no_other_thread_comes_between_two_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, found = make_meta(), []
+    own: Any = Ledger.requested
+
+    def other(lock: Any) -> None:
+        found.append(lock.acquire(False))
+        if found[-1]:
+            lock.release()
+
+    def requested(ledger: Ledger) -> int:
+        thread = threading.Thread(target=other, args=(ledger.lock,))
+        thread.start()
+        thread.join()
+        return int(own.fget(ledger))
+
+    monkeypatch.setattr(Ledger, "requested", property(requested))
+    assert gradcore.memory_stats(device)["requested"] == 0 and found == [False]
 
 
 def test_a_pinned_pool_that_no_start_is_of_has_its_own_peak() -> None:
