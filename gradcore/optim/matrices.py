@@ -17,11 +17,11 @@ from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, state_lik
 _EPS, _COEFFICIENTS = 1e-7, (3.4445, -4.7750, 2.0315)
 
 
-def _check(**options: Any) -> None:
-    """PyTorch's checks, with its messages: two underscores are a space. Raises ValueError."""
+def _check(options: dict[str, Any]) -> None:
+    """PyTorch's checks, with its messages and their names of the options. Raises ValueError."""
     for name, value in options.items():
         if not isinstance(value, Tensor) and not value >= 0.0:
-            raise ValueError(f"{name.replace('__', ' ')} should be >= 0 but is: {value}")
+            raise ValueError(f"{name} should be >= 0 but is: {value}")
 
 
 class Muon(Optimizer):
@@ -38,7 +38,7 @@ class Muon(Optimizer):
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
                  nesterov: bool = True, ns_coefficients: tuple[float, float, float] = _COEFFICIENTS, eps: float = _EPS,
                  ns_steps: int = 5, adjust_lr_fn: str | None = None) -> None:
-        _check(Learning__rate=lr, momentum=momentum, weight__decay=weight_decay)
+        _check({"Learning rate": lr, "momentum": momentum, "weight decay": weight_decay})
         if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
             raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
@@ -125,13 +125,13 @@ class Adafactor(Optimizer):
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
                  foreach: bool | None = None, maximize: bool = False) -> None:
-        _check(Learning__rate=lr)
+        _check({"Learning rate": lr})
         if not beta2_decay <= 0.0:
             raise ValueError(f"beta2_decay should be <= 0 but is: {beta2_decay}")
-        _check(epsilon1=0.0 if eps[0] is None else eps[0], epsilon2=eps[1])
+        _check({"epsilon1": 0.0 if eps[0] is None else eps[0], "epsilon2": eps[1]})
         if not d >= 1.0:
             raise ValueError(f"Clipping threshold d should be >= 1 but is: {d}")
-        _check(weight_decay=weight_decay)
+        _check({"weight_decay": weight_decay})
         super().__init__(params, {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
                                   "foreach": foreach, "maximize": maximize})
 
