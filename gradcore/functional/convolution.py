@@ -66,19 +66,11 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     H' = (H - 1) * stride - 2 * padding + dilation * (kH - 1) + output_padding + 1.
     """
     x, lone = batched("conv_transpose2d", input)
-    if weight.spec.ndim != 4 or x.spec.shape[1] != weight.spec.shape[0]:
-        raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kH, kW], expected "
-                        f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
     how = {"stride": pair("stride", stride), "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
     extra = pair("output_padding", output_padding)
-    size = []
-    for d in (0, 1):
-        step, reach = how["stride"][d], how["dilation"][d]
-        if not 0 <= extra[d] < max(step, reach):
-            raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: {extra}, "
-                            f"stride: {how['stride']} and dilation: {how['dilation']}")
-        size.append((x.spec.shape[2 + d] - 1) * step - 2 * how["padding"][d] + reach * (weight.spec.shape[2 + d] - 1)
-                    + extra[d] + 1)
+    _check_transposed(x, weight, extra, how["stride"], how["dilation"])
+    size = [(n - 1) * step - 2 * side + reach * (taps - 1) + more + 1 for n, taps, more, step, side, reach in zip(
+        x.spec.shape[2:], weight.spec.shape[2:], extra, *how.values(), strict=True)]
     if min(size) < 0:
         raise SpecError(f"conv_transpose: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give a result of "
                         f"({size[0]} x {size[1]}). Output size is too small")
@@ -92,6 +84,17 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
         # Under autocast, the product may have a narrower dtype than the bias.
         out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1)))
     return squeeze(out, 0) if lone else out
+
+
+def _check_transposed(x: Tensor, weight: Tensor, extra: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> None:
+    """Raise :class:`SpecError` for a weight or an output padding that does not fit."""
+    if weight.spec.ndim != x.spec.ndim or x.spec.shape[1] != weight.spec.shape[0]:
+        raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, "
+                        f"{', '.join(('kD', 'kH', 'kW')[-len(stride):])}], expected input{list(x.spec.shape)} to have as many "
+                        f"channels, but got {x.spec.shape[1]} channels instead")
+    if any(not 0 <= n < max(step, reach) for n, step, reach in zip(extra, stride, dilation, strict=True)):
+        raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: {extra}, "
+                        f"stride: {stride} and dilation: {dilation}")
 
 
 # -- sequences -------------------------------------------------------------------------------------------------------------
@@ -157,12 +160,7 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     (step, *steps), (side, *sides), (extra, *extras), (reach, *reaches) = (triple(n, v) for n, v in (
         ("stride", stride), ("padding", padding), ("output_padding", output_padding), ("dilation", dilation)))
     x, lone = batched("conv_transpose3d", input, 3)
-    if weight.spec.ndim != 5 or x.spec.shape[1] != weight.spec.shape[0]:
-        raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kD, kH, kW], expected "
-                        f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
-    if not 0 <= extra < max(step, reach):
-        raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: "
-                        f"{(extra, *extras)}, stride: {(step, *steps)} and dilation: {(reach, *reaches)}")
+    _check_transposed(x, weight, (extra, *extras), (step, *steps), (reach, *reaches))
     more, extra = divmod(extra, max(step, 1))
     if more:
         # As in conv_transpose2d.
