@@ -121,7 +121,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     offset = int(unitriangular)
     half = A.triu(offset) if upper else A.tril(-offset)
     if unitriangular:
-        half = half + creation.eye(rows=A.spec.shape[-2], columns=A.spec.shape[-1], dtype=A.spec.dtype, device=A.storage.device)
+        half = half + creation.identity_of(A)
     # Between matrices, so that no B is taken for vectors.
     lead = broadcast_shapes(A.spec.shape[:-2], B.spec.shape[:-2])
     return solve(half, sh.expand(B, (*lead, *B.spec.shape[-2:])), left=left)
@@ -144,8 +144,7 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
 
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A = L L^T with ``input`` as L, or of A = U^T U with an ``upper`` one as U."""
-    n = input.spec.shape[-1]
-    return cholesky_solve(creation.eye(rows=n, columns=n, dtype=input.spec.dtype, device=input.storage.device), input, upper)
+    return cholesky_solve(creation.identity_of(input), input, upper)
 
 
 def det(A: Tensor) -> Tensor:
@@ -178,11 +177,12 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """The ``n``-th power of square matrices, by repeated squaring; for a negative ``n``, that of the inverse."""
+    if A.spec.ndim < 2 or A.spec.shape[-2] != A.spec.shape[-1]:
+        raise SpecError(f"linalg.matrix_power: A must be batches of square matrices, but got shape {list(A.spec.shape)}")
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 1:
         return sh.clone(A)
-    size = A.spec.shape[-1]
     result = None
     while n:
         if n & 1:
@@ -192,7 +192,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     if result is not None:
         return result
     # Multiplied by A ** 0, for a gradient of zeros.
-    return elementwise.pow(A, 0) * creation.eye(rows=size, columns=size, dtype=A.spec.dtype, device=A.storage.device)
+    return elementwise.pow(A, 0) * creation.identity_of(A)
 
 
 #: Taylor's series of so many terms has the digits of float64 up to a norm of 1/2; it is squared at most so often.
@@ -210,7 +210,7 @@ def matrix_exp(A: Tensor) -> Tensor:
     norm = matrix_norm(A.detach(), 1)[..., None, None]
     times = elementwise.clamp(elementwise.ceil(elementwise.log2(norm * 2)), 0, _SQUARINGS)
     small = A * pointwise.exp2(-times)
-    one = creation.eye(rows=A.spec.shape[-1], columns=A.spec.shape[-1], dtype=A.spec.dtype, device=A.storage.device)
+    one = creation.identity_of(A)
     found = one + small / _TERMS
     # No products of a model: autocast leaves them alone.
     with resumed(None):

@@ -57,6 +57,12 @@ def zeros_of(g: Any) -> Any:
     return new_full(g, g.spec.shape, 0.0)
 
 
+def identity_of(x: Any) -> Any:
+    """A matrix with ones on the diagonal, of the size of the matrices [..., m, n], their dtype and their device."""
+    rows, columns = x.spec.shape[-2:]
+    return eye(rows=rows, columns=columns, dtype=x.spec.dtype, device=x.storage.device)
+
+
 def length_of_range(start: float, end: float, step: float) -> int:
     """How many numbers ``arange`` makes. Raises :class:`SpecError` for a step that never arrives."""
     if step == 0:

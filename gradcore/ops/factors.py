@@ -15,7 +15,7 @@ import operator
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.ops.creation import eye, zeros_of
+from gradcore.ops.creation import identity_of, zeros_of
 from gradcore.ops.decompositions import need_square, need_wide, solve, transposed
 from gradcore.ops.elementwise import square
 from gradcore.ops.linalg import matmul
@@ -80,14 +80,9 @@ def _diagonal(x: Any) -> Any:
     return as_strided_grad(x, like=shape, strides=(*lead, strides[-2] + strides[-1]), offset=0)
 
 
-def _identity(x: Any) -> Any:
-    n = x.spec.shape[-1]
-    return eye(rows=n, columns=n, dtype=x.spec.dtype, device=x.storage.device)
-
-
 def _over_gaps(x: Any, values: Any) -> Any:
     """The elements of x off the diagonal, over the column's value less the row's: infinite where two values are equal."""
-    found = x / (_row(values) - column(values) + _identity(values))
+    found = x / (_row(values) - column(values) + identity_of(x))
     return tril(found, diagonal=-1) + triu(found, diagonal=1)
 
 

@@ -138,6 +138,7 @@ CASES: dict[str, Case] = {
     "movedim": (lambda t: f(t, 2, 3).movedim((0, 1), (0,)), SpecError, ("(0, 1)", "(0,)")),
     "tensor_split": (lambda t: f(t, 3).tensor_split(0), SpecError, ("larger than 0, got 0",)),
     "hsplit": (lambda t: f(t, 2, 3).hsplit(2), SpecError, ("dimension 1", "3 is not divisible by the split_size 2")),
+    "matrix_power": (lambda t: t.linalg.matrix_power(f(t, 2, 3), 1), SpecError, ("square matrices", "[2, 3]")),
     "diff": (lambda t: t.diff(t.tensor(1.0)), SpecError, ("at least one-dimensional",)),
     "diff order": (lambda t: f(t, 3).diff(-1), RuntimeError, ("non-negative but got -1",)),
     "gradient": (lambda t: t.gradient(f(t, 3, 1)), SpecError, ("at least edge_order+1", "[3, 1]")),
