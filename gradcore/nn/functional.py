@@ -72,6 +72,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 # -- activations -------------------------------------------------------------------------------------------------------
 
+sigmoid, tanh = functional.sigmoid, functional.tanh
+
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0). With ``inplace``, what else holds the input sees the result in it.
@@ -89,16 +91,6 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"approximate argument must be either none or tanh, but got {approximate!r}.")
     return activation.gelu(input, tanh=approximate == "tanh")
-
-
-def tanh(input: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
-    return functional.tanh(input)
-
-
-def sigmoid(input: Tensor) -> Tensor:
-    """``1 / (1 + exp(-x))``."""
-    return functional.sigmoid(input)
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
