@@ -109,6 +109,11 @@ def _operand(op: Op, a: Any) -> Any:
                     "gradcore.tensor(...)")
 
 
+def real(x: Any) -> Any:
+    """A Python float for a number; a tensor as it is, for the op to read, or to refuse as :func:`numbers` does."""
+    return x if isinstance(x, Value) else float(x)
+
+
 def numbers(op: Op, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """By name: the numbers that are given as tensors among the attributes, and are read, as PyTorch reads them.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import warn
+from gradcore.engine.operands import real
 from gradcore.errors import SpecError
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
@@ -45,7 +46,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x if x > 0, else alpha * (exp(x) - 1). Clevert et al., arXiv:1511.07289."""
     if inplace:
         return overwritten(elu, input, alpha)
-    return activation.elu(input, alpha=float(alpha), scale=1.0, inner=1.0)
+    return activation.elu(input, alpha=real(alpha), scale=1.0, inner=1.0)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -61,7 +62,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
         return overwritten(celu, input, alpha)
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
-    return activation.elu(input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
+    return activation.elu(input, alpha=real(alpha), scale=1.0, inner=1.0 / alpha)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -80,7 +81,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x > ``threshold``, for numerical stability."""
-    return activation.softplus(input, beta=float(beta), threshold=float(threshold))
+    return activation.softplus(input, beta=real(beta), threshold=real(threshold))
 
 
 def softsign(input: Tensor) -> Tensor:

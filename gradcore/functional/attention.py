@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore._random import default_generator
+from gradcore.engine.operands import real
 from gradcore.errors import SpecError
 from gradcore.functional.creation import ones, zeros
 from gradcore.functional.dropouts import check_probability
@@ -48,7 +49,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         operands = (query, *(_repeat_heads(x, query.spec.shape) for x in (key, value)))
     lead = broadcast_shapes(*(x.spec.shape[:-2] for x in operands))
     query, key, value = (_led(x, lead) for x in operands)
-    factor = 1.0 / math.sqrt(max(query.spec.shape[-1], 1)) if scale is None else float(scale)
+    factor = 1.0 / math.sqrt(max(query.spec.shape[-1], 1)) if scale is None else real(scale)
     mask = None if attn_mask is None else _added(attn_mask, query)
     if mask is not None and mask.edge is not None:
         return weighted_attention(query, key, value, mask, False, factor, dropout_p)[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gradcore.engine.autocast import resumed
+from gradcore.engine.operands import real
 from gradcore.errors import LinAlgError, SpecError
 from gradcore.functional import factors
 from gradcore.functional import mathematics as m
@@ -43,7 +44,7 @@ class SlogDet(NamedTuple):
 def vector_norm(x: Tensor, ord: float = 2, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """(sum |x|^ord)^(1 / ord) over ``dim``, or of all elements; the largest |x| for inf, the number of nonzero x for 0."""
     x = x if dtype is None else x.to(dtype)
-    return reduce.vector_norm(x, p=float(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    return reduce.vector_norm(x, p=real(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: int | Sequence[int] = (-2, -1), keepdim: bool = False, *,

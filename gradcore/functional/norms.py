@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.modes import no_grad
+from gradcore.engine.operands import real
 from gradcore.engine.state import local
 from gradcore.errors import SpecError
 from gradcore.functional import add, mean, rsqrt
@@ -50,7 +51,7 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
         mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=dtype, device=input.storage.device) for v in (0, 1))
         return norms.batch_norm_apply(input, weight, bias, mean, rstd)
     if training:
-        return norms.batch_norm(input, weight, bias, running_mean, running_var, momentum=float(momentum), eps=float(eps))
+        return norms.batch_norm(input, weight, bias, running_mean, running_var, momentum=real(momentum), eps=real(eps))
     if running_mean is None or running_var is None:
         raise ValueError("Expected running_mean and running_var to be defined when training=False")
     mean, var = (movement.cast_to(v, v.spec.widened()) for v in (running_mean, running_var))
@@ -63,7 +64,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 
     For a 16-bit input, weight and bias may be float32. Ba, Kiros and Hinton, arXiv:1607.06450.
     """
-    return _in_weights_dtype(norms.layer_norm, input, weight, bias, dims=_dims_of(input, normalized_shape), eps=float(eps))
+    return _in_weights_dtype(norms.layer_norm, input, weight, bias, dims=_dims_of(input, normalized_shape), eps=real(eps))
 
 
 def _dims_of(input: Tensor, normalized_shape: Sequence[int]) -> int:
@@ -81,7 +82,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
     ``eps`` is by default the machine epsilon of the dtype of the sums. For a 16-bit input, ``weight`` may be float32. Backward
     keeps input, weight and one number a row. Zhang and Sennrich, arXiv:1910.07467.
     """
-    least = float(finfo(np.promote_types(np.float32, input.spec.dtype)).eps) if eps is None else float(eps)
+    least = float(finfo(np.promote_types(np.float32, input.spec.dtype)).eps) if eps is None else real(eps)
     return _in_weights_dtype(norms.rms_norm, input, weight, dims=_dims_of(input, normalized_shape), eps=least)
 
 
@@ -92,7 +93,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     Backward keeps input, weight and two numbers a group. For a 16-bit input, weight and bias may be float32. Wu and He,
     arXiv:1803.08494. Raises :class:`SpecError` for channels that do not divide into the groups.
     """
-    return _in_weights_dtype(norms.group_norm, input, weight, bias, groups=num_groups, eps=float(eps))
+    return _in_weights_dtype(norms.group_norm, input, weight, bias, groups=num_groups, eps=real(eps))
 
 
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
@@ -114,7 +115,7 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
             for running, found in ((running_mean, mean(rows, 2)), (running_var, var(rows, 2))):
                 running.copy_(running * (1 - momentum) + mean(found, 0) * momentum)
     groups = shape[1] if len(shape) > 1 else 1
-    return _in_weights_dtype(norms.group_norm, input, weight, bias, groups=groups, eps=float(eps))
+    return _in_weights_dtype(norms.group_norm, input, weight, bias, groups=groups, eps=real(eps))
 
 
 def _in_weights_dtype(norm: Callable[..., Tensor], input: Tensor, *weights: Tensor | None, **attrs: Any) -> Tensor:

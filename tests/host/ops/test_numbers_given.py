@@ -100,6 +100,17 @@ def test_a_tensor_in_place_of_anything_else_is_refused() -> None:
             call()
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", [
+    "F.elu(x, n)", "F.celu(x, n)", "F.softplus(x, n)", "F.softplus(x, threshold=n)", "F.layer_norm(x, (3,), eps=n)",
+    "F.group_norm(x, 1, eps=n)", "F.batch_norm(x, None, None, training=True, eps=n)", "t.linalg.vector_norm(x, n)",
+    "F.scaled_dot_product_attention(x, x, x, scale=n)"])
+def test_a_number_whose_gradient_would_be_dropped_is_refused(call: str, torch: Any) -> None:
+    for t in (gradcore, torch):
+        with pytest.raises(TypeError, match=r"must be (float|Number), not Tensor"):
+            eval(call, {"t": t, "F": t.nn.functional, "x": t.ones(2, 3), "n": t.tensor(0.5, requires_grad=True)})
+
+
 def test_an_attribute_is_read_at_each_call() -> None:
     x, correction = gradcore.arange(4.0), gradcore.tensor(0)
     before = x.var(correction=correction).item()
