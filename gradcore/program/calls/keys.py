@@ -65,7 +65,8 @@ class Keys:
         elif isinstance(x, (list, tuple)):
             key = type(x), *map(self.of, x)
         elif isinstance(x, (set, frozenset)):
-            key = type(x), frozenset(map(self._hashed, x))
+            # In order, in which code may go through them: equal sets may have others.
+            key = type(x), *map(self._hashed, x)
         elif isinstance(x, dict):
             key = type(x), *[(k if type(k) is str else self._hashed(k), self.of(v)) for k, v in x.items()]
         else:
@@ -80,7 +81,7 @@ class Keys:
         if isinstance(x, Value):
             return self._identity_of_tensor(x)
         if isinstance(x, (tuple, frozenset)):
-            return type(x), (tuple if isinstance(x, tuple) else frozenset)(map(self._hashed, x))
+            return type(x), *map(self._hashed, x)
         return _key_of_value(x)
 
     def _identity_of_tensor(self, x: Any) -> tuple[Any, ...]:
@@ -99,7 +100,7 @@ class Keys:
 
 def _key_of_value(x: Any) -> tuple[Any, ...]:
     if isinstance(x, (np.generic, np.ndarray)):
-        return type(x), x.dtype, x.shape, x.tobytes()
+        return type(x), x.dtype, x.shape, x.strides, x.tobytes()
     # 1, 1.0 and True are equal, as are 0.0 and -0.0, and ranges that differ in where they stop; NaN is not.
     return (type(x), x if x == x else None, str(x)) if isinstance(x, (float, complex, range)) else (type(x), x)
 

@@ -134,6 +134,8 @@ class Reach:
             yield Guard(name, look, copied(value), equal), key
         elif isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
             yield Guard(name, look, value.copy(), same_array), key
+            # NumPy adds in the order in which items lie.
+            yield Guard(f"the strides of {name}", lambda: look().strides, value.strides, equal), (*key, "strides")
         elif isinstance(value, GENERATORS):
             yield Once(name, lambda: state_of(look()), state_of(value), equal, draws_from(name)), key
         elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):

@@ -56,6 +56,28 @@ def a_tensor_as_a_key(wrap: Wrap) -> Any:
     return [*found, f({("t", t): 1.0}).item()]
 
 
+def a_set_in_another_order(wrap: Wrap) -> Any:
+    f = wrap(lambda x, some: gradcore.stack([x * k for k in some]))
+    # They have the same hash in a small table, where the first to come is the first to go.
+    sets = [{0, 8}, {8, 0}]
+    assert sets[0] == sets[1] and [*sets[0]] != [*sets[1]]
+    return [f(ones(1), kind(some)).tolist() for kind in (set, frozenset) for some in (*sets, *sets)]
+
+
+def an_array_in_another_order(wrap: Wrap) -> Any:
+    f = wrap(lambda x, a: x * (a.strides[0] + float(a.sum())))
+    a = np.arange(6.0).reshape(2, 3)
+    return [f(ones(1), a).item() for a in (a, a.copy(), np.asfortranarray(a), a, np.asfortranarray(a))]
+
+
+def an_array_that_it_refers_to_in_another_order(wrap: Wrap) -> Any:
+    a = np.arange(6.0).reshape(2, 3)
+    f = wrap(lambda x: x * (a.strides[0] + float(a.sum())))
+    found = [f(ones(1)).item() for _ in range(2)]
+    a = np.asfortranarray(a)
+    return [*found, f(ones(1)).item()]
+
+
 def values_that_are_equal(wrap: Wrap) -> Any:
     f = wrap(lambda x, r: x * r.stop)
     g = wrap(lambda x, some: x / sum(some, start=-0.0))
@@ -228,7 +250,8 @@ def methods_that_return_the_module(wrap: Wrap) -> Any:
 
 @pytest.mark.parametrize("program", [
     keyword_arguments_in_another_order, the_very_tensor_that_it_refers_to, one_of_several_that_it_refers_to,
-    an_argument_over_a_parameters_memory, a_tensor_in_a_set, a_tensor_as_a_key, values_that_are_equal,
+    an_argument_over_a_parameters_memory, a_tensor_in_a_set, a_tensor_as_a_key, a_set_in_another_order,
+    an_array_in_another_order, an_array_that_it_refers_to_in_another_order, values_that_are_equal,
     children_in_another_order, parameters_in_another_order, a_module_of_another_class,
     a_class_as_an_argument, a_class_that_counts, a_default_that_grows, a_keyword_default_that_changes,
     a_global_that_is_not_there, keys_that_are_equal, kinds_of_dicts, dicts_with_attributes, zeros_of_numpy, setattr_by_name,
