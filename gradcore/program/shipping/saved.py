@@ -173,7 +173,9 @@ def _free(name: str, taken: set[str]) -> str:
 def forward_part(trace: Trace) -> Trace:
     """The trace of the first part of a program in two, with the buffers that it uses; another trace unchanged."""
     split = trace.program.split
-    changes: dict[str, Any] = {} if trace.left or trace.slots else {"presence": {}}
+    # Code that asked for a gradient is not there any more; ops that would have been added to one are.
+    changes: dict[str, Any] = {} if trace.left or trace.slots else {
+        "presence": {leaf: wanted for leaf, wanted in trace.presence.items() if not wanted}}
     if split is None:
         return replace(trace, **changes)
     program = trace.program

@@ -198,3 +198,25 @@ def test_a_forward_part_reads_the_gradients_that_parameters_have(drops: bool, tm
     (leaf,) = (t for t in loaded.state.values() if t.requires_grad)
     leaf.grad = gradcore.tensor([3.0, 5.0])
     assert loaded(gradcore.ones(2)).item() == 16 and (leaf.grad is None) is drops
+
+
+def test_a_gradient_that_would_have_been_added_to_is_refused(tmp_path: Path) -> None:
+    w = nn.Parameter(gradcore.ones(3))
+
+    @gradcore.compile
+    def step(x: Any) -> Any:
+        loss = (w * x).square().sum()
+        loss.backward()
+        w.data -= 0.1 * w.grad
+        w.grad = None
+        return loss.detach()
+
+    x, path = gradcore.ones(3), tmp_path / "step.safetensors"
+    for _ in range(2):
+        step(x)
+    step.save(path)
+    loaded = gradcore.load_program(path)
+    assert loaded(x).item() == step(x).item()
+    loaded.state["w"].grad = gradcore.ones(3)
+    with pytest.raises(TraceError, match="the gradient of w must be None when the program begins"):
+        loaded(x)
