@@ -291,6 +291,10 @@ class Reach:
                     yield (Guard(f"whether a {kind.__name__} has {name}",
                                  lambda a=name: hasattr(of(), a),  # type: ignore[misc]
                                  False, identical), ("absent", id(owner), name))
+            else:
+                # Another descriptor, such as a partialmethod: what code of the user's it calls is watched by itself.
+                yield (Guard(f"{name} of {kind.__name__}", partial(_member, kind, name), member, identical),
+                       ("property", kind, name))
 
     def _hidden(self, kind: type, own: Container[str], names: Collection[str]) -> Found:
         """Guards for what classes have that an object's ``own`` attributes, or a class before them, hide: ``super().x``."""
@@ -330,6 +334,11 @@ class Reach:
             except TypeError:
                 pass
         return Guard(name, look, value, identical)
+
+
+def _member(kind: type, name: str) -> Any:
+    """What a class, or the first of its bases that has the name, has under it: a descriptor itself."""
+    return next(vars(c)[name] for c in kind.__mro__ if name in vars(c))
 
 
 def _unseen(name: str) -> Never:

@@ -7,6 +7,7 @@ import dataclasses
 import random
 import threading
 from collections.abc import Callable
+from functools import partialmethod
 from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -143,6 +144,32 @@ def an_attribute_that_a_module_comes_to_have() -> Case:
     module: Any = ModuleType("lazy")
     module.__getattr__ = lambda name: 2.0
     return lambda x: x * module.value, lambda: setattr(module, "value", 7.0)
+
+
+class Times:
+    def by(self, factor: float, x: Any) -> Any:
+        return x * factor
+
+
+@case
+def a_method_with_arguments_of_its_own() -> Case:
+    class Twice(Times):
+        run = partialmethod(Times.by, 2.0)
+
+    one = Twice()
+    return lambda x: one.run(x), lambda: setattr(Twice, "run", partialmethod(Times.by, 7.0))
+
+
+@case
+def a_method_with_arguments_of_its_own_that_a_class_comes_to_hide() -> Case:
+    class Twice(Times):
+        run = partialmethod(Times.by, 2.0)
+
+    class Other(Twice):
+        pass
+
+    one = Other()
+    return lambda x: one.run(x), lambda: setattr(Other, "run", partialmethod(Times.by, 7.0))
 
 
 @case
