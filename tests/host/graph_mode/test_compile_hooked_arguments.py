@@ -157,15 +157,13 @@ def test_it_is_as_in_eager_mode(program: Callable[[Wrap], Any]) -> None:
 
 
 def test_an_object_that_raises_when_it_is_looked_at_ends_the_trace_and_nothing_else() -> None:
-    class Shy(type):
-        def __getattr__(cls, name: str) -> Any:
-            raise RuntimeError(name)
-
-    class Thing(metaclass=Shy):
-        pass
+    class Thing:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("__dict__")
 
     def made() -> Any:
-        thing = Thing
+        thing = Thing()
 
         def f(x: Any) -> Any:
             return x * (2 if thing is not None or hasattr(x, "foo") else 3)
