@@ -215,12 +215,16 @@ class CudaDevice(Device):
         theirs = cupy.cuda.get_current_stream(self.index)
         self.launch_on(stream)
         # The user's own CuPy code goes there, too.
-        self.here(workspaces.of_cupy(stream.handle).use)()
+        self.here(self._of_cupy(stream).use)()
         return self.here(theirs.use)
+
+    def _of_cupy(self, stream: Stream) -> Any:
+        """CuPy's object for a stream, which newer versions of CuPy take for one of the device that is current now."""
+        return self.here(workspaces.of_cupy)(stream.handle)
 
     def launch_on(self, stream: Stream) -> None:
         """Launch this thread's kernels on ``stream`` from now on; CuPy's current stream stays what it is."""
-        workspaces.choose(self.index, workspaces.of_cupy(stream.handle))
+        workspaces.choose(self.index, self._of_cupy(stream))
 
     def prepare_capture(self, stream: Stream) -> None:
         """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run.

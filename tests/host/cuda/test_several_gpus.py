@@ -157,6 +157,17 @@ def test_fused_kernels_are_chosen_and_workspaces_made_on_the_device(cuda, monkey
     assert found == [1, 1, 1] and cuda.current == 0
 
 
+def test_cupys_object_for_a_stream_is_made_on_its_device(cuda, monkeypatch):
+    """That of newer versions of CuPy may only be used where the device is current that was so when it was made."""
+    device, found = device_on(cuda, 1), []
+    note = SimpleNamespace(use=lambda: found.append(("used", cuda.current)))
+    monkeypatch.setattr(gpu_workspaces, "of_cupy", lambda handle: found.append(("made", cuda.current)) or note)
+    monkeypatch.setattr(gpu_workspaces._chosen, "of", {})
+    monkeypatch.setattr(gpu.cupy.cuda, "get_current_stream", lambda index: note)
+    device.activate(device.make_stream())
+    assert found == [("made", 1), ("made", 1), ("used", 1)] and cuda.current == 0
+
+
 def test_the_former_device_is_current_again_after_an_error(cuda):
     def fail(nbytes):
         assert cuda.current == 1
