@@ -51,7 +51,7 @@ class Session:
 
         #: The argument that the launch itself fills in.
         self._shared = gpu_launch.SHARED
-        self._as_bytes = emulator._as_bytes
+        self._as_bytes, self._as_on_a_gpu = emulator._as_bytes, emulator.subnormals_as_zero
         self.emulator = emulator.Emulator(self.folder)
         # Code of the simulated GPU must not be watched by a trace.
         library, own = libraries.is_library, str(Path(__file__).parent)
@@ -105,7 +105,8 @@ class Session:
         def run(held: Any = held) -> None:
             with self._lock:
                 call = self._calls.get((family, instance)) or self._compiled(family, instance)
-                done = call(blocks, threads, False, pointers)
+                with self._as_on_a_gpu():
+                    done = call(blocks, threads, False, pointers)
             if not done:
                 self.card.fault(f"{instance}: threads wait where others never come")
 

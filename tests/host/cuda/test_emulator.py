@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,9 @@ extern "C" __global__ void parted(int* out) {
 }
 struct alignas(16) Four { float of[4]; };
 extern "C" __global__ void packed(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x]; }
+extern "C" __global__ void product(const float* x, const float* y, float* out) {
+    out[threadIdx.x] = x[threadIdx.x] * y[threadIdx.x];
+}
 extern "C" __global__ void summed(const int* x, int* out) {
     int v = x[threadIdx.x];
     for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(0xffffffffu, v, k);
@@ -51,7 +55,7 @@ extern "C" __global__ void summed(const int* x, int* out) {
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     emulator = Emulator(tmp_path_factory.mktemp("planted"))
-    emulator.wanted["planted"] = {"shift", "reversed", "parted", "summed", "packed"}
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "product", "summed", "packed"}
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
 
@@ -110,6 +114,15 @@ def test_a_warp_folds_its_own_lanes(planted):
         x, out = arrays(64)
         planted.launch("planted", "summed", 1, 64, (x.cupy(), out.cupy()))
         np.testing.assert_array_equal(out.array, np.repeat(x.array.reshape(2, 32).sum(1), 32))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc", reason="only x86's numbers are")
+def test_subnormal_numbers_count_as_zero_in_a_kernel_alone(planted):
+    x, y, expected = np.array([[1e-30, 1e-40, -1e-40, 1e-30], [1e-10, 1e10, 1e10, 1e-5], [0, 0, 0, 1e-35]], np.float32)
+    out = Copy(np.ones(4, np.float32))
+    planted.launch("planted", "product", 1, 4, (Copy(x).cupy(), Copy(y).cupy(), out.cupy()))
+    np.testing.assert_allclose(out.array, expected, rtol=1e-6, atol=0)
+    assert (x[:2] * y[:2]).all()
 
 
 def test_a_planted_access_that_is_not_aligned_fails(tmp_path):
