@@ -32,13 +32,14 @@ __device__ __forceinline__ T largest(const T* x, i64 n, T* room) {
     return team_fold<Most>(most, block, room);
 }
 
-// A factor, a power of two, by which elements of up to this size stay far from overflow and underflow when they are squared;
-// NaN for an infinity or a NaN.
+// A factor, a power of two, by which elements of up to this size get far from overflow and underflow when they are squared;
+// NaN for an infinity or a NaN. The factor is no subnormal number, which would count as 0.
 template <typename T>
 __device__ __forceinline__ T to_unit(T most) {
     if (most == 0) return 1;
-    T exponent = -floor(log2(most)), most_exponent = sizeof(T) == 4 ? 126 : 1022;
-    return most < infinity<T>() ? exp2(exponent < most_exponent ? exponent : most_exponent) : not_a_number<T>();
+    T exponent = -floor(log2(most)), end = sizeof(T) == 4 ? 126 : 1022;
+    exponent = exponent < -end ? -end : exponent > end ? end : exponent;
+    return most < infinity<T>() ? exp2(exponent) : not_a_number<T>();
 }
 
 // Rotate pairs of the k vectors x, of n elements, until all are orthogonal; g, which starts as the identity, takes part. `one`
@@ -155,16 +156,19 @@ __global__ void symmetric(const T* a, T* values, T* vectors, T* room, i64 n) {
     a += (i64)blockIdx.x * n * n, vectors += (i64)blockIdx.x * n * n, values += (i64)blockIdx.x * n;
     T *x = room + (i64)blockIdx.x * (2 * n * n + n), *g = x + n * n, *found = g + n * n;
     Team warp(32), block(256);
-    T most = 0;
+    T most = 0, bound = 0;
+    for (i64 i = threadIdx.x; i < n; i += 256)
+        for (i64 j = 0; j <= i; ++j) most = Most::of(most, size_of(a[i * n + j]));
+    T scale = to_unit(team_fold<Most>(most, block, shared));
     for (i64 i = threadIdx.x; i < n; i += 256) {
         T sum = 0;
-        for (i64 j = 0; j < n; ++j) sum += size_of(i > j ? a[i * n + j] : a[j * n + i]);
-        most = Most::of(most, sum);
+        for (i64 j = 0; j < n; ++j) sum += scale * size_of(i > j ? a[i * n + j] : a[j * n + i]);
+        bound = Most::of(bound, sum);
     }
-    T bound = team_fold<Most>(most, block, shared), scale = to_unit(bound);
+    bound = team_fold<Most>(bound, block, shared);
     for (i64 i = threadIdx.x; i < n * n; i += 256) {
         i64 r = i / n, c = i % n;
-        x[i] = scale * a[r > c ? i : c * n + r] + (r == c ? scale * bound : (T)0);
+        x[i] = scale * a[r > c ? i : c * n + r] + (r == c ? bound : (T)0);
     }
     __syncthreads();
     rotate_all(x, g, n, n, scale / scale);

@@ -27,6 +27,7 @@ from gradcore.ops import all_ops
 from tests.host.cuda.cuda_rows import OWN, Both, calls, emulate, views
 from tests.host.cuda.emulator import Copy
 from tests.host.cuda.fake_cublas import narrowed, widened
+from tests.host.ops.test_factors import check as check_factors
 from tests.rows import Operand
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -103,6 +104,11 @@ def test_an_update_without_decay_keeps_infinite_parameters(both):
         optimizer([p], lr=0.1).step()
         assert both.compared[-1] == name
         assert p.tolist()[:2] == [math.inf, -math.inf]
+
+
+def test_the_largest_numbers_are_factored(both):
+    """The power of two that scales them is subnormal, which counts as 0 on a GPU, and the sum of a row is infinite."""
+    check_factors("the largest numbers", both.device)
 
 
 def test_every_declared_input_gives_its_place_to_a_result(emulated):
