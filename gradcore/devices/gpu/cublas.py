@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import cupy
+from cupy.cuda import runtime
 
+from gradcore.devices.gpu.faults import of_product
 from gradcore.devices.gpu.problems import DATA, FACTORS, Problem, compute_of
 from gradcore.devices.gpu.workspaces import on_stream
-from gradcore.errors import DeviceError, KernelError
+from gradcore.errors import DeviceError
 
 
 class Cublas:
@@ -50,4 +52,4 @@ class Cublas:
                     calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, kept, out,
                                                data, c.leading, c.step, batch, compute, -1)
             except calls.CUBLASError as error:
-                raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error
+                raise of_product(f"cuBLAS could not launch a matrix product: {error}", runtime) from error

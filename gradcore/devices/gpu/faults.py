@@ -23,11 +23,12 @@ FAULTS = {
     _FORKED: "CUDA cannot be used in a process that was forked from one that had used the device: start the process with "
              "multiprocessing.get_context('spawn')",
     214: "uncorrectable error in the device's memory", 220: "uncorrectable error in the connection between devices",
+    226: "an error of the hardware or of the connection between devices, which the device has contained",
     700: "a kernel used an address outside any allocation", 702: "a kernel exceeded the system's time limit",
     710: "an assertion failed in a kernel", 714: "a kernel's call stack was corrupted",
     715: "a kernel executed an illegal instruction", 716: "a kernel used a misaligned address",
     717: "a kernel used an address of the wrong address space", 718: "a kernel's program counter is invalid",
-    719: "a kernel failed"}
+    719: "a kernel failed", 721: "a kernel did not give its tensor memory back"}
 #: Reasons for which a launch can be refused, by cudaError_t.
 _REFUSED = {1: "an argument is invalid", 2: "the device has no memory left for the kernel's code",
             9: "the grid or the blocks are larger than the device allows",
@@ -147,3 +148,15 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
                            "pip install 'gradcore[cuda13]' or 'gradcore[cuda12]'")
     why = _REFUSED.get(status or 0, "CUDA refused it")
     return KernelError(f"{name} cannot be launched with {blocks:,} blocks of {threads} threads: {why} ({error})")
+
+
+def of_product(text: str, cuda: Any) -> Exception:
+    """The exception to raise if a library refuses a matrix product: a :class:`DeviceFault` if a kernel that was launched before
+    has failed, for which libraries have errors of their own, else a :class:`KernelError` with ``text``."""
+    try:
+        # Like any call that comes after a fault, it fails with the fault's number; and a capture allows it.
+        cuda.memGetInfo()
+    except cuda.CUDARuntimeError as error:
+        if error.status in FAULTS:
+            return _fault(error, "launching a matrix product")
+    return KernelError(text)

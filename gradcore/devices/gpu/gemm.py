@@ -17,6 +17,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from gradcore.devices.gpu.cublas import Cublas
+from gradcore.devices.gpu.faults import of_product
 from gradcore.devices.gpu.launch import refuse_notes
 from gradcore.devices.gpu.loaded import loading
 from gradcore.devices.gpu.problems import (
@@ -35,7 +36,6 @@ from gradcore.devices.gpu.problems import (
 )
 from gradcore.devices.gpu.products import SmallProduct, suits
 from gradcore.devices.gpu.workspaces import Workspaces, current_stream, reserve
-from gradcore.errors import KernelError
 from gradcore.forking import long
 from gradcore.units import parse_bytes
 
@@ -126,8 +126,8 @@ class CublasLt:
                     # TF32 is allowed, not required.
                     found = self._planned(problem, COMPUTE_32F)
             except self._lt.cuBLASLtError as error:
-                raise KernelError(f"cuBLASLt could not plan a matrix product: {error}; with GRADCORE_GEMM=cupy products go "
-                                  "through cuBLAS instead") from error
+                raise of_product(f"cuBLASLt could not plan a matrix product: {error}; with GRADCORE_GEMM=cupy products go "
+                                 "through cuBLAS instead", runtime) from error
             self._plans[key] = found
         return found
 
@@ -262,7 +262,7 @@ class CublasLt:
             self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.kept, out, c, out, c, plan.algorithm,
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
-            raise KernelError(f"cuBLASLt could not launch a matrix product: {error}") from error
+            raise of_product(f"cuBLASLt could not launch a matrix product: {error}", runtime) from error
 
 
 def _set(lt: Any, kind: str, of: int, attribute: int, value: int) -> None:

@@ -277,7 +277,7 @@ class Emulator:
             patch.setattr(gpu_cublas, "on_stream", contextlib.nullcontext)
             patch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
             patch.setattr(gpu_gemm, "runtime", SimpleNamespace(
-                streamSynchronize=lambda stream: None,
+                streamSynchronize=lambda stream: None, memGetInfo=lambda: (0, 0),
                 memcpyAsync=lambda to, source, nbytes, kind, stream: ctypes.memmove(to, source, nbytes)))
             yield
 

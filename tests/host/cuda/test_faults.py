@@ -206,11 +206,19 @@ def test_other_errors_of_the_runtime_pass_through_a_blocking_launch(monkeypatch)
         gradcore.ones(4, device=device)
 
 
-def test_a_library_that_refuses_a_product_is_located(monkeypatch):
+@pytest.mark.parametrize(("status", "kind", "words"), [
+    (35, KernelError, "cuBLASLt could not launch a matrix product: CUBLAS_STATUS_EXECUTION_FAILED"),
+    (716, DeviceFault, r"CUDA error 716, noticed while launching a matrix product: a kernel used a misaligned address \(.*\)\. "
+                       "The kernel was launched earlier.*")])
+def test_a_library_that_refuses_a_product_is_located(status, kind, words, monkeypatch):
+    """A library gives an error of its own for the fault of a kernel before the product, too."""
     lt = FakeLt()
 
     def refuse(*arguments):
         raise lt.cuBLASLtError("CUBLAS_STATUS_EXECUTION_FAILED")
+
+    def fail():
+        raise CUDARuntimeError(status)
 
     lt.matmul = refuse
     device = spoilt_by("none")
@@ -218,9 +226,9 @@ def test_a_library_that_refuses_a_product_is_located(monkeypatch):
     library = gpu_gemm.CublasLt(lt, 0, device.bridge.reserve)
     monkeypatch.setattr(gpu_gemm, "library", lambda: library)
     monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)
+    monkeypatch.setattr(gpu_gemm, "runtime", SimpleNamespace(memGetInfo=fail, CUDARuntimeError=CUDARuntimeError))
     x = gradcore.empty(4, 4, device=device)
-    with pytest.raises(KernelError, match=r"cuBLASLt could not launch a matrix product: CUBLAS_STATUS_EXECUTION_FAILED"
-                                          r"\n  in op matmul, layer \(root\), phase setup, .*test_faults.py:\d+"):
+    with pytest.raises(kind, match=rf"{words}\n  in op matmul, layer \(root\), phase setup, .*test_faults.py:\d+"):
         x @ x
 
 
