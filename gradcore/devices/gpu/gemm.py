@@ -35,7 +35,8 @@ from gradcore.devices.gpu.problems import (
     compute_of,
 )
 from gradcore.devices.gpu.products import SmallProduct, suits
-from gradcore.devices.gpu.workspaces import Workspaces, current_stream, reserve
+from gradcore.devices.gpu.workspaces import Workspaces, current_stream, flushed, reserve
+from gradcore.errors import KernelError
 from gradcore.forking import long
 from gradcore.units import parse_bytes
 
@@ -244,7 +245,14 @@ class CublasLt:
         if not plan.loaded:
             plan.loaded = True
             with loading("cuBLASLt", self._index):
-                self.run(plan, x, y, out, vector, factor)
+                try:
+                    self.run(plan, x, y, out, vector, factor)
+                except KernelError:
+                    # Its kernel's code, which the driver loads now, may not have fitted beside what the pools had cached: the
+                    # library does not say.
+                    if not flushed(self._index):
+                        raise
+                    self.run(plan, x, y, out, vector, factor)
             return
         stream = current_stream()
         workspace = self.workspaces.of(stream) if plan.bytes else 0

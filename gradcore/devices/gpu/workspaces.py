@@ -36,7 +36,12 @@ def reserve(index: int, nbytes: int, library: str, op: str) -> Any:
 
 def made_room(error: BaseException, index: int) -> bool:
     """Did the driver find no memory on a card for what it needs itself, and have the pools given back some that they cached?"""
-    return getattr(error, "status", None) == OUT_OF_MEMORY and FLUSHES.get(index, int)() > 0
+    return getattr(error, "status", None) == OUT_OF_MEMORY and flushed(index)
+
+
+def flushed(index: int) -> bool:
+    """Have the pools of a card given back memory that they cached?"""
+    return FLUSHES.get(index, int)() > 0
 
 
 class _Chosen(threading.local):

@@ -232,6 +232,32 @@ def test_a_library_that_refuses_a_product_is_located(status, kind, words, monkey
         x @ x
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_librarys_code_is_loaded_when_the_pools_have_given_back_what_they_cache(cached, monkeypatch):
+    """A product of another shape, as that of an epoch's last batch, may need another kernel of the library's."""
+    lt, device = FakeLt(lambda: False), gpu.CudaDevice(0, cuda=Runtime())
+    multiply = lt.matmul
+
+    def full(*arguments):
+        if device.ledger.reserved > 2 << 20 or not cached:
+            raise lt.cuBLASLtError("CUBLAS_STATUS_INTERNAL_ERROR (14)", 14)
+        multiply(*arguments)
+
+    lt.matmul = full
+    device.kernels = {**device.kernels, "matmul": gpu.KERNELS["matmul"]}
+    library = gpu_gemm.CublasLt(lt, 0, device.bridge.reserve)
+    monkeypatch.setattr(gpu_gemm, "library", lambda: library)
+    monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)
+    x = gradcore.empty(4, 4, device=device)
+    if cached:
+        gradcore.empty(1 << 20, device=device)
+        x @ x
+        assert len(lt.calls) == 1 and device.ledger.reserved == 2 << 20
+    else:
+        with pytest.raises(KernelError, match="cuBLASLt could not launch a matrix product: CUBLAS_STATUS_INTERNAL_ERROR"):
+            x @ x
+
+
 @pytest.mark.parametrize(("status", "words"), [
     (2, "its memory is full, so that no context can be created"), (46, "it is busy"), (999, "the driver cannot create")])
 def test_a_device_on_which_no_context_can_be_created_says_why(status, words, monkeypatch):
