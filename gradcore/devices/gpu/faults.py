@@ -132,6 +132,9 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
     if isinstance(error, ImportError):
         return DeviceError(f"{name} cannot be compiled: {error}. NVRTC and CUDA's headers come with pip install "
                            "'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA 12")
+    if isinstance(error, ChildProcessError):
+        return KernelError(f"{name} cannot be compiled: {str(error).strip()} CuPy has another process look for CUDA's headers, "
+                           "which has some seconds for it: try again when the machine is less busy")
     if isinstance(error, OSError):
         return KernelError(f"{name} cannot be compiled: {error}. CuPy keeps machine code in ~/.cupy/kernel_cache: set "
                            "CUPY_CACHE_DIR to a folder that can be written to, or CUPY_CACHE_IN_MEMORY=1 for none")

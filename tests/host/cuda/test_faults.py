@@ -45,6 +45,8 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
     (PermissionError(13, "Permission denied", "/root/.cupy"), KernelError,
      "kernel relu<float> of elementwise.cu cannot be compiled: [Errno 13] Permission denied: '/root/.cupy'. CuPy keeps machine "
      "code in ~/.cupy/kernel_cache: set CUPY_CACHE_DIR"),
+    (ChildProcessError("Canary probe child process timed out after 10.0 seconds.\n"), KernelError,
+     "cannot be compiled: Canary probe child process timed out after 10.0 seconds. CuPy has another process look for CUDA's"),
     (ImportError("libnvrtc is missing"), DeviceError,
      "libnvrtc is missing. NVRTC and CUDA's headers come with pip install 'gradcore[cuda13]'"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
