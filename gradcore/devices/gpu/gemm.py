@@ -311,6 +311,9 @@ def make_library(index: int) -> Library:
             return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"), index,
                             small=True)
     except Exception as error:  # nvmath has its own types of errors for missing and for failing libraries
+        if hasattr(error, "status") and flushed(index):
+            # A handle takes memory of the card, too, and there may have been none.
+            return make_library(index)
         return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
 
 

@@ -89,6 +89,21 @@ def test_without_nvmath_cupys_calls_are_taken_and_the_reason_is_said(fake, monke
     assert "cannot use cuBLASLt (libcublasLt.so.13 is missing)" in gpu_gemm.make_library(0).unseen
 
 
+@pytest.mark.parametrize("cached", [0, 2 << 20])
+def test_a_handle_is_made_when_the_pools_have_given_back_what_they_cache(cached, fake, monkeypatch):
+    """cuBLAS through CuPy would be taken for the rest of the process, which needs more memory still."""
+    room = [cached]
+
+    def create():
+        if room:
+            raise fake.cuBLASLtError("CUBLAS_STATUS_NOT_INITIALIZED (1)", 1)
+        return 1
+
+    monkeypatch.setattr(fake, "create", create)
+    monkeypatch.setitem(gpu_workspaces.FLUSHES, 0, lambda: room.pop() if room else 0)
+    assert isinstance(gpu_gemm.make_library(0), CublasLt if cached else Cublas)
+
+
 def test_warnings_of_an_import_choose_no_other_library(fake, monkeypatch):
     class Bindings:
         @property
