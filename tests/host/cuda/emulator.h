@@ -91,6 +91,8 @@ struct Context {
         void** words = (void**)(stack + STACK - 64);
         *--words = nullptr;
         *--words = (void*)run;
+        // No frame comes before the first one.
+        words[-1] = nullptr;
         top = words - 6;
     }
     void switch_to(Context& other) { emulator_switch(&top, other.top); }
@@ -119,9 +121,18 @@ STATE unsigned char turns[MOST];
 STATE bool ordering[MOST / 32];
 STATE void (*work)(void*);
 STATE void* work_of;
+// The calls that have led a thread to where it waits, as a number; have threads of a warp met that came there by others?
+STATE uint64_t places[MOST];
+STATE bool apart;
 
-static void stop(State state) {
+static __attribute__((noinline)) void stop(State state) {
     unsigned me = running;
+#ifndef __SANITIZE_THREAD__
+    char *low = stacks + me * STACK, *high = low + STACK;
+    places[me] = 0;
+    for (char** frame = (char**)__builtin_frame_address(0); (char*)frame > low && (char*)frame < high; frame = (char**)frame[0])
+        places[me] = places[me] * 31 + (uint64_t)frame[1];
+#endif
     states[me] = state;
     contexts[me].switch_to(home);
     threadIdx.x = me;
@@ -135,7 +146,8 @@ static void live() {
     }
 }
 
-// Wake a group once none of its members can run: all remaining ones have arrived at the same place.
+// Wake a group once none of its members can run: all remaining ones have arrived. If those of a warp are not at the same place,
+// a GPU does not define what they exchange.
 static bool release(unsigned first, unsigned last, State at) {
     bool found = false;
     for (unsigned i = first; i < last; ++i) {
@@ -143,8 +155,12 @@ static bool release(unsigned first, unsigned last, State at) {
         if (states[i] != at) return false;
         found = true;
     }
-    for (unsigned i = first; found && i < last; ++i)
-        if (states[i] == at) states[i] = READY;
+    for (unsigned i = first, leads = first; found && i < last; ++i) {
+        if (states[i] != at) continue;
+        states[i] = READY;
+        apart |= leads / 32 == i / 32 && states[leads] == READY && places[leads] != places[i];
+        leads = i;
+    }
     if (found && at == AT_BLOCK) watch_barrier();
     if (found && at == AT_WARP && ordering[first / 32]) ordering[first / 32] = false, watch_sync(first / 32);
     return found;
@@ -156,6 +172,7 @@ static bool run_block(unsigned threads, bool falling) {
 #endif
     for (; started < threads; ++started) contexts[started].start(stacks + started * STACK, live);
     for (unsigned i = 0; i < threads; ++i) states[i] = READY, turns[i] = 0;
+    apart = false;
     for (;;) {
         bool moved = false, left = false;
         for (unsigned k = 0; k < threads; ++k) {
@@ -170,7 +187,7 @@ static bool run_block(unsigned threads, bool falling) {
         for (unsigned w = 0; w < threads; w += 32) moved |= release(w, w + 32 < threads ? w + 32 : threads, AT_WARP);
         moved |= release(0, threads, AT_BLOCK);
         for (unsigned i = 0; i < threads; ++i) left |= states[i] != DONE;
-        if (!left) return true;
+        if (!left) return !apart;
         if (!moved) {
             // A deadlock: some wait where the others never arrive. The next launch starts with new fibers.
             started = 0;

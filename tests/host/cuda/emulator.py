@@ -31,10 +31,10 @@ from tests.host.cuda.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
 #: A misaligned access ends a kernel on a GPU, and here the process, with a message that has the line.
-COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w",
-            "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
+COMPILER = ["g++", "-std=c++17", "-Og", "-fno-omit-frame-pointer", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive",
+            "-fvisibility=hidden", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
 #: Checks as calls compile faster than inline ones.
-SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
+SANITIZED = ["-g1", "-fsanitize=address", "--param", "asan-instrumentation-with-call-threshold=0"]
 #: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Accesses are neither joined nor split.
 WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-sra", "-fno-ipa-sra", "-g1",
            "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
@@ -231,7 +231,7 @@ class Emulator:
         call.restype = ctypes.c_bool
         with subnormals_as_zero():
             arrived = call(blocks, threads, self.falling, pointers)
-        assert arrived, f"{instance}: threads wait where others never come"
+        assert arrived, f"{instance}: threads wait where others never come, or meet by other calls"
 
         if self.watch:
             library.watch_result.restype = ctypes.c_char_p

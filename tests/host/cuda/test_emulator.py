@@ -39,6 +39,17 @@ extern "C" __global__ void parted(int* out) {
     else __syncwarp();
     out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
 }
+inline int sum_of_warp(int v) {
+    for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(0xffffffffu, v, k);
+    return v;
+}
+extern "C" __global__ void met(int* out, int apart) {
+    int v = threadIdx.x;
+    if (apart && v & 1) v = sum_of_warp(v);
+    else v = sum_of_warp(v);
+    if (v < 0 || threadIdx.x > 47) return;
+    out[threadIdx.x] = sum_of_warp(v);
+}
 struct alignas(16) Four { float of[4]; };
 extern "C" __global__ void packed(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x]; }
 extern "C" __global__ void product(const float* x, const float* y, float* out) {
@@ -55,7 +66,7 @@ extern "C" __global__ void summed(const int* x, int* out) {
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     emulator = Emulator(tmp_path_factory.mktemp("planted"))
-    emulator.wanted["planted"] = {"shift", "reversed", "parted", "product", "summed", "packed"}
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "met", "product", "summed", "packed"}
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
 
@@ -106,6 +117,14 @@ def test_a_planted_missing_barrier_fails(planted, wait):
 def test_a_barrier_that_not_all_reach_fails(planted):
     with pytest.raises(AssertionError, match="parted: threads wait where others never come"):
         planted.launch("planted", "parted", 1, 64, (arrays(64)[1].cupy(),))
+
+
+def test_threads_that_exchange_by_different_calls_fail(planted):
+    """Those of a warp that have ended take part in none."""
+    out = arrays(64)[1]
+    planted.launch("planted", "met", 1, 64, (out.cupy(), np.int32(0)))
+    with pytest.raises(AssertionError, match="or meet by other calls"):
+        planted.launch("planted", "met", 1, 64, (out.cupy(), np.int32(1)))
 
 
 def test_a_warp_folds_its_own_lanes(planted):
