@@ -12,6 +12,7 @@ from gradcore import _tensor, functional
 from gradcore._random import Generator, generator_of, normal_, rand, randn, uniform_
 from gradcore.dtypes import is_floating, limits
 from gradcore.engine import modes
+from gradcore.engine.operands import number
 from gradcore.functional import folding, types
 from gradcore.functional.shape import plain
 from gradcore.ops import movement, random
@@ -84,6 +85,7 @@ def exponential_(tensor: Tensor, lambd: float = 1.0, *, generator: Generator | N
 
     Raises RuntimeError for a rate that is not positive, or a tensor that is not of a floating type.
     """
+    lambd = number("exponential_", "lambd", lambd)
     _check_draw("exponential_", tensor, "lambda", lambd)
     u = _uniform_like(tensor, generator)
     least = float(types.finfo(tensor.dtype).eps) / 2
@@ -150,6 +152,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
     Raises RuntimeError for a ``p`` outside [0, 1]; probabilities in a tensor on a GPU are not checked.
     """
+    p = None if p is None else number("bernoulli", "p", p)
     if p is not None and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     u = _uniform_like(input, generator)

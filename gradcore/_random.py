@@ -17,6 +17,7 @@ from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.devices.turns import share, turn
 from gradcore.engine.modes import no_grad
+from gradcore.engine.operands import number
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import here
 from gradcore.engine.state import SETUP, local, scoped
@@ -321,7 +322,7 @@ def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, ge
         if not recorded and spec.contiguous and spec.floating and (spec.dtype.itemsize > 2 or op is random.normal_):
             drawn = generator_of(tensor.device, generator)
             with drawn._turn():
-                op(tensor, drawn._state, float(first), float(second))
+                op(tensor, drawn._state, first, second)
             return tensor
         return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))
     finally:
@@ -330,6 +331,7 @@ def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, ge
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with uniform numbers of [a, b). Raises RuntimeError for a > b."""
+    a, b = number("uniform_", "a", a), number("uniform_", "b", b)
     if a > b:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
     return _fill(tensor, random.uniform_, random.uniform, a, b, generator)
@@ -337,6 +339,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with normally distributed numbers. Raises RuntimeError for a negative ``std``."""
+    mean, std = number("normal_", "mean", mean), number("normal_", "std", std)
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     return _fill(tensor, random.normal_, random.normal, mean, std, generator)

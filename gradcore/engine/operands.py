@@ -114,6 +114,23 @@ def real(x: Any) -> Any:
     return x if isinstance(x, Value) else float(x)
 
 
+def plain_number(function: str, name: str, x: Any, kind: str = "Number") -> Any:
+    """The value of a 0-d tensor that stands for a number, which is read; anything else as it is.
+
+    Raises TypeError for another tensor, and for one that requires a gradient, which would be lost.
+    """
+    if not isinstance(x, Value):
+        return x
+    if x.spec.shape or x.edge is not None:
+        raise TypeError(f"{function}(): argument {name!r} must be {kind}, not Tensor")
+    return x.item()  # type: ignore[attr-defined]
+
+
+def number(function: str, name: str, x: Any) -> float:
+    """:func:`plain_number` as a Python float."""
+    return float(plain_number(function, name, x, "float"))
+
+
 def numbers(op: Op, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """By name: the numbers that are given as tensors among the attributes, and are read, as PyTorch reads them.
 

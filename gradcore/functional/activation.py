@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import warn
-from gradcore.engine.operands import real
+from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
@@ -138,11 +138,12 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > ``lambd``, else 0."""
-    return activation.hardshrink(input, lambd)
+    return activation.hardshrink(input, number("hardshrink", "lambd", lambd))
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """sign(x) * max(|x| - lambd, 0). Raises RuntimeError if ``lambd`` is negative."""
+    lambd = number("softshrink", "lambd", lambd)
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     return activation.softshrink(input, lambd)
@@ -155,6 +156,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where x > ``threshold``, else ``value``; for integers both are truncated."""
+    threshold, value = number("threshold", "threshold", threshold), number("threshold", "value", value)
     if not input.spec.floating:
         threshold, value = (int(v) if math.isfinite(v) else v for v in (threshold, value))
     if inplace:

@@ -11,7 +11,7 @@ from gradcore._random import default_generator
 from gradcore.engine.operands import real
 from gradcore.errors import SpecError
 from gradcore.functional.creation import ones, zeros
-from gradcore.functional.dropouts import check_probability
+from gradcore.functional.dropouts import probability
 from gradcore.functional.mathematics import matmul
 from gradcore.ops import attention, elementwise, linalg, movement, normalizers, random
 from gradcore.spec import broadcast_shapes
@@ -40,7 +40,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
-    check_probability(dropout_p)
+    dropout_p = probability(dropout_p, "scaled_dot_product_attention", "dropout_p")
     operands = (query, key, value)
     if min(x.spec.ndim for x in operands) < 2:
         raise SpecError(f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
@@ -60,7 +60,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if dropout_p:
         words = words_a_row(key.spec.shape[-2])
         # The generator counts one step per four 32-bit numbers, and one step serves eight of these.
-        drops = default_generator(query.storage.device).snapshot(n * h * length * (words // 2)), float(dropout_p)
+        drops = default_generator(query.storage.device).snapshot(n * h * length * (words // 2)), dropout_p
     out = attention.attention(query, _four(key), _four(value), mask, *drops, causal=bool(is_causal), scale=factor)
     return out if len(lead) == 2 else movement.reshape(out, (*lead, *out.spec.shape[2:]))
 

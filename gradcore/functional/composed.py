@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore.arguments import with_name
 from gradcore.dtypes import default_float, is_floating, promote
+from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import types
@@ -50,7 +51,9 @@ def xlogy(input: Any, other: Any) -> Tensor:
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)); NaN outside [0, 1]. If ``eps`` is given, x is first clamped to [eps, 1 - eps]."""
     x = movement.as_float(input)
-    x = x if eps is None else elementwise.clamp(x, float(eps), 1.0 - eps)
+    if eps is not None:
+        eps = number("logit", "eps", eps)
+        x = elementwise.clamp(x, eps, 1.0 - eps)
     return pointwise.logit(x)
 
 
@@ -118,14 +121,15 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     spec = input.spec
     if not spec.floating:
         raise SpecError(f"renorm: expected a tensor of a floating dtype, but got {spec.dtype.name}")
+    maxnorm = number("renorm", "maxnorm", maxnorm)
     if not (p > 0 and maxnorm >= 0 and spec.ndim > 1):
         raise SpecError("renorm: expected a positive p, a maxnorm that is not negative, and at least 2 dimensions, but got "
                         f"{p}, {maxnorm} and {spec.ndim}")
     kept = dim_of(dim, input)
-    size = reduce.vector_norm(input, p=float(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
-    large = elementwise.gt(size, float(maxnorm))
+    size = reduce.vector_norm(input, p=real(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
+    large = elementwise.gt(size, maxnorm)
     # The same number as PyTorch's against a division by 0. Where nothing is scaled, the slope of the quotient may be infinite.
-    factor = float(maxnorm) / (elementwise.where(large, size, 1.0) + 1e-7)
+    factor = maxnorm / (elementwise.where(large, size, 1.0) + 1e-7)
     return input * elementwise.where(large, factor, 1.0)
 
 

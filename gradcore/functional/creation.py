@@ -13,7 +13,7 @@ from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.dtypes import category, checked_dtype, default_float, is_floating, set_default_float
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dlpack import array_of
-from gradcore.engine.operands import install_transfer
+from gradcore.engine.operands import install_transfer, plain_number
 from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
@@ -181,15 +181,10 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
 install_transfer(transfer)
 
 
-def _number(value: Any) -> Any:
-    """The value of a tensor, which is read; anything else as it is."""
-    return value.item() if hasattr(value, "spec") else value
-
-
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
     """A tensor filled with one value; without ``dtype``, the dtype is that of the value. A tensor as the value is read."""
-    fill_value = _number(fill_value)
+    fill_value = plain_number("full", "fill_value", fill_value)
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, (int, np.integer)) else \
             get_default_dtype()
@@ -244,7 +239,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
 
     Bounds that are tensors are read on the host.
     """
-    start, end, step = _number(start), _number(end), _number(step)
+    start, end, step = (plain_number("arange", name, x) for name, x in (("start", start), ("end", end), ("step", step)))
     if end is None:
         start, end = 0, start
     if dtype is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore._random import default_generator, rand
+from gradcore.engine.operands import number
 from gradcore.errors import SpecError
 from gradcore.functional import ones, ones_like
 from gradcore.functional.overwritten import overwritten
@@ -18,15 +19,17 @@ Tensor = Any
 _OFF = -1.7580993408473766
 
 
-def check_probability(p: float) -> None:
-    """Raises ValueError for a ``p`` outside [0, 1]."""
+def probability(p: float, function: str = "dropout", name: str = "p") -> float:
+    """A probability of dropout as a float. Raises ValueError for one outside [0, 1], TypeError as :func:`number` does."""
+    p = number(function, name, p)
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return p
 
 
 def _channels(name: str, input: Tensor, p: float, training: bool, dims: int, inplace: bool) -> Tensor:
     """Channel dropout of [N, C, ...] or [C, ...], with ``dims`` dimensions after C."""
-    check_probability(p)
+    p = probability(p, name)
     shape = input.spec.shape
     if len(shape) not in (dims + 1, dims + 2):
         raise SpecError(f"{name}: Expected {dims + 1}D or {dims + 2}D input, but received a {len(shape)}D input of size "
@@ -37,7 +40,7 @@ def _channels(name: str, input: Tensor, p: float, training: bool, dims: int, inp
         return overwritten(lambda x: _channels(name, x, p, True, dims, False), input)
     kept = ones(*shape[:len(shape) - dims], *[1] * dims, dtype=input.spec.dtype, device=input.storage.device)
     state = default_generator(input.storage.device).snapshot(kept.spec.numel)
-    return input * random.dropout(kept, state, float(p))
+    return input * random.dropout(kept, state, p)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -63,7 +66,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
     Backward keeps 32 bytes of generator state, to draw the mask again.
     """
-    check_probability(p)
+    p = probability(p, "alpha_dropout")
     if not training or p == 0:
         return input
     if inplace:
@@ -72,13 +75,13 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
         return input * 0
     scale = ((1 - p) * (1 + p * _OFF * _OFF)) ** -0.5
     state = default_generator(input.storage.device).snapshot(input.spec.numel)
-    on = random.dropout(ones_like(input), state, float(p)) * (1 - p)
-    return random.dropout(input, state, float(p)) * (scale * (1 - p)) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
+    on = random.dropout(ones_like(input), state, p) * (1 - p)
+    return random.dropout(input, state, p) * (scale * (1 - p)) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """:func:`alpha_dropout` of whole channels of [N, C, ...]. Backward keeps one number per channel."""
-    check_probability(p)
+    p = probability(p, "feature_alpha_dropout")
     if not training or p == 0 or not input.spec.numel:
         return input
     if inplace:
@@ -90,7 +93,7 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
         raise SpecError(f"Feature dropout requires at least 2 dimensions in the input, but got {list(shape)}")
     scale = ((1 - p) * (1 + p * _OFF * _OFF)) ** -0.5
     kept = ones(*shape[:2], *[1] * (len(shape) - 2), dtype=input.spec.dtype, device=input.storage.device)
-    on = random.dropout(kept, default_generator(input.storage.device).snapshot(kept.spec.numel), float(p)) * (1 - p)
+    on = random.dropout(kept, default_generator(input.storage.device).snapshot(kept.spec.numel), p) * (1 - p)
     return input * (on * scale) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
 
 
@@ -101,8 +104,9 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     """
     if inplace:
         return overwritten(rrelu, input, lower, upper, training)
+    lower, upper = number("rrelu", "lower", lower), number("rrelu", "upper", upper)
     slope: Any = (lower + upper) / 2
     if training:
         drawn = rand(*input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
-        slope = drawn * float(upper - lower) + float(lower)
+        slope = drawn * (upper - lower) + lower
     return elementwise.where(elementwise.gt(input, 0), input, input * slope)

@@ -10,6 +10,7 @@ import numpy as np
 from gradcore.arguments import refusal
 from gradcore.engine.custom import custom_node
 from gradcore.engine.modes import no_grad
+from gradcore.engine.operands import number, real
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import need_values
 from gradcore.engine.state import local
@@ -70,11 +71,12 @@ def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) ->
     if not input.spec.numel:
         return
     with no_grad():
+        most = number("embedding", "max_norm", max_norm)
         index = movement.reshape(input, (-1,))
         rows = movement.take(weight, index, dim=0, wrap=False)
-        size = reduce.vector_norm(rows, p=float(norm_type), dims=(1,), keepdim=True)
+        size = reduce.vector_norm(rows, p=real(norm_type), dims=(1,), keepdim=True)
         # The same number as PyTorch's against a division by 0.
-        factor = elementwise.where(elementwise.gt(size, float(max_norm)), float(max_norm) / (size + 1e-7), 1.0)
+        factor = elementwise.where(elementwise.gt(size, most), most / (size + 1e-7), 1.0)
         placing.put_(weight, index, rows * factor, dim=0, wrap=False)
 
 

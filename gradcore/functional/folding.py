@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.arguments import warn
+from gradcore.engine.operands import real
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -238,7 +239,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, 
     if p not in ("fro", None) and isinstance(p, str):
         return matrix_norm(input, p, tuple(range(input.spec.ndim)) if dim is None else dim, keepdim, dtype=dtype)
     x = input if dtype is None else input.to(dtype)
-    power = 2.0 if p in ("fro", None) else float(p)
+    power = 2.0 if p in ("fro", None) else real(p)
     return reduce.vector_norm(x, p=power, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradcore.arguments import warn
 from gradcore.dtypes import promote
+from gradcore.engine.operands import number
 from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
@@ -75,10 +76,11 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
 
     ``weight``, of the input's shape, scales the elements; unlike in :func:`l1_loss`, the mean divides by their number.
     """
+    delta = number("huber_loss", "delta", delta)
     if delta <= 0:
         raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
     warn_of_sizes(input, target)
-    loss = movement.cast_to(losses.huber(_gap(input, target), float(delta)), input.spec)
+    loss = movement.cast_to(losses.huber(_gap(input, target), delta), input.spec)
     if weight is not None and weight.spec.shape != input.spec.shape:
         raise ValueError("Weights and input must have the same size.")
     return reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
@@ -86,12 +88,13 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """:func:`huber_loss` with ``delta=beta``, divided by ``beta``; :func:`l1_loss` for a ``beta`` of 0."""
+    beta = number("smooth_l1_loss", "beta", beta)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss does not support negative values for beta: {beta}")
     if beta == 0:
         return l1_loss(input, target, reduction)
     warn_of_sizes(input, target)
-    return reduced(losses.huber(_gap(input, target), float(beta)), reduction) * (1.0 / beta)
+    return reduced(losses.huber(_gap(input, target), beta), reduction) * (1.0 / beta)
 
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
@@ -117,7 +120,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
     if negative.storage.device.type != "meta" and negative.item():
         raise ValueError("var has negative entry/entries")
     # As in PyTorch, the clamp does not affect the gradient.
-    var = var + (elementwise.clamp(known, float(eps), None) - known)
+    var = var + (elementwise.clamp(known, number("gaussian_nll_loss", "eps", eps), None) - known)
     loss = (elementwise.log(var) + elementwise.square(elementwise.sub(input, target)) / var) * 0.5
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
@@ -220,7 +223,7 @@ def _above(x: Tensor) -> Tensor:
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """``input`` where the target is 1, max(0, margin - input) where it is -1: mean, sum or elementwise."""
     alike = elementwise.where(elementwise.ne(target, -1), input, 0.0)
-    apart = elementwise.where(elementwise.ne(target, 1), _above(float(margin) - input), 0.0)
+    apart = elementwise.where(elementwise.ne(target, 1), _above(number("hinge_embedding_loss", "margin", margin) - input), 0.0)
     return reduced(alike + apart, reduction)
 
 
@@ -229,7 +232,7 @@ def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: 
     if not input1.spec.ndim == input2.spec.ndim == target.spec.ndim:
         raise SpecError(f"margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
                         f"{list(input1.spec.shape)}, input2: {list(input2.spec.shape)}, target: {list(target.spec.shape)} ")
-    return reduced(_above(float(margin) - target * (input1 - input2)), reduction)
+    return reduced(_above(number("margin_ranking_loss", "margin", margin) - target * (input1 - input2)), reduction)
 
 
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -256,6 +259,7 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
 
     ``input`` is [N, C] or [C], ``target`` [N] or 0-d. Raises ValueError for a ``p`` other than 1 or 2.
     """
+    margin = number("multi_margin_loss", "margin", margin)
     if p not in (1, 2):
         raise ValueError(f"only p == 1 and p == 2 supported, but got {p}")
     if input.spec.ndim not in (1, 2) or target.spec.shape != input.spec.shape[:-1]:
@@ -265,7 +269,7 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
     if weight is not None and weight.spec.shape != rows.spec.shape[1:]:
         raise SpecError(f"inconsistent weight size, expected {list(rows.spec.shape[1:])} but got {list(weight.spec.shape)}")
     classes = movement.reshape(target, (-1, 1))
-    short = activation.relu(rows - movement.take_along(rows, classes, dim=1, wrap=False) + float(margin))
+    short = activation.relu(rows - movement.take_along(rows, classes, dim=1, wrap=False) + margin)
     own = elementwise.eq(classes, arange(rows.spec.shape[1], dtype=classes.spec.dtype, device=classes.storage.device))
     loss = sum(elementwise.where(own, 0.0, short if p == 1 else elementwise.square(short)), 1) / float(rows.spec.shape[1])
     if weight is not None:

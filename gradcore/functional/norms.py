@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.modes import no_grad
-from gradcore.engine.operands import real
+from gradcore.engine.operands import number, real
 from gradcore.engine.state import local
 from gradcore.errors import SpecError
 from gradcore.functional import add, mean, rsqrt
@@ -55,7 +55,7 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     if running_mean is None or running_var is None:
         raise ValueError("Expected running_mean and running_var to be defined when training=False")
     mean, var = (movement.cast_to(v, v.spec.widened()) for v in (running_mean, running_var))
-    return norms.batch_norm_apply(input, weight, bias, mean, rsqrt(add(var, eps)))
+    return norms.batch_norm_apply(input, weight, bias, mean, rsqrt(add(var, number("batch_norm", "eps", eps))))
 
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcore.arguments import in_todays_order, with_name
 from gradcore.dtypes import limits
+from gradcore.engine.operands import number
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -77,8 +78,8 @@ def _ends(x: Tensor, nan: float | None, posinf: float | None, neginf: float | No
 
 def _end(name: str, given: Any) -> Any:
     # A kernel looks at it only where there is something to replace.
-    if isinstance(given, Value) and given.spec.numel == 1:
-        given = given.item()  # type: ignore[attr-defined]
+    if isinstance(given, Value):
+        given = number("nan_to_num", name, given)
     if not (given is None or isinstance(given, Real)):
         raise TypeError(f"nan_to_num(): argument '{name}' must be float, not {type(given).__name__}")
     return given
@@ -148,6 +149,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     """Whether |input - other| <= atol + rtol * |other|, or both are equal; with ``equal_nan``, NaNs are close to each other."""
     if not isinstance(other, Value):
         raise TypeError(f"isclose(): argument 'other' must be Tensor, not {type(other).__name__}")
+    rtol, atol = number("isclose", "rtol", rtol), number("isclose", "atol", atol)
     # The difference of integers could overflow; that of floats cannot.
     x, y = movement.as_float(input), movement.as_float(other)
     found = elementwise.eq(input, other)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.operands import real
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import picking
@@ -284,4 +285,4 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         return input
     squares = movement.reshape(elementwise.square(input), (shape[0], 1, shape[1], math.prod(shape[2:])))
     means = avg_pool2d(pad(squares, (0, 0, size // 2, (size - 1) // 2)), (size, 1), 1)
-    return input / elementwise.pow(movement.reshape(means, shape) * float(alpha) + float(k), float(beta))
+    return input / elementwise.pow(movement.reshape(means, shape) * real(alpha) + real(k), real(beta))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.dtypes import promote
+from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
 from gradcore.functional import broadcast_tensors, sum
 from gradcore.functional.folding import norm
@@ -21,7 +22,7 @@ Tensor = Any
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """x / max(||x||_p, eps), with the p-norm along ``dim``."""
-    return input / elementwise.clamp(norm(input, p, dim, True), float(eps), None)
+    return input / elementwise.clamp(norm(input, p, dim, True), real(eps), None)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -34,13 +35,14 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
         raise SpecError(f"cosine_similarity: expected a tensor of a floating type, but got {x1.spec.dtype.name} and "
                         f"{x2.spec.dtype.name}")
     x1, x2 = movement.cast_to(x1, made), movement.cast_to(x2, made)
-    one, two = (elementwise.clamp(norm(x, 2, dim, True), float(eps), None) for x in (x1, x2))
+    eps = number("cosine_similarity", "eps", eps)
+    one, two = (elementwise.clamp(norm(x, 2, dim, True), eps, None) for x in (x1, x2))
     return sum((x1 / one) * (x2 / two), dim)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """||x1 - x2 + eps||_p along the last dimension."""
-    return norm(elementwise.sub(x1, x2) + float(eps), p, -1, keepdim)
+    return norm(elementwise.sub(x1, x2) + number("pairwise_distance", "eps", eps), p, -1, keepdim)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
@@ -53,7 +55,8 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
     squares = [sum(elementwise.square(x), -1) + eps for x in (input1, input2)]
     cosine = sum(input1 * input2, -1) * elementwise.rsqrt(squares[0] * squares[1])
     alike = elementwise.where(elementwise.eq(target, 1), 1.0 - cosine, 0.0)
-    apart = elementwise.where(elementwise.eq(target, -1), elementwise.clamp(cosine - float(margin), 0.0, None), 0.0)
+    short = elementwise.clamp(cosine - number("cosine_embedding_loss", "margin", margin), 0.0, None)
+    apart = elementwise.where(elementwise.eq(target, -1), short, 0.0)
     return reduced(alike + apart, reduction)
 
 
@@ -63,6 +66,8 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
 
     With ``swap``, min(d(anchor, negative), d(positive, negative)) replaces the second distance. Balntas et al., BMVC 2016.
     """
+    margin = number("triplet_margin_loss", "margin", margin)
+
     def distance(x: Tensor, y: Tensor) -> Tensor:
         return pairwise_distance(x, y, p, eps)
 
@@ -80,4 +85,4 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
     far = distance(anchor, negative)
     if swap:
         far = elementwise.minimum(far, distance(positive, negative))
-    return reduced(elementwise.clamp(distance(anchor, positive) - far + float(margin), 0.0, None), reduction)
+    return reduced(elementwise.clamp(distance(anchor, positive) - far + real(margin), 0.0, None), reduction)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.functional.dropouts import check_probability
+from gradcore.functional.dropouts import probability
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
@@ -20,7 +20,7 @@ class _DropoutNd(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        check_probability(p)
+        probability(p)
         self.p = p
         self.inplace = inplace
 

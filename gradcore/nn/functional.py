@@ -12,6 +12,7 @@ from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.dtypes import promote
 from gradcore.engine.modes import is_grad_enabled
+from gradcore.engine.operands import number
 from gradcore.engine.sites import need_values
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
@@ -35,7 +36,7 @@ from gradcore.functional.convolution import *  # noqa: F403
 from gradcore.functional.ctc import ctc_loss
 from gradcore.functional.distances import pdist
 from gradcore.functional.dropouts import *  # noqa: F403
-from gradcore.functional.dropouts import check_probability
+from gradcore.functional.dropouts import probability
 from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.losses import *  # noqa: F403
@@ -111,13 +112,13 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     Backward keeps 32 bytes of generator state, to draw the mask again, never the mask. Raises ValueError for a ``p`` outside
     [0, 1].
     """
-    check_probability(p)
+    p = probability(p)
     if not training or p == 0:
         return input
     if inplace:
         return overwritten(dropout, input, p, True, False, generator)
     generator = default_generator(input.storage.device) if generator is None else generator
-    return random.dropout(input, generator.snapshot(input.spec.numel), float(p))
+    return random.dropout(input, generator.snapshot(input.spec.numel), p)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -175,6 +176,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     [0, 1] and for shapes that do not fit.
     """
     check_reduction(reduction)
+    label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing)
     if not 0 <= label_smoothing <= 1:
         raise SpecError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _check_weight("cross_entropy", input, weight)

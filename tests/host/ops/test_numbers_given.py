@@ -104,11 +104,40 @@ def test_a_tensor_in_place_of_anything_else_is_refused() -> None:
 @pytest.mark.parametrize("call", [
     "F.elu(x, n)", "F.celu(x, n)", "F.softplus(x, n)", "F.softplus(x, threshold=n)", "F.layer_norm(x, (3,), eps=n)",
     "F.group_norm(x, 1, eps=n)", "F.batch_norm(x, None, None, training=True, eps=n)", "t.linalg.vector_norm(x, n)",
-    "F.scaled_dot_product_attention(x, x, x, scale=n)"])
+    "F.scaled_dot_product_attention(x, x, x, scale=n)", "F.scaled_dot_product_attention(x, x, x, dropout_p=n)",
+    "F.batch_norm(x, x[0], x[0], eps=n)", "F.cross_entropy(x, t.tensor([0, 1]), label_smoothing=n)",
+    "F.huber_loss(x, y, delta=n)", "F.smooth_l1_loss(x, y, beta=n)", "F.hinge_embedding_loss(x, y, margin=n)",
+    "F.margin_ranking_loss(x, y, y, margin=n)", "F.multi_margin_loss(x, t.tensor([0, 1]), margin=n)",
+    "F.cosine_embedding_loss(x, y, x[:, 0], margin=n)", "F.triplet_margin_loss(x, y, x, margin=n)",
+    "F.triplet_margin_loss(x, y, x, eps=n)", "F.triplet_margin_loss(x, y, x, p=n)", "F.normalize(x, n)",
+    "F.cosine_similarity(x, y, eps=n)", "F.pairwise_distance(x, y, n)", "F.pairwise_distance(x, y, eps=n)",
+    "t.cdist(x, y, n)", "F.pdist(x, n)", "t.dist(x, y, n)", "t.norm(x, n)", "x.renorm(n, 0, 1.0)", "x.renorm(2, 0, n)",
+    "x.nan_to_num(n)", "x.nan_to_num(posinf=n)", "F.dropout(x, n)", "F.dropout1d(x, n)", "F.alpha_dropout(x, n, True)",
+    "F.feature_alpha_dropout(x, n, True)", "F.rrelu(x, n, 1.0, training=True)", "F.rrelu(x, 0.1, n)", "x.logit(n)",
+    "F.embedding(t.tensor([0]), x, max_norm=n)", "F.embedding(t.tensor([0]), x, max_norm=1.0, norm_type=n)",
+    "F.hardshrink(x, n)", "F.softshrink(x, n)", "F.threshold(x, n, 0.0)", "F.threshold(x, 0.0, n)", "x.histc(4, 0, n)",
+    "x.isclose(y, n)", "x.isclose(y, atol=n)", "t.full((2,), n)", "t.full_like(x, n)", "x.new_full((2,), n)",
+    "x.uniform_(0, n)", "x.normal_(0, n)", "x.exponential_(n)"])
 def test_a_number_whose_gradient_would_be_dropped_is_refused(call: str, torch: Any) -> None:
     for t in (gradcore, torch):
         with pytest.raises(TypeError, match=r"must be (float|Number), not Tensor"):
-            eval(call, {"t": t, "F": t.nn.functional, "x": t.ones(2, 3), "n": t.tensor(0.5, requires_grad=True)})
+            eval(call, {"t": t, "F": t.nn.functional, "x": t.ones(2, 3), "y": t.zeros(2, 3),
+                        "n": t.tensor(0.5, requires_grad=True)})
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("call", [
+    "F.normalize(x, eps=n)", "F.local_response_norm(x, 2, alpha=n)", "F.local_response_norm(x, 2, beta=n)",
+    "F.local_response_norm(x, 2, k=n)", "F.triplet_margin_with_distance_loss(x, x * 3, x * 2, margin=n)"])
+def test_a_number_with_a_gradient(call: str, torch: Any) -> None:
+    values = np.linspace(0.01, 0.09, 24, dtype=np.float32).reshape(2, 3, 4)
+    grads = []
+    for t in (gradcore, torch):
+        n = t.tensor(0.5, requires_grad=True)
+        eval(call, {"t": t, "F": t.nn.functional, "x": t.tensor(values), "n": n}).sum().backward()
+        grads.append(n.grad.item())
+    assert grads[0] == pytest.approx(grads[1], rel=1e-5)
+    assert grads[1] != 0
 
 
 def test_an_attribute_is_read_at_each_call() -> None:
