@@ -16,6 +16,7 @@ from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
+from gradcore.functional.types import as_weight
 from gradcore.ops import activation, movement, normalizers
 
 Tensor = Any
@@ -25,7 +26,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """x if x > 0, else negative_slope * x, element by element."""
     if inplace:
         return overwritten(leaky_relu, input, negative_slope)
-    return activation.leaky_relu(input, negative_slope)
+    return activation.leaky_relu(input, as_weight(negative_slope, input))
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import warn
-from gradcore.engine.operands import number
+from gradcore.engine.operands import plain_number
 from gradcore.engine.sites import need_values
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
@@ -81,7 +81,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise SpecError(f"histc: expected a tensor of floats, but got {input.spec}")
     if bins < 1:
         raise SpecError(f"histc: bins must be > 0, but got {bins}")
-    min, max = number("histc", "min", min), number("histc", "max", max)
+    min, max = plain_number("histc", "min", min), plain_number("histc", "max", max)
     if min > max:
         raise SpecError(f"histc: max must be larger than min, but got {max} and {min}")
     x, low, high = sh.reshape(input, (-1,)).detach(), min, max

@@ -57,7 +57,10 @@ def _surrounded(x: Tensor, edges: list[tuple[int, int, int]], value: float) -> T
             raise SpecError(f"The input size {shape[d]}, plus negative padding {before} and {after}, resulted in a negative "
                             f"output size, which is invalid. Check dimension {d} of your input.")
         cut = max(-before, 0)
-        x = movement.narrow(x, d, cut, max(shape[d] - cut - max(-after, 0), 0))
+        left = shape[d] - cut - max(-after, 0)
+        if left < 0:
+            raise SpecError(f"Negative padding {before} and {after} crops more than the {shape[d]} elements of dimension {d}")
+        x = movement.narrow(x, d, cut, left)
         index[d] = (max(before, 0), x.spec.shape[d], 1)
         shape[d] += before + after
     if tuple(shape) == x.spec.shape:
@@ -75,10 +78,10 @@ def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, An
         # Cropped first: what is repeated is what is left.
         cut = max(-before, 0)
         left = n - cut - max(-after, 0)
-        if before > left or after > left or left <= 0:
+        if before > left or after > left or left < 0:
             raise SpecError(f"Padding value causes wrapping around more than once: got padding ({before}, {after}) at a "
                             f"dimension of {n} elements with mode circular")
-        return cut + np.arange(-max(before, 0), left + max(after, 0)) % left
+        return cut + np.arange(-max(before, 0), left + max(after, 0)) % max(left, 1)
     most = n - 1 if mode == "reflect" else n
     if mode != "replicate" and (before > most or after > most):
         raise SpecError(f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, "

@@ -15,7 +15,9 @@ from gradcore.engine.operands import number
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
-from gradcore.functional.shape import nonzero, plain, unbind, unsqueeze
+from gradcore.functional.picking import nonzero
+from gradcore.functional.shape import plain
+from gradcore.functional.types import as_weight
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.shapes import written_into
 
@@ -87,7 +89,7 @@ def _end(name: str, given: Any) -> Any:
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input); ``weight`` is a number or a tensor, and tensors broadcast."""
-    return pointwise.lerp(input, end, weight)
+    return pointwise.lerp(input, end, as_weight(weight, input))
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
@@ -125,7 +127,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     For a condition alone, a tuple with the indices where it is True: an int64 [N] per dimension, read on the host.
     """
     if input is None and other is None:
-        return unbind(nonzero(condition if condition.spec.ndim else unsqueeze(condition, 0)), 1)
+        return nonzero(condition, as_tuple=True)
     return elementwise.where(condition, input, other)
 
 
@@ -227,7 +229,7 @@ def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
 
 def lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """``lerp`` in place; returns the tensor."""
-    return in_place.IN_PLACE["lerp"](input, end, weight)
+    return in_place.IN_PLACE["lerp"](input, end, as_weight(weight, input))
 
 
 def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:

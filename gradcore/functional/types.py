@@ -10,6 +10,7 @@ from gradcore import spec
 from gradcore.dtypes import category, default_float, is_floating, join, limits, promote
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.value import Value
+from gradcore.ops.movement import cast
 
 __all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point", "is_inference", "is_nonzero",
            "is_same_size", "is_signed", "is_tensor", "numel", "promote_types", "result_type"]
@@ -70,6 +71,13 @@ def promote_types(type1: Any, type2: Any) -> np.dtype[Any]:
 def result_type(tensor1: Any, tensor2: Any) -> np.dtype[Any]:
     """The dtype of arithmetic between two tensors or Python numbers, except for the division of integers."""
     return promote([x.spec if isinstance(x, Value) else type(x) for x in (tensor1, tensor2)])
+
+
+def as_weight(x: Any, like: Tensor) -> Any:
+    """A 0-d tensor of integers or bools in the dtype of the floats that it weights; anything else as it is."""
+    if isinstance(x, Value) and not x.spec.shape and not x.spec.floating and like.spec.floating:
+        return cast(x, dtype=like.spec.dtype)
+    return x
 
 
 def can_cast(from_: Any, to: Any) -> bool:

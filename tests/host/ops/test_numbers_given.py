@@ -40,7 +40,9 @@ OF_TENSORS = [
     "F.pad(x, (1, 0), value=t.tensor(0.5))",
     "F.cross_entropy(x, t.ones(2, 6, 8, dtype=t.int64), ignore_index=t.tensor(2))", "x.std(correction=k)",
     "t.var(x, 1, correction=t.tensor(0.5))", "F.celu(x, t.tensor(0.5))", "t.addcmul(x, x, x, value=k)",
-    "F.layer_norm(x, (8,), eps=t.tensor(1e-3))", "F.layer_norm(x, (8,), eps=k)"]
+    "F.layer_norm(x, (8,), eps=t.tensor(1e-3))", "F.layer_norm(x, (8,), eps=k)",
+    "F.leaky_relu(x, k)", "F.leaky_relu(x.clone(), t.tensor(True), inplace=True)", "t.lerp(x, x * 3, k)",
+    "t.lerp(x.half(), x.half() * 3, k)", "x.clone().lerp_(x * 3, t.tensor(True))"]
 
 #: Numbers among the attributes of ops: of each, a call that gives it one.
 ATTRIBUTES: dict[tuple[str, str], tuple[Row, Any]] = {

@@ -53,9 +53,9 @@ def resumed(make: Callable[[Any, Any, int], Any]) -> Case:
 
 def wrapped(t: Any) -> Any:
     x = t.arange(4.0).reshape(1, 1, 4).requires_grad_()
-    found = [t.nn.functional.pad(x, pad, "circular") for pad in ((-1, 1), (2, -1), (1, 1), (-2, 2))]
+    found = [t.nn.functional.pad(x, pad, "circular") for pad in ((-1, 1), (2, -1), (1, 1), (-2, 2), (0, -4), (-3, -1))]
     sum((y * y).sum() for y in found).backward()
-    return [*found, x.grad]
+    return [*found, x.grad, *(y.shape[-1] for y in found)]
 
 
 def divergences(t: Any) -> Any:
@@ -156,6 +156,7 @@ def _flat(x: Any) -> Any:
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: gradcore.nn.functional.interpolate(gradcore.ones(1, 1, 3), scale_factor=0.3, mode="linear"), "greater than 0"),
     (lambda: gradcore.nn.functional.pad(gradcore.ones(1, 1, 3), (-2, 2), "circular"), "wrapping around more than once"),
+    (lambda: gradcore.nn.functional.pad(gradcore.ones(1, 1, 3), (-4, 2)), "-4 and 2 crops more than the 3 elements"),
     (lambda: gradcore.tensor_split(gradcore.tensor(1.0), 2), "at least a 1-dimensional"),
     (lambda: gradcore.hsplit(gradcore.ones(4), "abc"), "a number of sections, or a tuple of indices, but got str"),
     (lambda: gradcore.rot90(gradcore.ones(2, 2), dims=(0,)), "total rotation dims == 2"),
