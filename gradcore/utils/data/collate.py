@@ -19,7 +19,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
     Tensors and arrays are stacked, numbers become a tensor (floats: float64), strings stay a list, and mappings, tuples and
     lists are combined element by element, into their own types, but that tuples become lists. Raises TypeError for samples of
-    another type, RuntimeError for different lengths or shapes.
+    another type, or of several, RuntimeError for different lengths or shapes.
     """
     with scoped(role="input"):
         return _collate(list(batch))
@@ -28,10 +28,10 @@ def default_collate(batch: Sequence[Any]) -> Any:
 def _collate(batch: Sequence[Any]) -> Any:
     first = batch[0]
     if isinstance(first, Tensor):
-        _check_shapes(batch)
+        _check_alike(batch)
         return functional.stack(batch)
     if isinstance(first, np.ndarray):
-        _check_shapes(batch)
+        _check_alike(batch)
         return functional.tensor(np.stack(batch))
     if isinstance(first, (str, bytes)):
         return batch
@@ -40,6 +40,7 @@ def _collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, (bool, int, float)):
         return functional.tensor(batch, dtype=np.float64 if isinstance(first, float) else None)
     if isinstance(first, Mapping):
+        _check_kind(batch, Mapping)
         return _mapping(first, {key: _collate([sample[key] for sample in batch]) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*map(_collate, _columns(batch)))
@@ -107,7 +108,15 @@ def pinned(batch: Any) -> Any:
     return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
 
 
-def _check_shapes(batch: Sequence[Any]) -> None:
+def _check_kind(batch: Sequence[Any], kind: Any) -> None:
+    for k, sample in enumerate(batch):
+        if not isinstance(sample, kind):
+            raise TypeError(f"default_collate: expected {kind.__name__} at entry {k}, as at entry 0, but got "
+                            f"{type(sample).__name__}")
+
+
+def _check_alike(batch: Sequence[Any]) -> None:
+    _check_kind(batch, Tensor if isinstance(batch[0], Tensor) else np.ndarray)
     shapes = [list(sample.shape) for sample in batch]
     for k, shape in enumerate(shapes):
         if shape != shapes[0]:
@@ -116,6 +125,7 @@ def _check_shapes(batch: Sequence[Any]) -> None:
 
 
 def _columns(batch: Sequence[Any]) -> list[tuple[Any, ...]]:
+    _check_kind(batch, Sequence)
     lengths = {len(sample) for sample in batch}
     if len(lengths) > 1:
         raise RuntimeError(f"each element in list of batch should be of equal size, but got {sorted(lengths)}")

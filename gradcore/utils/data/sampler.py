@@ -44,7 +44,10 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(_Drawn):
-    """All indices in random order, repeated up to ``num_samples``; with ``replacement``, independent draws."""
+    """All indices in random order, repeated up to ``num_samples``; with ``replacement``, independent draws.
+
+    Raises ValueError if there is nothing to draw from.
+    """
 
     def __init__(self, data_source: Any, replacement: bool = False, num_samples: int | None = None,
                  generator: Generator | None = None) -> None:
@@ -56,6 +59,8 @@ class RandomSampler(_Drawn):
         self.data_source = data_source
         self.replacement = replacement
         self._num_samples = num_samples
+        if not self.num_samples:
+            raise ValueError("num_samples should be a positive integer value, but got num_samples=0, the length of the data")
 
     @property
     def num_samples(self) -> int:
@@ -63,8 +68,10 @@ class RandomSampler(_Drawn):
 
     def __iter__(self) -> Iterator[int]:
         count, wanted = len(self.data_source), self.num_samples
+        if not count:
+            raise ValueError(f"RandomSampler: cannot draw {wanted} samples from no data")
         if self.replacement:
-            return iter(self._stream().integers(0, count, wanted).tolist() if wanted else [])
+            return iter(self._stream().integers(0, count, wanted).tolist())
         return self._orders(count, wanted)
 
     def _orders(self, count: int, wanted: int) -> Iterator[int]:

@@ -192,3 +192,26 @@ def test_samplers_refuse_what_they_could_not_do() -> None:
         data.WeightedRandomSampler([1.0, 2.0], 2, 5)  # type: ignore[arg-type]
     with raises(ValueError, "num_samples=2 samples cannot be drawn without replacement, since 1 of 2 weights are above 0"):
         data.WeightedRandomSampler([1.0, 0.0], 2, replacement=False)
+
+
+def test_nothing_is_not_drawn_from_at_random() -> None:
+    for make in (lambda: data.RandomSampler([]), lambda: data.RandomSampler([], replacement=True),
+                 lambda: data.DataLoader([], 2, shuffle=True)):
+        with raises(ValueError, "num_samples should be a positive integer value, but got num_samples=0"):
+            make()
+    # A number of samples that is given would be drawn forever.
+    for replacement in (False, True):
+        with raises(ValueError, "RandomSampler: cannot draw 3 samples from no data"):
+            next(iter(data.RandomSampler([], replacement, 3)))
+    assert list(data.DataLoader([], 2)) == []
+
+
+@pytest.mark.parametrize(("batch", "text"), [
+    ([gradcore.ones(2), 1], "expected Tensor at entry 1, as at entry 0, but got int"),
+    ([np.ones(2), gradcore.ones(2), 1], "expected ndarray at entry 1, as at entry 0, but got Tensor"),
+    ([{"a": gradcore.ones(1)}, {"a": 1}], "expected Tensor at entry 1, as at entry 0, but got int"),
+    ([{"a": 1}, [1]], "expected Mapping at entry 1, as at entry 0, but got list"),
+    ([(1, 2), 3], "expected Sequence at entry 1, as at entry 0, but got int")], ids=repr)
+def test_samples_of_several_kinds_are_no_batch(batch: list[Any], text: str) -> None:
+    with raises(TypeError, f"default_collate: {text}"):
+        data.default_collate(batch)
