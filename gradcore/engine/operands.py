@@ -128,7 +128,10 @@ def plain_number(function: str, name: str, x: Any, kind: str = "Number") -> Any:
 
 def number(function: str, name: str, x: Any) -> float:
     """:func:`plain_number` as a Python float."""
-    return float(plain_number(function, name, x, "float"))
+    x = plain_number(function, name, x, "float")
+    if not hasattr(x, "__float__"):
+        raise TypeError(f"{function}(): argument {name!r} must be float, not {type(x).__name__}")
+    return float(x)
 
 
 def numbers(op: Op, attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from typing import Any
 from gradcore.arguments import warn
 from gradcore.dtypes import promote
 from gradcore.engine.operands import number
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
 from gradcore.ops import activation, elementwise, losses, movement
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, broadcast_shapes
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
            "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss",
@@ -35,6 +36,26 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
     """The loss itself ("none"), its "mean" or its "sum". Raises ValueError for another reduction."""
     check_reduction(reduction)
     return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
+
+
+def need_tensors(name: str, **given: Any) -> None:
+    """Raise TypeError, which names the argument, for what is no tensor and an op would take as a number."""
+    for argument, x in given.items():
+        if not isinstance(x, Value):
+            raise TypeError(f"{name}(): argument {argument!r} must be Tensor, not {type(x).__name__}")
+
+
+def need_classes(name: str, target: Tensor) -> None:
+    """Raise :class:`SpecError` for a target that is not of integers."""
+    if target.spec.dtype.kind not in "iu":
+        raise SpecError(f"{name}: expected target to hold classes of an integer dtype, but got {target.spec.dtype.name}")
+
+
+def _need_fit(name: str, argument: str, x: Tensor, input: Tensor) -> None:
+    """Raise :class:`SpecError` for what does not broadcast to the size of the input."""
+    if broadcast_shapes(x.spec.shape, input.spec.shape) != input.spec.shape:
+        raise SpecError(f"{name}: expected {argument} to broadcast to the input size {list(input.spec.shape)}, but got "
+                        f"{list(x.spec.shape)}")
 
 
 def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:
@@ -59,6 +80,7 @@ def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """|input - target|: mean, sum or elementwise. With ``weight``, of the input's shape, a weighted sum or mean."""
+    check_reduction(reduction)
     warn_of_sizes(input, target)
     loss = elementwise.abs(elementwise.sub(input, target))
     return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
@@ -76,18 +98,20 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
 
     ``weight``, of the input's shape, scales the elements; unlike in :func:`l1_loss`, the mean divides by their number.
     """
+    check_reduction(reduction)
     delta = number("huber_loss", "delta", delta)
     if delta <= 0:
         raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
-    warn_of_sizes(input, target)
-    loss = movement.cast_to(losses.huber(_gap(input, target), delta), input.spec)
     if weight is not None and weight.spec.shape != input.spec.shape:
         raise ValueError("Weights and input must have the same size.")
+    warn_of_sizes(input, target)
+    loss = movement.cast_to(losses.huber(_gap(input, target), delta), input.spec)
     return reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """:func:`huber_loss` with ``delta=beta``, divided by ``beta``; :func:`l1_loss` for a ``beta`` of 0."""
+    check_reduction(reduction)
     beta = number("smooth_l1_loss", "beta", beta)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss does not support negative values for beta: {beta}")
@@ -104,6 +128,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
     ``var`` is a number, or a tensor of the input's shape, which may have 1 as its last size or lack the last dimension.
     Raises ValueError for other shapes and for a negative variance.
     """
+    check_reduction(reduction)
     if isinstance(var, (int, float)):
         if var < 0:
             raise ValueError(f"var has negative entry/entries: {var}")
@@ -131,6 +156,8 @@ def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full
 
     ``full`` adds Stirling's approximation, target log target - target + log(2 pi target) / 2, where the target exceeds 1.
     """
+    check_reduction(reduction)
+    need_tensors("poisson_nll_loss", input=input, target=target)
     loss = elementwise.exp(input) - target * input if log_input else input - target * elementwise.log(input + eps)
     if full:
         stirling = target * elementwise.log(target) - target + elementwise.log(target * (2 * math.pi)) * 0.5
@@ -145,7 +172,11 @@ def _weighed(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
-def _need_one_size(input: Tensor, target: Tensor) -> None:
+def _check_weighed(name: str, input: Tensor, target: Tensor, reduction: str, **weights: Tensor | None) -> None:
+    check_reduction(reduction)
+    for argument, weight in weights.items():
+        if weight is not None:
+            _need_fit(name, argument, weight, input)
     if input.spec.shape != target.spec.shape:
         raise ValueError(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
                          f"({list(input.spec.shape)}) is deprecated. Please ensure they have the same size.")
@@ -162,7 +193,7 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
     Backward keeps only input and target. Raises ValueError for a target of another size, and on the CPU RuntimeError for
     inputs outside [0, 1]; a GPU gives NaN for them, since the host does not wait for it.
     """
-    _need_one_size(input, target)
+    _check_weighed("binary_cross_entropy", input, target, reduction, weight=weight)
     return _weighed(losses.bce(input, target), weight, reduction)
 
 
@@ -172,7 +203,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
     Backward keeps only input and target. Raises ValueError for a target of another size.
     """
-    _need_one_size(input, target)
+    _check_weighed("binary_cross_entropy_with_logits", input, target, reduction, weight=weight, pos_weight=pos_weight)
     if input.spec.floating and target.spec.floating:
         input, target = _alike(input, target)
     loss = losses.bce_logits(input, target)
@@ -183,6 +214,9 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1: mean, sum or elementwise."""
+    check_reduction(reduction)
+    need_tensors("soft_margin_loss", input=input, target=target)
+    _need_fit("soft_margin_loss", "target", target, input)
     loss = activation.softplus(input * -target, beta=1.0, threshold=math.inf)
     return reduced(movement.cast_to(loss, input.spec), reduction)
 
@@ -192,6 +226,12 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
     ``reduction="batchmean"`` divides the sum by the batch size, which gives the divergence; "mean" does not.
     """
+    if reduction != "batchmean":
+        check_reduction(reduction)
+    need_tensors("kl_div", input=input, target=target)
+    if not (input.spec.floating and target.spec.floating):
+        raise SpecError(f"kl_div: Integral inputs not supported: expected floats, but got input of {input.spec.dtype.name} and "
+                        f"target of {target.spec.dtype.name}")
     if reduction == "mean":
         warn("reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides only "
              "by the batch size, and aligns with the KL math definition.")
@@ -207,7 +247,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """:func:`binary_cross_entropy_with_logits`, averaged over the classes of each sample: input and target [N, C]."""
-    _need_one_size(input, target)
+    _check_weighed("multilabel_soft_margin_loss", input, target, reduction, weight=weight)
     loss = losses.bce_logits(*_alike(input, target))
     return reduced(mean(loss if weight is None else loss * weight, -1), reduction)
 
@@ -222,6 +262,8 @@ def _above(x: Tensor) -> Tensor:
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """``input`` where the target is 1, max(0, margin - input) where it is -1: mean, sum or elementwise."""
+    check_reduction(reduction)
+    need_tensors("hinge_embedding_loss", input=input, target=target)
     alike = elementwise.where(elementwise.ne(target, -1), input, 0.0)
     apart = elementwise.where(elementwise.ne(target, 1), _above(number("hinge_embedding_loss", "margin", margin) - input), 0.0)
     return reduced(alike + apart, reduction)
@@ -229,6 +271,7 @@ def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, red
 
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     """max(0, margin - target * (input1 - input2)) for targets of 1 and -1: mean, sum or elementwise."""
+    check_reduction(reduction)
     if not input1.spec.ndim == input2.spec.ndim == target.spec.ndim:
         raise SpecError(f"margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
                         f"{list(input1.spec.shape)}, input2: {list(input2.spec.shape)}, target: {list(target.spec.shape)} ")
@@ -240,8 +283,10 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 
     ``input`` is [N, C] or [C]. ``target``, of the same shape, lists each sample's classes, up to the first negative number.
     """
+    check_reduction(reduction)
     if input.spec.ndim not in (1, 2) or target.spec.shape != input.spec.shape:
         raise SpecError(f"inconsistent target size: {list(target.spec.shape)} for input of size: {list(input.spec.shape)}")
+    need_classes("multilabel_margin_loss", target)
     rows = movement.reshape(input, (-1, input.spec.shape[-1]))
     classes = movement.reshape(target, rows.spec.shape)
     named = elementwise.eq(cumsum(movement.cast(elementwise.lt(classes, 0), dtype=classes.spec.dtype), 1), 0)
@@ -260,11 +305,13 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
     ``input`` is [N, C] or [C], ``target`` [N] or 0-d. Raises ValueError for a ``p`` other than 1 or 2.
     """
     margin = number("multi_margin_loss", "margin", margin)
+    check_reduction(reduction)
     if p not in (1, 2):
         raise ValueError(f"only p == 1 and p == 2 supported, but got {p}")
     if input.spec.ndim not in (1, 2) or target.spec.shape != input.spec.shape[:-1]:
         raise SpecError(f"inconsistent target size, expected {list(input.spec.shape[:-1])} but got "
                         f"{list(target.spec.shape)} for an input of size {list(input.spec.shape)}")
+    need_classes("multi_margin_loss", target)
     rows = movement.reshape(input, (-1, input.spec.shape[-1]))
     if weight is not None and weight.spec.shape != rows.spec.shape[1:]:
         raise SpecError(f"inconsistent weight size, expected {list(rows.spec.shape[1:])} but got {list(weight.spec.shape)}")

@@ -10,7 +10,7 @@ from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
 from gradcore.functional import broadcast_tensors, sum
 from gradcore.functional.folding import norm
-from gradcore.functional.losses import reduced
+from gradcore.functional.losses import check_reduction, reduced
 from gradcore.ops import elementwise, movement
 from gradcore.spec import TensorSpec
 
@@ -48,7 +48,8 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
                           reduction: str = "mean") -> Tensor:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1: inputs [N, D] or [D], target [N] or 0-d."""
-    if input1.spec.ndim - target.spec.ndim != 1 or input1.spec.ndim not in (1, 2):
+    check_reduction(reduction)
+    if not input1.spec.ndim == input2.spec.ndim == target.spec.ndim + 1 or input1.spec.ndim not in (1, 2):
         raise SpecError(f"{target.spec.ndim}D target tensor expects {target.spec.ndim + 1}D input tensors, but found inputs "
                         f"with sizes {list(input1.spec.shape)} and {list(input2.spec.shape)}.")
     eps = 1e-12
@@ -79,6 +80,10 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
                                       distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
                                       margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> Tensor:
     """:func:`triplet_margin_loss` with a custom distance function. Raises ValueError for a margin of 0 or less."""
+    check_reduction(reduction)
+    if not anchor.spec.ndim == positive.spec.ndim == negative.spec.ndim:
+        raise SpecError("The anchor, positive, and negative tensors are expected to have the same number of dimensions, but "
+                        f"got sizes {list(anchor.spec.shape)}, {list(positive.spec.shape)} and {list(negative.spec.shape)}")
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
     distance = pairwise_distance if distance_function is None else distance_function

@@ -40,7 +40,7 @@ from gradcore.functional.dropouts import probability
 from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.losses import *  # noqa: F403
-from gradcore.functional.losses import check_reduction, reduced, warn_of_sizes, weighted
+from gradcore.functional.losses import check_reduction, need_classes, reduced, warn_of_sizes, weighted
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.overwritten import overwriting, overwritten
 from gradcore.functional.padding import *  # noqa: F403
@@ -245,6 +245,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     """
     check_reduction(reduction)
     _check_weight("nll_loss", input, weight)
+    need_classes("nll_loss", target)
     rows, classes = _rows(input, target)
     loss, norm, _ = _picked(rows, classes, weight, ignore_index)
     if reduction == "none":
