@@ -88,7 +88,8 @@ class Compiled:
         return [entry.replay.plan for entry in self._cached()]
 
     def _cached(self) -> list[Entry]:
-        return [entry for entries in self._entries.values() for entry in entries]
+        # Of copies, since another thread may be tracing a program, or a finalizer dropping one.
+        return [entry for entries in [*self._entries.values()] for entry in [*entries]]
 
     def save(self, path: str | os.PathLike[str], index: int = 0) -> None:
         """Write the ``index``-th of ``programs`` with the tensors that it captured to a file for :func:`gradcore.load_program`.
@@ -288,10 +289,11 @@ class Compiled:
         Raises IndexError if there is no such program, OSError if the file cannot be written.
         """
         from gradcore.program.planning.drawing import drawn
-        if program >= len(self.programs):
-            raise IndexError(f"cannot draw program {program}: the cache has {count_of(len(self.programs), 'program')}; call "
+        found = [entry.replay for entry in self._cached()]
+        if program >= len(found):
+            raise IndexError(f"cannot draw program {program}: the cache has {count_of(len(found), 'program')}; call "
                              "the function first")
-        return drawn(self.programs[program], self.plans[program], path)
+        return drawn(found[program].program, found[program].plan, path)
 
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {count_of(len(self.programs), 'program')}>"
