@@ -22,6 +22,7 @@ class Size(tuple[int, ...]):
     """A shape: a tuple of ints with :meth:`numel`."""
 
     def numel(self) -> int:
+        """The number of elements, the product of the sizes."""
         return int(np.prod(self, dtype=np.int64))
 
     def __add__(self, other: Any) -> Any:

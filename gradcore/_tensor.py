@@ -62,6 +62,7 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return self.spec.ndim
 
     @property
@@ -124,14 +125,17 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def is_cuda(self) -> bool:
+        """Whether the tensor is on a GPU."""
         return self.storage.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
+        """Whether the tensor is in host memory, pinned or not."""
         return self.storage.device.type == "cpu"
 
     @property
     def is_meta(self) -> bool:
+        """Whether the tensor has a shape but no values."""
         return self.storage.device.type == "meta"
 
     def get_device(self) -> int:

@@ -134,24 +134,31 @@ class GradScaler:
         return self._scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
+        """What the scale is multiplied by after enough updates in a row without an overflow."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
+        """Set :meth:`get_growth_factor`."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
+        """What the scale is multiplied by after an overflow."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
+        """Set :meth:`get_backoff_factor`."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
+        """After how many updates in a row without an overflow the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
+        """Set :meth:`get_growth_interval`."""
         self._growth_interval = new_interval
 
     def is_enabled(self) -> bool:
+        """Whether anything is scaled at all."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:

@@ -84,10 +84,12 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Store on ``ctx`` what backward needs, for a ``forward`` that takes no ``ctx``: subclasses define it."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The gradients of the inputs of ``forward``, in order, for those of its outputs: subclasses define it."""
         raise NotImplementedError("You must implement the backward method for your custom autograd.Function to use it "
                                   "with backward.")
 

@@ -27,4 +27,5 @@ class Dataset:
 
     @property
     def features(self) -> int:
+        """The numbers of a sample."""
         return int(self.train_x.shape[1])

@@ -24,6 +24,7 @@ class Text:
 
     @property
     def classes(self) -> int:
+        """The number of different characters."""
         return len(self.alphabet)
 
     def encode(self, text: str) -> Array:
@@ -34,6 +35,7 @@ class Text:
         return np.array([self.alphabet.index(c) for c in text], np.int64)
 
     def decode(self, numbers: Array) -> str:
+        """The characters with these indices."""
         return "".join(self.alphabet[i] for i in numbers)
 
     def bigram_entropy(self) -> float:
@@ -88,6 +90,7 @@ class Windows:
         return max(len(self._numbers) // (self._context * self._batch_size), 1)
 
     def draw(self) -> tuple[Array, Array]:
+        """The next batch: x and y, int64 [batch, context] both."""
         starts = self._generator.integers(0, len(self._numbers) - self._context, self._batch_size)
         rows = starts[:, None] + np.arange(self._context + 1)
         found = self._numbers[rows]

@@ -139,9 +139,8 @@ class Device:
 
     def join(self) -> None:
         """Make the current stream wait for all others, since backward reads what any of them computed."""
-        current = self.current
         for stream in (self.stream, *self.worked):
-            self.order(stream, current)
+            self.order(stream, self.current)
 
     def array(self, block: Block, spec: TensorSpec) -> Any:
         """The array object over ``block``'s bytes in the layout of ``spec``, cached in their segment."""
@@ -221,6 +220,7 @@ class Device:
     # -- for subclasses to define --------------------------------------------------------------------------------------
 
     def make_array(self, block: Block, spec: TensorSpec) -> Any:
+        """The device's array over a block's bytes, in the layout of ``spec``."""
         raise NotImplementedError
 
     def foreign(self, array: Any, nbytes: int) -> Segment:
@@ -236,9 +236,11 @@ class Device:
         raise NotImplementedError
 
     def copy_in(self, array: Any, values: np.ndarray[Any, Any]) -> None:
+        """Copy host values into an array."""
         raise NotImplementedError
 
     def copy_out(self, array: Any) -> np.ndarray[Any, Any]:
+        """A host copy of an array. Raises :class:`DataDependentShape` on meta."""
         raise NotImplementedError
 
     def copy_across(self, array: Any, pinned: Any, back: bool = False) -> None:
@@ -333,9 +335,8 @@ def get_default_device() -> Device:
 
 
 def set_default_device(device: str | Device | None) -> None:
-    """Make ``device`` this thread's device for tensors that name none; None is the CPU. Raises :class:`DeviceError` as
-    :func:`get_device` does. What is bound to a device already stays there: arrays in from_numpy, generators.
-    """
+    """Make ``device``, None for the CPU, this thread's device for tensors that name none. Raises as :func:`get_device` does."""
+    # What is bound to a device already stays there: arrays in from_numpy, generators.
     _current.places[0] = None if device is None else get_device(device)
 
 

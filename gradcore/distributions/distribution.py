@@ -33,8 +33,8 @@ class Distribution:
 
     has_rsample: Any = False
     has_enumerate_support: Any = False
-    arg_constraints: Any = property(_unknown("arg_constraints"))
-    support: Any = property(_unknown("support"))
+    arg_constraints: Any = property(_unknown("arg_constraints"), doc="The constraint of each parameter, by name.")
+    support: Any = property(_unknown("support"), doc="The constraint that all draws meet.")
     _validate_args: bool = False
     #: The names of the parameters that ``repr`` shows.
     _shown: tuple[str, ...] = ()
@@ -106,10 +106,12 @@ class Distribution:
 
     @property
     def batch_shape(self) -> Size:
+        """The shape of independent distributions."""
         return self._batch_shape
 
     @property
     def event_shape(self) -> Size:
+        """The shape of one draw of one distribution."""
         return self._event_shape
 
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> tuple[int, ...]:
@@ -165,12 +167,13 @@ class Distribution:
         """exp(entropy), of shape ``batch_shape``."""
         return functional.exp(self.entropy())
 
-    mean: Any = property(_unknown("mean"))
-    variance: Any = property(_unknown("variance"))
+    mean: Any = property(_unknown("mean"), doc="The mean, of shape ``batch_shape + event_shape``.")
+    variance: Any = property(_unknown("variance"), doc="The variance, of shape ``batch_shape + event_shape``.")
     mode: Any = property(_unknown("mode"), doc="The most likely value.")
 
     @property
     def stddev(self) -> Any:
+        """The standard deviation, of shape ``batch_shape + event_shape``."""
         return functional.sqrt(self.variance)
 
     def __repr__(self) -> str:

@@ -73,6 +73,7 @@ class Chi2(Gamma):
 
     @property
     def df(self) -> Any:
+        """The degrees of freedom."""
         return self.concentration * 2
 
 
@@ -175,8 +176,8 @@ class Beta(Distribution):
         self._dirichlet = Dirichlet(pair, validate_args=validate_args)
         super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
 
-    concentration1 = property(lambda self: self._dirichlet.concentration[..., 0])
-    concentration0 = property(lambda self: self._dirichlet.concentration[..., 1])
+    concentration1 = property(lambda self: self._dirichlet.concentration[..., 0], doc="alpha, of shape ``batch_shape``.")
+    concentration0 = property(lambda self: self._dirichlet.concentration[..., 1], doc="beta, of shape ``batch_shape``.")
 
     @property
     def mean(self) -> Any:

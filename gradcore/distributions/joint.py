@@ -106,10 +106,12 @@ class MultivariateNormal(Distribution):
 
     @property
     def covariance_matrix(self) -> Any:
+        """L L^T [..., D, D], for L = ``scale_tril``."""
         return self.scale_tril @ self.scale_tril.mT
 
     @property
     def precision_matrix(self) -> Any:
+        """The inverse of the covariance matrix, [..., D, D]."""
         inverse = linalg.inv(self.scale_tril)
         return inverse.mT @ inverse
 

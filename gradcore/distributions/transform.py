@@ -35,6 +35,7 @@ class Transform:
 
     @property
     def event_dim(self) -> int:
+        """How many dimensions at the end one value has. Raises ValueError where inputs and outputs differ in that."""
         if self.domain.event_dim != self.codomain.event_dim:
             raise ValueError("Please use either .domain.event_dim or .codomain.event_dim")
         return int(self.domain.event_dim)

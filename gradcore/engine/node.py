@@ -49,6 +49,7 @@ class Node:
 
     @property
     def op(self) -> Any:
+        """The op whose gradient the node computes."""
         return self.call.op
 
     def name(self) -> str:
@@ -65,6 +66,7 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """For each input the node that made it, or None, and the number of that node's output."""
         return tuple((None, 0) if e is None else e for e in self.edges)
 
     def __repr__(self) -> str:

@@ -169,6 +169,7 @@ class PReLU(Module):
         self.weight = Parameter(full((num_parameters,), float(init), device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
+        """Fill the weight with ``init``."""
         self.weight.data.fill_(self.init)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -56,10 +56,12 @@ class _Numbered(Module):
             self.add_module(str(k), module)
 
     def append(self, module: Module) -> Any:
+        """Add a module at the end, and return the container. Raises TypeError for what is no module."""
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Any:
+        """Add modules at the end, and return the container. Raises TypeError for what is no module."""
         for module in modules:
             self.append(module)
         return self
@@ -74,6 +76,7 @@ class _Numbered(Module):
         return module
 
     def insert(self, index: int, module: Module) -> Any:
+        """Add a module before another, as ``list.insert``, and return the container. Raises TypeError for what is no module."""
         # Refused before the others lose their places.
         if module is not None and not isinstance(module, Module):
             raise TypeError(_no_module(module))
@@ -181,6 +184,7 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add or replace modules, from a mapping or (name, module) pairs. Raises TypeError for what is no module."""
         for name, module in dict(modules).items():
             self.add_module(name, module)
 
@@ -202,6 +206,7 @@ class ModuleDict(Module):
         return module
 
     def clear(self) -> None:
+        """Remove all modules."""
         for name in list(self._modules):
             del self[name]
 
@@ -215,10 +220,13 @@ class ModuleDict(Module):
         return name in self._modules
 
     def keys(self) -> Iterable[str]:
+        """The names, in order."""
         return self._modules.keys()
 
     def values(self) -> Iterable[Any]:
+        """The modules, in order."""
         return self._modules.values()
 
     def items(self) -> Iterable[tuple[str, Any]]:
+        """Pairs of name and module, in order."""
         return self._modules.items()

@@ -55,6 +55,7 @@ class LazyModuleMixin(Module):
         raise NotImplementedError
 
     def has_uninitialized_params(self) -> bool:
+        """Whether the layer still waits for its first input."""
         return isinstance(self, LazyModuleMixin)
 
     def initialize_parameters(self, input: Tensor) -> None:
@@ -85,7 +86,7 @@ class LazyModuleMixin(Module):
         return self.forward(input, *args, **kwargs)
 
     def reset_parameters(self) -> None:
-        pass
+        """Nothing to do: there are no parameters before the first input."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         bias, device, dtype = self._wanted

@@ -45,6 +45,7 @@ class Members(MutableMapping[str, Any]):
         to_end(own, [name] if last else [other for other in own if other != name])
 
     def copy(self) -> dict[str, Any]:
+        """A dict of them now."""
         return dict(self._own)
 
     def __contains__(self, name: object) -> bool:

@@ -7,19 +7,14 @@ from sys import _getframe
 from types import FunctionType
 from typing import Any, TypeVar
 
-import numpy as np
-
-from gradcore._conversions import is_dtype
 from gradcore._tensor import Tensor
 from gradcore.arguments import blame, take_none
-from gradcore.devices.device import Device
-from gradcore.dtypes import bfloat16, is_floating
 from gradcore.engine import owners
 from gradcore.engine.sites import find_site, is_inside
 from gradcore.engine.state import local
-from gradcore.functional import empty_like
 from gradcore.nn import paths
 from gradcore.nn._state_dict import Stateful
+from gradcore.nn.converted import Converted
 from gradcore.nn.hooks import Hooked
 from gradcore.nn.members import KINDS, members
 from gradcore.nn.named import Named
@@ -30,7 +25,7 @@ M = TypeVar("M", bound="Module")
 _calls = paths.calls
 
 
-class Module(Hooked, Named, Stateful):
+class Module(Converted, Hooked, Named, Stateful):
     """A function with parameters. Subclasses define ``forward``; memory allocated in a call belongs to the module's layer.
 
     ``_parameters``, ``_buffers`` and ``_modules`` show what the module has, in order. They are dicts in the instance's
@@ -174,6 +169,7 @@ class Module(Hooked, Named, Stateful):
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
+        """Add a submodule. Raises KeyError for a name that is taken, empty or contains a dot, TypeError for no module."""
         self._register("_modules", name, module, Module)
 
     register_module = add_module
@@ -192,9 +188,11 @@ class Module(Hooked, Named, Stateful):
                     yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
+        """Every module of the tree, itself first; one that occurs twice is listed once."""
         return (m for _, m in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The direct submodules with their names; one that occurs twice is listed once."""
         seen = set()
         for name, child in self.__dict__["_modules"].items():
             if child is not None and id(child) not in seen:
@@ -202,6 +200,7 @@ class Module(Hooked, Named, Stateful):
                 yield name, child
 
     def children(self) -> Iterator[Module]:
+        """The direct submodules; one that occurs twice is listed once."""
         return (m for _, m in self.named_children())
 
     def _named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
@@ -216,19 +215,29 @@ class Module(Hooked, Named, Stateful):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True,
                          remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """The parameters of the tree with their paths behind ``prefix``, or with ``recurse=False`` of this module alone.
+
+        One that occurs twice is listed once, or with ``remove_duplicate=False`` at each of its paths.
+        """
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The parameters of the tree, or of this module alone; one that occurs twice is listed once."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(self, prefix: str = "", recurse: bool = True,
                       remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """The buffers of the tree with their paths behind ``prefix``, or with ``recurse=False`` of this module alone.
+
+        One that occurs twice is listed once, or with ``remove_duplicate=False`` at each of its paths.
+        """
         return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers of the tree, or of this module alone; one that occurs twice is listed once."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
-    # -- modes, devices, dtypes ----------------------------------------------------------------------------------------
+    # -- modes ---------------------------------------------------------------------------------------------------------
 
     def train(self: M, mode: bool = True) -> M:
         """Set training mode (or evaluation) for the whole tree, which dropout and batch norm, for example, depend on."""
@@ -241,9 +250,11 @@ class Module(Hooked, Named, Stateful):
         return self
 
     def eval(self: M) -> M:
+        """Set evaluation for the whole tree: :meth:`train` with False."""
         return self.train(False)
 
     def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        """Let the parameters of the whole tree take part in gradients, or not."""
         for p in self.parameters():
             p.requires_grad_(requires_grad)
         paths.structure_changed()  # a new leaf has no name yet
@@ -263,69 +274,6 @@ class Module(Hooked, Named, Stateful):
             child.apply(fn)
         fn(self)
         return self
-
-    def _apply(self: M, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> M:
-        """Replace the storage of every parameter, gradient and buffer; the tensor objects stay.
-
-        Classes that have tensors elsewhere override this, and convert those too.
-        """
-        if recurse:
-            for child in self.children():
-                child._apply(fn)
-        for tensor in (*self.parameters(False), *self.buffers(False)):
-            grad = tensor.grad
-            tensor.data = fn(tensor.detach())
-            if grad is not None:
-                grad.data = fn(grad.detach())
-        paths.structure_changed()
-        return self
-
-    def to(self: M, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False,
-           memory_format: Any = None) -> M:
-        """Move to a device, a floating dtype, or both, also given by a tensor; integers keep their dtype.
-
-        ``memory_format`` has no effect.
-        """
-        for a in args:
-            if a is True or a is False:
-                non_blocking = a
-            elif isinstance(a, Tensor):
-                device, dtype = a.device, a.dtype
-            elif isinstance(a, (Device, str)) and not is_dtype(a):
-                device = a
-            elif a is not None:
-                dtype = a
-        if dtype is not None and not is_floating(np.dtype(dtype)):
-            raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={np.dtype(dtype)}")
-        return self._apply(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,
-                                          non_blocking=non_blocking))
-
-    def type(self: M, dst_type: Any) -> M:
-        """Convert all parameters and buffers to a dtype, integers too, or to one of PyTorch's classes, which say a device."""
-        return self._apply(lambda t: t.type(dst_type))
-
-    def to_empty(self: M, *, device: Any) -> M:
-        """Move to a device without copying values, such as a model made on meta."""
-        return self._apply(lambda t: empty_like(t, device=device))
-
-    def cpu(self: M) -> M:
-        return self.to("cpu")
-
-    def cuda(self: M, device: int | None = None) -> M:
-        return self.to("cuda" if device is None else f"cuda:{device}")
-
-    def float(self: M) -> M:
-        return self.to(np.float32)
-
-    def double(self: M) -> M:
-        return self.to(np.float64)
-
-    def half(self: M) -> M:
-        return self.to(np.float16)
-
-    def bfloat16(self: M) -> M:
-        """Convert floating parameters and buffers to bfloat16. Raises ImportError without the package ml_dtypes."""
-        return self.to(bfloat16())
 
     # -- repr ----------------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class LayerNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Fill the weight with ones and the bias with zeros."""
         _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -107,6 +108,7 @@ class _NormBase(Module):
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
+        """Start the running statistics again, and fill the weight with ones and the bias with zeros."""
         self.reset_running_stats()
         _reset(self.weight, self.bias)
 
@@ -193,6 +195,7 @@ class RMSNorm(Module):
                                 if elementwise_affine else None)
 
     def reset_parameters(self) -> None:
+        """Fill the weight with ones."""
         _reset(self.weight, None)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -225,6 +228,7 @@ class GroupNorm(Module):
                                 if affine and bias else None)
 
     def reset_parameters(self) -> None:
+        """Fill the weight with ones and the bias with zeros."""
         _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class UninitializedParameter(Parameter):
     first call of its lazy module; any use before raises ValueError.
     """
 
-    spec = storage = array = property(_refuse)
+    spec = storage = array = property(_refuse, doc="Raises ValueError.")
 
     @property
     def shape(self) -> Any:

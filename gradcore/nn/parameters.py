@@ -56,6 +56,7 @@ class ParameterList(Module):
         setattr(self, self._name(index), _held(value))
 
     def append(self, value: Any) -> ParameterList:
+        """Add a value at the end, a tensor as a parameter, and return the list."""
         self._size += 1
         self[-1] = value
         return self
@@ -123,18 +124,23 @@ class ParameterDict(Module):
         return "\n".join(_line(name, p, p.type() if isinstance(p, Tensor) else "") for name, p in self.items())
 
     def keys(self) -> KeysView[str]:
+        """The names, in order."""
         return self._keys.keys()
 
     def values(self) -> Iterable[Any]:
+        """The values, in order."""
         return [self[name] for name in self._keys]
 
     def items(self) -> Iterable[tuple[str, Any]]:
+        """Pairs of name and value, in order."""
         return [(name, self[name]) for name in self._keys]
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The value of this name, or ``default`` if there is none."""
         return self[name] if name in self._keys else default
 
     def pop(self, name: str) -> Any:
+        """Remove a value and return it. Raises KeyError."""
         value = self[name]
         del self[name]
         return value
@@ -157,6 +163,7 @@ class ParameterDict(Module):
         return type(self)([(name, default) for name in names])
 
     def clear(self) -> None:
+        """Remove all values."""
         for name in list(self):
             del self[name]
 

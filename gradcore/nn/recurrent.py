@@ -80,6 +80,7 @@ class RNNBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
         _fill(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
@@ -236,6 +237,7 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
         _fill(self, self.hidden_size)
 
     def _run(self, input: Tensor, hx: State | None) -> State:

@@ -51,6 +51,7 @@ class Change:
 
     @property
     def change(self) -> int:
+        """By how many bytes it has grown."""
         return self.after - self.before
 
 
@@ -69,6 +70,7 @@ class Diff:
 
     @property
     def change(self) -> int:
+        """By how many bytes the peak has grown."""
         return self.after - self.before
 
     def to_dict(self) -> dict[str, Any]:

@@ -247,6 +247,7 @@ class StepReport:
         return dataclasses.asdict(self)
 
     def to_json(self, indent: int | None = None) -> str:
+        """The fields as JSON text, as docs/report-schema.md lists them, indented by ``indent`` blanks."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:

@@ -58,6 +58,7 @@ class ParametrizationList(Module):
         return (module for name, module in self._modules.items() if name.isdigit())
 
     def append(self, parametrization: Module) -> None:
+        """Add a parametrization, which is applied after the others."""
         setattr(self, str(len(self)), parametrization)
 
     def forward(self) -> Tensor:

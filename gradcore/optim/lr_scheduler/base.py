@@ -62,6 +62,7 @@ class LRScheduler:
         self.step()
 
     def get_lr(self) -> list[float]:
+        """The rates of the present epoch, one per group: subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} has no get_lr(), which must return the learning rates")
 
     def step(self, epoch: int | None = None) -> None:

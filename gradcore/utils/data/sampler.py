@@ -64,6 +64,7 @@ class RandomSampler(_Drawn):
 
     @property
     def num_samples(self) -> int:
+        """How many indices are drawn: those asked for, or as many as there are samples."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:

@@ -36,3 +36,21 @@ def test_functions_of_ops_say_what_they_compute() -> None:
     assert [key for key, doc in said.items() if doc is not None and doc.startswith("The op ")] == []
     assert said["arctan2"] == "The angle of the point with abscissa y and ordinate x, in radians in [-pi, pi]."
     assert gradcore.Tensor.exp.__doc__ == said["exp"]
+
+
+def own_methods(kind: type) -> Iterator[str]:
+    """The names of the functions and properties that a class has from classes of gradcore."""
+    for base in kind.__mro__:
+        for key, what in vars(base).items():
+            function = getattr(what, "__func__", getattr(what, "fget", what))
+            if not key.startswith("_") and inspect.isfunction(function) and base.__module__.partition(".")[0] == "gradcore":
+                yield key
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_method_has_a_docstring(name: str) -> None:
+    """Its own, or that of a base class. ``forward`` says the same as its class."""
+    kinds = {what for _, what in public(name) if isinstance(what, type) and what.__module__.partition(".")[0] == "gradcore"}
+    missing = {f"{kind.__name__}.{key}" for kind in kinds for key in own_methods(kind) if key != "forward"
+               and not any(getattr(vars(base).get(key), "__doc__", None) for base in kind.__mro__)}
+    assert sorted(missing) == []

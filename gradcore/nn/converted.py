@@ -1,0 +1,93 @@
+"""Conversion of a module's parameters and buffers to another device or dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gradcore._conversions import is_dtype
+from gradcore._tensor import Tensor
+from gradcore.devices.device import Device
+from gradcore.dtypes import bfloat16, is_floating
+from gradcore.functional import empty_like
+from gradcore.nn import paths
+
+C = TypeVar("C", bound="Converted")
+
+
+class Converted:
+    """The part of :class:`Module` that converts its tensors."""
+
+    children: Callable[..., Any]
+    parameters: Callable[..., Any]
+    buffers: Callable[..., Any]
+
+    def _apply(self: C, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> C:
+        """Replace the storage of every parameter, gradient and buffer; the tensor objects stay.
+
+        Classes that have tensors elsewhere override this, and convert those too.
+        """
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        for tensor in (*self.parameters(False), *self.buffers(False)):
+            grad = tensor.grad
+            tensor.data = fn(tensor.detach())
+            if grad is not None:
+                grad.data = fn(grad.detach())
+        paths.structure_changed()
+        return self
+
+    def to(self: C, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False,
+           memory_format: Any = None) -> C:
+        """Move to a device, a floating dtype, or both, also given by a tensor; integers keep their dtype.
+
+        ``memory_format`` has no effect.
+        """
+        for a in args:
+            if a is True or a is False:
+                non_blocking = a
+            elif isinstance(a, Tensor):
+                device, dtype = a.device, a.dtype
+            elif isinstance(a, (Device, str)) and not is_dtype(a):
+                device = a
+            elif a is not None:
+                dtype = a
+        if dtype is not None and not is_floating(np.dtype(dtype)):
+            raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={np.dtype(dtype)}")
+        return self._apply(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,
+                                          non_blocking=non_blocking))
+
+    def type(self: C, dst_type: Any) -> C:
+        """Convert all parameters and buffers to a dtype, integers too, or to one of PyTorch's classes, which say a device."""
+        return self._apply(lambda t: t.type(dst_type))
+
+    def to_empty(self: C, *, device: Any) -> C:
+        """Move to a device without copying values, such as a model made on meta."""
+        return self._apply(lambda t: empty_like(t, device=device))
+
+    def cpu(self: C) -> C:
+        """Move to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self: C, device: int | None = None) -> C:
+        """Move to a GPU, by default the current one."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def float(self: C) -> C:
+        """Convert floating parameters and buffers to float32."""
+        return self.to(np.float32)
+
+    def double(self: C) -> C:
+        """Convert floating parameters and buffers to float64."""
+        return self.to(np.float64)
+
+    def half(self: C) -> C:
+        """Convert floating parameters and buffers to float16."""
+        return self.to(np.float16)
+
+    def bfloat16(self: C) -> C:
+        """Convert floating parameters and buffers to bfloat16. Raises ImportError without the package ml_dtypes."""
+        return self.to(bfloat16())
