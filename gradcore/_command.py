@@ -1,14 +1,17 @@
 """Before anything slow is imported: an interrupt of the command ``gradcore`` prints a line, not the imports' traceback.
 
 It cannot be caught where the command begins: ``gradcore/__init__.py`` runs before any module of the package, and takes most of
-the first second.
+the first second. Nor is one caught that comes in a finalizer, such as a storage's: Python prints it, and goes on.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
+import threading
 from types import TracebackType
+from typing import Any
 
 
 def _is_running() -> bool:
@@ -27,5 +30,16 @@ def _told(kind: type[BaseException], error: BaseException, trace: TracebackType 
         sys.__excepthook__(kind, error, trace)
 
 
+def _come_again(lost: Any) -> None:
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    # Not at once: it would be lost in this function, too.
+    again = threading.Timer(0.02, _thread.interrupt_main)
+    again.daemon = True
+    again.start()
+
+
 if _is_running() and sys.excepthook is sys.__excepthook__:
     sys.excepthook = _told
+    sys.unraisablehook = _come_again

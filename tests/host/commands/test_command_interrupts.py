@@ -1,4 +1,4 @@
-"""An interrupt of the command ``gradcore`` while its modules are imported."""
+"""An interrupt of the command ``gradcore`` while its modules are imported, or in a finalizer."""
 
 from __future__ import annotations
 
@@ -38,3 +38,31 @@ def test_other_errors_and_programs_keep_their_tracebacks(tmp_path: Path, raised:
     (tmp_path / "mine.py").write_text(SCRIPT)
     done = run(tmp_path, raised, *(word.format(tmp_path) for word in argv))
     assert done.returncode and "Traceback" in done.stderr and "gradcore: interrupted" not in done.stderr
+
+
+#: A model whose training drops an object with a finalizer that an interrupt comes in, and then waits to be interrupted.
+FINALIZED = """
+import time
+
+class Dropped:
+    def __del__(self):
+        raise {raised}
+
+def build(batch_size):
+    Dropped()
+    for _ in range(600):
+        time.sleep(0.01)
+    raise ValueError("not interrupted")
+"""
+
+
+@pytest.mark.parametrize(("raised", "texts"), [
+    ("KeyboardInterrupt", ["gradcore: interrupted"]), ("OSError('planted')", ["Traceback", "planted", "not interrupted"])])
+def test_an_interrupt_of_a_finalizer_is_not_lost(tmp_path: Path, raised: str, texts: list[str]) -> None:
+    model = tmp_path / "mine.py"
+    model.write_text(FINALIZED.format(raised=raised))
+    done = subprocess.run([sys.executable, "-m", "gradcore", "measure", str(model), "--device", "meta"], capture_output=True,
+                          text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == (130 if len(texts) == 1 else 1)
+    assert all(text in done.stderr for text in texts)
+    assert len(texts) > 1 or done.stderr == "gradcore: interrupted\n"
