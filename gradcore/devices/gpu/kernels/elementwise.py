@@ -26,6 +26,9 @@ def wide(dtype: Any) -> np.dtype[Any]:
     return dtype if dtype in (_FLOAT, _DOUBLE) else _INT if dtype.kind in "iub" else _FLOAT
 
 
+#: Functions that compare operands in the dtype that these promote to.
+_COMPARED = frozenset(("Eq", "Ne", "Lt", "Le", "Gt", "Ge"))
+
 #: An operand's shape, strides and dtype; for a Python number, its type.
 Key = Any
 
@@ -54,7 +57,8 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
                 del row[0]
             kinds.append("Row" if x[3] and row and tuple(row) == shape[len(shape) - len(row):] else "strided")
     names = [f"Number<{gl.name_of(compute)}>" if isinstance(x, type) else
-             f"{kind}<{gl.name_of(x[2])}>" if kind in ("Cell", "Row") else f"const {gl.name_of(x[2])}*"
+             f"Cell<{gl.name_of(_read_as(x, function, out, operands))}>" if kind == "Cell" else
+             f"Row<{gl.name_of(x[2])}>" if kind == "Row" else f"const {gl.name_of(x[2])}*"
              for x, kind in zip(operands, kinds, strict=True)]
     count = math.prod(shape)
     if flat and "strided" not in kinds:
@@ -78,6 +82,18 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
         lie[-1] = [step * length for step in lie[-1]]
     where = gl.axes(sizes, *[[step[k] for step in lie] for k in range(len(steps))])
     return gl.instance("map_strided", function, compute, length, dtype, *names), count // length, where, kinds
+
+
+def _read_as(x: Key, function: str, out: Key, operands: tuple[Key, ...]) -> np.dtype[Any]:
+    """The dtype that a tensor of one element is read as: a 0-d integer beside ones with dimensions as theirs, in which it wraps
+    around. Its low bytes, which come first, are that number.
+    """
+    dtype: np.dtype[Any] = x[2]
+    led = [y[2] for y in operands if not isinstance(y, type) and y[0]]
+    if x[0] or not led or dtype.kind not in "iu" or any(d.kind not in "iub" for d in led):
+        return dtype
+    narrow: np.dtype[Any] = np.result_type(*led) if function in _COMPARED else out[2]
+    return narrow if narrow.kind in "iu" and np.result_type(dtype, narrow) != narrow else dtype
 
 
 def _access(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
@@ -109,8 +125,10 @@ def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
 
 
 def _common(*operands: Any) -> np.dtype[Any]:
-    """The dtype that operands are compared in."""
-    kinds = [x.dtype if hasattr(x, "dtype") else type(x) for x in operands]
+    """The dtype that operands are compared in; a 0-d float widens none with dimensions."""
+    led = any(getattr(x, "ndim", 0) and is_floating(x.dtype) for x in operands)
+    kinds = [x.dtype if hasattr(x, "dtype") else type(x) for x in operands
+             if not (led and hasattr(x, "dtype") and not x.ndim and is_floating(x.dtype))]
     if all(k in (int, bool) or getattr(k, "kind", "f") in "iub" for k in kinds):
         return _INT
     types = [k(0) if not isinstance(k, np.dtype) else wide(k) if is_floating(k) else k for k in kinds]
