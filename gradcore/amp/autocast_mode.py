@@ -46,22 +46,32 @@ class autocast(Decorator):
             enabled = False
         self._enabled = enabled
         self._caching = cache_enabled is not False
-        self._around: list[regions.Region | None] = []
+        #: The region around that of each thread that is inside, the innermost last: several may enter one object.
+        self._around: dict[Any, list[regions.Region | None]] = {}
 
     def __enter__(self) -> autocast:
-        around = local.state.autocast
+        state = local.state
+        around = state.autocast
         region = regions.inside(around, self.device, self.fast_dtype if self._enabled else None, self._caching)
         regions.note(True)
-        self._around.append(around)
+        if state not in self._around:
+            self._around[state] = []
+        self._around[state].append(around)
         # Interrupts are raised after calls, so none comes between this and the block, which would leave the region open.
-        local.state.autocast = region
+        state.autocast = region
         return self
 
     def __exit__(self, *exc: object) -> None:
-        around = self._around[-1]
-        del self._around[-1]
-        region = local.state.autocast
-        local.state.autocast = around
+        state = local.state
+        if state not in self._around:
+            # A generator that another thread began is closed here: that thread's region is not this one's.
+            return
+        around = self._around[state][-1]
+        del self._around[state][-1]
+        if not self._around[state]:
+            del self._around[state]
+        region = state.autocast
+        state.autocast = around
         regions.note(around is not None)
         if around is None and region is not None:
             # The key of a compiled function's program, or a checkpoint, may hold the region.
@@ -69,7 +79,7 @@ class autocast(Decorator):
 
     def _alone(self) -> autocast:
         mode = copy(self)
-        mode._around = []
+        mode._around = {}
         return mode
 
 

@@ -38,22 +38,32 @@ class Mode(Decorator):
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        self._before: list[bool] = []
+        #: What each thread that is inside has found, the innermost last: several may enter one object.
+        self._before: dict[Any, list[bool]] = {}
 
     def __enter__(self) -> None:
-        before = getattr(local.state, self._switch)
-        self._before.append(before)
+        state = local.state
+        before = getattr(state, self._switch)
+        if state not in self._before:
+            self._before[state] = []
+        self._before[state].append(before)
         try:
-            setattr(local.state, self._switch, self._enabled)
+            setattr(state, self._switch, self._enabled)
         except BaseException:
             # Without this an interrupt could leave the switch set.
-            setattr(local.state, self._switch, before)
+            setattr(state, self._switch, before)
             raise
 
     def __exit__(self, *exc: object) -> None:
-        before = self._before[-1]
-        del self._before[-1]
-        setattr(local.state, self._switch, before)
+        state = local.state
+        if state not in self._before:
+            # A generator that another thread began is closed here: that thread's mode is not this one's.
+            return
+        before = self._before[state][-1]
+        del self._before[state][-1]
+        if not self._before[state]:
+            del self._before[state]
+        setattr(state, self._switch, before)
 
     def __call__(self, function: F) -> F:
         return self._stepwise(function) if isgeneratorfunction(function) else super().__call__(function)
@@ -184,7 +194,7 @@ class set_grad_enabled(Mode):
     def __enter__(self) -> None:
         super().__enter__()
         if self._first is not None:
-            self._before[-1], self._first = self._first, None
+            self._before[local.state][-1], self._first = self._first, None
 
     def __call__(self, function: F) -> F:
         # What was set at once was meant for the function.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import gradcore
+from gradcore.engine.state import local
 from tests.conftest import raises
 
 
@@ -210,3 +212,48 @@ def test_threads_call_a_decorated_function_at_once(region: bool) -> None:
     inside()
     assert seen == [region]
     assert not gradcore.is_autocast_enabled() and gradcore.is_grad_enabled()
+
+
+@pytest.mark.parametrize("make", [gradcore.no_grad, gradcore.inference_mode, lambda: gradcore.recompute(False),
+                                  lambda: gradcore.autocast("cpu"), lambda: gradcore.set_grad_enabled(True)])
+def test_threads_may_be_in_one_mode_at_once(make: Any) -> None:
+    """The second enters before the first leaves, which finds the mode that it was in, and not the second's."""
+    def modes() -> tuple[Any, ...]:
+        return (gradcore.is_grad_enabled(), gradcore.is_inference_mode_enabled(), local.state.recompute,
+                gradcore.is_autocast_enabled("cpu"))
+
+    one, steps = make(), [threading.Event() for _ in range(2)]
+    found: list[Any] = []
+
+    def other() -> None:
+        with gradcore.no_grad(), gradcore.recompute(False), gradcore.autocast("cpu"):
+            before = modes()
+            with one:
+                steps[0].set()
+                assert steps[1].wait(60)
+            found.append((before, modes()))
+
+    before = modes()
+    thread = threading.Thread(target=other)
+    with one:
+        thread.start()
+        assert steps[0].wait(60)
+    after = modes()
+    steps[1].set()
+    thread.join()
+    assert after == before
+    assert len(found) == 1 and found[0][0] == found[0][1]
+
+
+def test_a_generator_that_another_thread_closes_changes_no_mode_of_it() -> None:
+    def inside() -> Iterator[None]:
+        with gradcore.no_grad(), gradcore.autocast("cpu"):
+            yield
+
+    suspended = inside()
+    thread = threading.Thread(target=next, args=(suspended,))
+    thread.start()
+    thread.join()
+    with gradcore.no_grad(), gradcore.autocast("cpu"):
+        suspended.close()
+        assert not gradcore.is_grad_enabled() and gradcore.is_autocast_enabled()
