@@ -107,19 +107,28 @@ class saved_tensors_hooks:
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         self._hooks = (pack_hook, unpack_hook)
-        self._before: list[Any] = []
+        #: What each thread that is inside has found, the innermost last: several may enter one object.
+        self._before: dict[Any, list[Any]] = {}
 
     def __enter__(self) -> None:
         if _refused.message is not None:
             raise RuntimeError(_refused.message)
-        self._before.append(local.state.packing)
-        local.state.packing = self._hooks
+        state = local.state
+        if state not in self._before:
+            self._before[state] = []
+        self._before[state].append(state.packing)
+        state.packing = self._hooks
 
     def __exit__(self, *exc: object) -> None:
         # Without a call, after which an interrupt could leave the hooks set.
-        before = self._before[-1]
-        del self._before[-1]
-        local.state.packing = before
+        state = local.state
+        if state not in self._before:
+            return
+        before = self._before[state][-1]
+        del self._before[state][-1]
+        if not self._before[state]:
+            del self._before[state]
+        state.packing = before
 
 
 class save_on_cpu(saved_tensors_hooks):

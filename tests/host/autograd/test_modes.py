@@ -215,18 +215,20 @@ def test_threads_call_a_decorated_function_at_once(region: bool) -> None:
 
 
 @pytest.mark.parametrize("make", [gradcore.no_grad, gradcore.inference_mode, lambda: gradcore.recompute(False),
-                                  lambda: gradcore.autocast("cpu"), lambda: gradcore.set_grad_enabled(True)])
+                                  lambda: gradcore.autocast("cpu"), lambda: gradcore.set_grad_enabled(True),
+                                  lambda: gradcore.autograd.graph.saved_tensors_hooks(abs, abs)])
 def test_threads_may_be_in_one_mode_at_once(make: Any) -> None:
     """The second enters before the first leaves, which finds the mode that it was in, and not the second's."""
     def modes() -> tuple[Any, ...]:
-        return (gradcore.is_grad_enabled(), gradcore.is_inference_mode_enabled(), local.state.recompute,
+        return (gradcore.is_grad_enabled(), gradcore.is_inference_mode_enabled(), local.state.recompute, local.state.packing,
                 gradcore.is_autocast_enabled("cpu"))
 
     one, steps = make(), [threading.Event() for _ in range(2)]
     found: list[Any] = []
 
     def other() -> None:
-        with gradcore.no_grad(), gradcore.recompute(False), gradcore.autocast("cpu"):
+        with (gradcore.no_grad(), gradcore.recompute(False), gradcore.autocast("cpu"),
+              gradcore.autograd.graph.saved_tensors_hooks(id, id)):
             before = modes()
             with one:
                 steps[0].set()
