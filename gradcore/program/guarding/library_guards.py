@@ -116,6 +116,10 @@ class OptimizerGuard(Asking):
             yield f"len({group}['params']) == {len(params)}", options
             yield f"all(map({name(is_)}, {group}['params'], {name(params)}))", options
 
+    def params(self) -> list[Any]:
+        """The parameters of all groups."""
+        return [p for *_, params in self.groups for p in params]
+
     def values(self) -> list[Any]:
         return [*(x for _, _, x, *_ in self.tensors), *(x[0] for free in self.free for x in free.values() if x is not None)]
 

@@ -221,14 +221,21 @@ class Tracing(Noting):
         for guard in modules:
             self._adapt(guard)
         found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
-        covered = {id(t.storage) for guard in found for t in guard.values()}
-        found += [TensorGuard(f"a parameter, {p.spec}, that is updated", lambda p=p: p, p)  # type: ignore[misc]
-                  for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
+        found += [*self._of_params(trace, found)]
         known = {leaf for guard in modules for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.described()}", partial(hooks_on, leaf), hooks_on(leaf), equal)
                   for leaf in ran.before if leaf in ran.log.leaves and leaf not in known]
         params = [p for o in optimizers.values() for group in o.param_groups for p in group["params"]]
         return [*found, *self._of_gradients(trace, ran, params)]
+
+    @staticmethod
+    def _of_params(trace: Trace, found: list[Asking]) -> Iterator[Asking]:
+        """Guards for the parameters that the program takes from optimizers alone, by an update's op or by any other."""
+        covered = {id(t) for guard in found for t in guard.values()}
+        read = {*map(id, trace.storages.values())}
+        for p in (p for guard in found if isinstance(guard, OptimizerGuard) for p in guard.params()):
+            if id(p) not in covered and not is_lazy(p) and id(p.storage) in read:
+                yield TensorGuard(f"a parameter, {p.spec}, that is updated", lambda p=p: p, p)  # type: ignore[misc]
 
     def _guard_of(self, optimizer: Any, updates: bool) -> OptimizerGuard:
         """The guard for an optimizer that ran, and perhaps ``updates`` parameters."""
