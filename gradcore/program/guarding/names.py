@@ -45,11 +45,14 @@ class Names(NamedTuple):
     upward: bool = False
     #: May it read options of an optimizer's groups, such as the learning rate?
     options: bool = False
+    #: Its constants that are strings, by which it may read a count in the state of an optimizer.
+    texts: frozenset[str] = frozenset()
 
     def union(self, *others: Names) -> Names:
         return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
                      self.asked.union(*[n.asked for n in others]), self.whole or any(n.whole for n in others),
-                     self.upward or any(n.upward for n in others), self.options or any(n.options for n in others))
+                     self.upward or any(n.upward for n in others), self.options or any(n.options for n in others),
+                     self.texts.union(*[n.texts for n in others]))
 
     def among(self, own: Mapping[str, Any]) -> list[str]:
         """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
@@ -83,7 +86,8 @@ def names_of(code: CodeType) -> Names:
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
                  not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names),
                  not is_inside(code) and not _UPWARD.isdisjoint(code.co_names),
-                 "param_groups" in read and ("param_groups" in asked or matches or _reads_options(code)))
+                 "param_groups" in read and ("param_groups" in asked or matches or _reads_options(code)),
+                 frozenset(x for x in code.co_consts if isinstance(x, str)))
 
 
 def _asks_by_name(code: CodeType) -> bool:

@@ -19,7 +19,6 @@ from gradcore.engine.value import Value
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
-from gradcore.optim import Optimizer
 from gradcore.program.guarding.absent import absent, answered
 from gradcore.program.guarding.frames import id_in
 from gradcore.program.guarding.guards import (
@@ -46,8 +45,9 @@ from gradcore.program.guarding.guards import (
     weakly,
 )
 from gradcore.program.guarding.libraries import is_bound, is_of_library, is_opaque, is_whole
-from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard, hooks_in, is_optimizer, plain_options
+from gradcore.program.guarding.library_guards import ModuleGuard, hooks_in, is_optimizer
 from gradcore.program.guarding.names import Names, globals_of, imports_of
+from gradcore.program.guarding.optimizers import INTERNAL, of_optimizer
 from gradcore.program.guarding.values import (
     LONG,
     MOST_INSIDE,
@@ -161,7 +161,7 @@ class Reach:
                     at = weakly(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
                     yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
         elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
-            yield from self._of_entries(name, look, value, key)
+            yield from self.of_entries(name, look, value, key)
         else:
             yield self._identity(name, look, value), key
             if isinstance(value, LONG):
@@ -174,22 +174,22 @@ class Reach:
                 yield from self._of_bound(name, look, value, key)
             if isinstance(value, ref) and value() is not None:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
-            if is_optimizer(value) and "param_groups" in self._names.read:
-                yield OptimizerGuard(value, self._names.options), (*key, "options")
-                yield (Once(f"the options of {name}", partial(plain_options, value), plain_options(value), equal),
-                       (*key, "changed"))
 
-    def _of_entries(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
-        """Guards for the keys and values of a dict."""
+    def of_entries(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...],
+                   unread: Collection[str] = ()) -> Found:
+        """Guards for the keys and values of a dict, except for those of the ``unread`` keys."""
         # Tensors as keys are compared by identity.
         yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
                      same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
-        yield items_of(name, look), (*key, "ids")
+        if not unread:
+            yield items_of(name, look), (*key, "ids")
         if len(value) > MOST_INSIDE:
             yield Guard(name, look, dict(value), same_entries), key
             yield _unseen(name), (*key, "unseen")
         elif self._enters(value):
             for k, item in value.items():
+                if k in unread:
+                    continue
                 if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
                     yield from self.of_value(f"a key of {name}", weakly(k), k, (*key, "key", id(k)))
                 label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", weakly(k)
@@ -235,9 +235,11 @@ class Reach:
                     yield from self.of_object(hook)
             # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, names._replace(read=names.read | {"forward"}))
-        elif not isinstance(owner, Optimizer) and not (
-                isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
+        elif not (isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
+            if is_optimizer(owner):
+                yield from of_optimizer(owner, self._names, self)
+                names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL}
             whole = own if is_whole(type(owner)) else getattr(type(owner), "_decides", ())
             if names.whole and not isinstance(owner, type) and is_settings(every := attributes_of(owner)):
                 whole = every or {}

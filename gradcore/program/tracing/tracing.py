@@ -196,7 +196,7 @@ class Tracing(Noting):
         by_name = "state" in self._watcher.names.read
         yield from [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
                     for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
-                    for name in o._numbers if name in self._watcher.constants()][:1]
+                    for name in o._numbers if name in self._watcher.names.texts][:1]
 
     def _unguarded(self, trace: Trace, ran: Recorder, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
         """Reasons against a replay: what the tensors are to each other that it was given, that it refers to and returns."""

@@ -249,7 +249,7 @@ class Watcher:
         # The attribute names in the library's own methods apply only to the object that these ran with.
         reach = Reach(self.names, {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
-            if not isinstance(owner, LRScheduler) and not is_optimizer(owner):
+            if not isinstance(owner, LRScheduler):
                 add(reach.of_object(owner))
         for i, (name, x) in self.passed.items():
             # That it is the same object says the key of the call, or the place where the function has it from.
@@ -271,10 +271,6 @@ class Watcher:
     def only_clears(self, optimizer: Optimizer) -> bool:
         """Did no method of an optimizer run but ``zero_grad``?"""
         return self._ran_with(optimizer) == {_CLEARS}
-
-    def constants(self) -> set[Any]:
-        """The constants of the user's functions."""
-        return {c for code in self.called.codes() for c in code.co_consts if isinstance(c, str)}
 
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""

@@ -24,19 +24,28 @@ class Plain(gradcore.optim.Optimizer):
                 p.add_(p.grad, alpha=-group["lr"])
 
 
-def clamped(optimizer: Any) -> Any:
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            p.data.clamp_(-0.5, 0.5)
+def stepping(optimizer: Any) -> Callable[[], Any]:
+    return lambda: optimizer.step()
+
+
+def clamping(optimizer: Any) -> Callable[[], Any]:
+    def clamp() -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.data.clamp_(-0.5, 0.5)
+    return clamp
 
 
 def in_both_modes(make: Callable[[Any], Any], run: Callable[[Any], Any], change: Callable[[Any], None]) -> list[list[Any]]:
-    """What eager and compiled calls return, and leave in the parameter, before and after a change that a replay must notice."""
+    """What eager and compiled calls return, and leave in the parameter, before and after a change that a replay must notice.
+
+    ``run`` makes the function of an optimizer.
+    """
     found = []
     for wrap in (lambda f: f, gradcore.compile):
         p = nn.Parameter(gradcore.ones(2, 2))
         optimizer = make([p])
-        call = wrap(lambda optimizer=optimizer: run(optimizer))
+        call = wrap(run(optimizer))
         values = []
         for k in range(6):
             p.grad = gradcore.ones(2, 2)
@@ -51,7 +60,7 @@ def in_both_modes(make: Callable[[Any], Any], run: Callable[[Any], Any], change:
 
 
 @pytest.mark.parametrize("make", [Plain, gradcore.optim.Adafactor, gradcore.optim.SGD])
-@pytest.mark.parametrize("run", [lambda optimizer: optimizer.step(), clamped], ids=["step", "clamped"])
+@pytest.mark.parametrize("run", [stepping, clamping])
 def test_a_parameter_that_only_an_optimizer_leads_to_was_given_other_memory(make: Any, run: Any) -> None:
     def change(optimizer: Any) -> None:
         p, = optimizer.param_groups[0]["params"]
@@ -59,3 +68,86 @@ def test_a_parameter_that_only_an_optimizer_leads_to_was_given_other_memory(make
 
     eager, compiled = in_both_modes(make, run, change)
     assert compiled == eager
+
+
+class Scaled(Plain):
+    """One with options in attributes, of its class too, and in its state."""
+
+    power = 1.0
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        self.factor = 1.0
+        self.scales = [gradcore.ones(2, 2)]
+        self.options = {"shift": 0.0}
+
+    def shifted(self, grad: Any) -> Any:
+        return grad + self.options["shift"]
+
+    @gradcore.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                grad = self.shifted(p.grad) * self.scales[0] * self.factor * self.power
+                p.add_(grad, alpha=-group["lr"] * self.state[p].get("factor", 1.0))
+
+
+def state_of(optimizer: Any) -> dict[str, Any]:
+    p, = optimizer.param_groups[0]["params"]
+    found: dict[str, Any] = optimizer.state[p]
+    return found
+
+
+@pytest.mark.parametrize("change", [
+    lambda optimizer: setattr(optimizer, "factor", 2.0),
+    lambda optimizer: setattr(optimizer, "power", 2.0),
+    lambda optimizer: setattr(optimizer, "shifted", lambda grad: grad * 3),
+    lambda optimizer: setattr(optimizer.scales[0], "data", gradcore.zeros(2, 2)),
+    lambda optimizer: optimizer.scales.__setitem__(0, gradcore.zeros(2, 2)),
+    lambda optimizer: optimizer.options.update(shift=1.0),
+    lambda optimizer: state_of(optimizer).update(factor=2.0),
+], ids=["attribute", "class", "method", "memory", "item", "dict", "state"])
+def test_what_an_optimizer_of_the_users_reads_of_itself_changed(change: Callable[[Any], None]) -> None:
+    eager, compiled = in_both_modes(Scaled, stepping, change)
+    # Without the change, four updates by 0.25 would leave 0.
+    assert compiled == eager and eager[3][0][0][0] != 0
+
+
+def stepped(params: Any) -> Any:
+    optimizer = gradcore.optim.Adam(params, lr=0.5)
+    params[0].grad = gradcore.ones(2, 2)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(("run", "change"), [
+    (lambda o: lambda: state_of(o)["exp_avg"] * 2,
+     lambda o: state_of(o).update(exp_avg=gradcore.zeros(2, 2))),
+    (lambda o: lambda: sum(kept["exp_avg"] for kept in o.state.values()) * 2,
+     lambda o: setattr(state_of(o)["exp_avg"], "data", gradcore.zeros(2, 2))),
+    (lambda o: lambda: sum(kept["exp_avg"] / (1 - 0.9 ** kept["step"]) for kept in o.state.values()), lambda o: o.step()),
+    (lambda o: lambda: [p.data.mul_(0.5) for p in o.state] and None,
+     lambda o: [setattr(p, "data", p.data + 1) for p in o.state]),
+    (lambda o: lambda: gradcore.ones(2, 2) * len(o.state), lambda o: o.state.clear()),
+    (lambda o: lambda: gradcore.ones(2, 2) * o.defaults["lr"], lambda o: o.defaults.update(lr=2.0)),
+], ids=["tensor", "memory", "count", "keys", "length", "defaults"])
+def test_what_other_code_reads_of_an_optimizer_changed(run: Callable[[Any], Any], change: Callable[[Any], None]) -> None:
+    eager, compiled = in_both_modes(stepped, run, change)
+    assert compiled == eager and eager[2:3] * 3 != eager[3:]
+
+
+def test_counts_that_are_not_read_do_not_end_a_program() -> None:
+    """The state is named, and each step counts."""
+    p = nn.Parameter(gradcore.ones(2, 2))
+    optimizer = stepped([p])
+
+    @gradcore.compile
+    def train() -> Any:
+        p.grad = None
+        p.square().sum().backward()
+        optimizer.step()
+        return optimizer.state[p]["exp_avg"].sum()
+
+    for _ in range(5):
+        train()
+    assert len(train.traces) == len(train.programs) == 1 and state_of(optimizer)["step"] == 6

@@ -1,0 +1,41 @@
+"""Guards for what code beside its update reads of an optimizer: its groups and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gradcore.optim import Optimizer
+from gradcore.program.guarding.guards import Asking, Guard, Item, Once, same_items, weakly
+from gradcore.program.guarding.library_guards import OptimizerGuard, plain_options
+from gradcore.program.guarding.names import Names
+from gradcore.program.guarding.values import equal, is_plain
+
+if TYPE_CHECKING:
+    from gradcore.program.guarding.reach import Reach
+
+#: Attributes that are guarded here, that each step changes, or that only the library's own code reads.
+INTERNAL = frozenset(("state", "param_groups", "_before", "_after", "_of_state", "_opt_called", "_inside", "_unnamed"))
+
+
+def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[tuple[Asking, tuple[Any, ...]]]:
+    """Guards for what code with these names can read of an optimizer's groups and state."""
+    if not names.read.isdisjoint(("param_groups", "state")):
+        yield OptimizerGuard(optimizer, names.options), ("groups", id(optimizer))
+    if "param_groups" in names.read:
+        yield (Once(f"the options of a {type(optimizer).__name__}", partial(plain_options, optimizer), plain_options(optimizer),
+                    equal), ("options", id(optimizer)))
+    if "state" not in names.read:
+        return
+    # The counts of the library's updates change with each step, and are read by their names.
+    counts = optimizer._numbers.keys() - names.texts
+    look, whose = Item(optimizer.__dict__, "state"), f"the state of a {type(optimizer).__name__}"
+    yield Guard(f"the keys of {whose}", lambda: tuple(look()), tuple(optimizer.state), same_items), ("state", id(optimizer))
+    for p, kept in optimizer.state.items():
+        label, at = repr(p) if is_plain(p) else "a Parameter", weakly(p)
+        place, key = lambda at=at: look()[at()], ("state", id(optimizer), id(p))
+        if isinstance(kept, dict):
+            yield from reach.of_entries(f"{whose}[{label}]", place, kept, key, counts)
+        else:
+            yield from reach.of_value(f"{whose}[{label}]", place, kept, key)
