@@ -77,7 +77,7 @@ class OptimizerGuard(Asking):
                       for k in optimizer._free if k in group} for group in optimizer.param_groups]
         self.hooks = step_hooks(optimizer)
         #: Parameters that have state, and the dicts with it.
-        self.kept = [p for p, state in optimizer.state.items() if state and not only_clears]
+        self.kept = [p for p, state in states_of(optimizer) if state and not only_clears]
         self.places = [optimizer.state[p] for p in self.kept]
         #: The tensors in the state: the dict, the name, and the tensor, with its bytes.
         self.tensors = [(place, name, x, x.storage, x.spec) for place in self.places for name, x in place.items()
@@ -126,7 +126,7 @@ class OptimizerGuard(Asking):
     def replaced(self) -> list[Any]:
         # A tensor that is no longer in the state has lost its memory, too.
         optimizer = self.owner()
-        kept = {id(x) for state in (() if optimizer is None else optimizer.state.values()) for x in state.values()}
+        kept = {id(x) for _, state in (() if optimizer is None else states_of(optimizer)) for x in state.values()}
         return [storage for _, _, x, storage, _ in self.tensors if id(x) not in kept or x.storage is not storage]
 
 
@@ -244,6 +244,11 @@ def is_optimizer(x: Any) -> TypeGuard[Optimizer]:
     return isinstance(x, Optimizer) and "_before" in x.__dict__
 
 
+def states_of(optimizer: Optimizer) -> list[tuple[Any, dict[str, Any]]]:
+    """The parameters that have state, each with it. One of the user's may keep something else beside that."""
+    return [(p, state) for p, state in optimizer.state.items() if isinstance(state, dict)]
+
+
 def plain_options(optimizer: Optimizer) -> list[dict[str, Any]]:
     """By group: the options that are plain data."""
     return [{name: copied(v) for name, v in group.items() if name != "params" and is_plain(v)}
@@ -252,7 +257,7 @@ def plain_options(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 def numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
     """By id of a parameter: the plain data in its state."""
-    return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in optimizer.state.items()}
+    return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in states_of(optimizer)}
 
 
 def changed_numbers(optimizers: list[Optimizer], before: dict[int, dict[int, dict[str, Any]]]) -> list[str]:

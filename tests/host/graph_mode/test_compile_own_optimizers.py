@@ -113,6 +113,25 @@ def test_what_an_optimizer_of_the_users_reads_of_itself_changed(change: Callable
     assert compiled == eager and eager[3][0][0][0] != 0
 
 
+class Shared(Plain):
+    """One that keeps a factor in its state beside that of its parameters."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        self.state["factor"] = 1.0
+
+    @gradcore.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=-group["lr"] * self.state["factor"])
+
+
+def test_what_is_in_the_state_beside_that_of_parameters() -> None:
+    eager, compiled = in_both_modes(Shared, stepping, lambda optimizer: optimizer.state.update(factor=2.0))
+    assert compiled == eager and eager[3][0][0][0] != 0
+
+
 def stepped(params: Any) -> Any:
     optimizer = gradcore.optim.Adam(params, lr=0.5)
     params[0].grad = gradcore.ones(2, 2)
