@@ -36,6 +36,8 @@ class Distribution:
     arg_constraints: Any = property(_unknown("arg_constraints"), doc="The constraint of each parameter, by name.")
     support: Any = property(_unknown("support"), doc="The constraint that all draws meet.")
     _validate_args: bool = False
+    #: Its methods read its attributes, all of which a compiled function that uses one is guarded by.
+    _read_whole = True
     #: The names of the parameters that ``repr`` shows.
     _shown: tuple[str, ...] = ()
     #: The names of tensors that ``expand`` leaves as they are, and of distributions that it expands to the same shape.

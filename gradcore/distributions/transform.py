@@ -25,6 +25,10 @@ class Transform:
     bijective: Any = False
     domain: Any = constraints.real
     codomain: Any = constraints.real
+    #: Its methods read its attributes, all of which a compiled function that uses one is guarded by.
+    _read_whole = True
+    #: But for what is made of the others when it is asked for.
+    _derived = ("_inv",)
 
     def __init__(self, cache_size: int = 0) -> None:
         if cache_size not in (0, 1):

@@ -20,6 +20,9 @@ T = TypeVar("T", covariant=True)
 class Dataset(Generic[T]):
     """Samples by index. Subclasses define ``__getitem__(index)`` and ``__len__()``."""
 
+    #: Its methods read its attributes, all of which a compiled function that uses one is guarded by.
+    _read_whole = True
+
     def __getitem__(self, index: int) -> T:
         raise NotImplementedError(f"{type(self).__name__} has no __getitem__(index)")
 
