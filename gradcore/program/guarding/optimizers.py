@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gradcore.engine.value import Value
 from gradcore.optim import Optimizer
-from gradcore.program.guarding.guards import Asking, Guard, Item, Once, same_items, weakly
+from gradcore.program.guarding.guards import Asking, Guard, Item, Once, items_of, same_items, weakly
 from gradcore.program.guarding.library_guards import OptimizerGuard, plain_options
 from gradcore.program.guarding.names import Names
 from gradcore.program.guarding.values import equal, is_plain
@@ -36,6 +37,13 @@ def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[t
         label, at = repr(p) if is_plain(p) else "a Parameter", weakly(p)
         place, key = lambda at=at: look()[at()], ("state", id(optimizer), id(p))
         if isinstance(kept, dict):
-            yield from reach.of_entries(f"{whose}[{label}]", place, kept, key, counts)
+            yield items_of(f"{whose}[{label}]", partial(_without, place, counts)), (*key, "ids")
+            # The guard of the groups has the tensors.
+            tensors = {name for name, x in kept.items() if isinstance(x, Value)}
+            yield from reach.of_entries(f"{whose}[{label}]", place, kept, key, counts | tensors)
         else:
             yield from reach.of_value(f"{whose}[{label}]", place, kept, key)
+
+
+def _without(place: Callable[[], dict[str, Any]], names: Container[str]) -> dict[str, Any]:
+    return {name: x for name, x in place().items() if name not in names}

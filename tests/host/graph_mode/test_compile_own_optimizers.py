@@ -132,6 +132,34 @@ def test_what_is_in_the_state_beside_that_of_parameters() -> None:
     assert compiled == eager and eager[3][0][0][0] != 0
 
 
+class Alternating(gradcore.optim.SGD):
+    """One that takes two buffers in turn."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state[p]
+                kept["a"], kept["b"] = kept["b"], kept["a"]
+                p.grad.mul_(kept["a"])
+        return super().step(closure)
+
+
+def test_an_optimizer_that_exchanges_its_buffers_is_not_replayed() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        p = nn.Parameter(gradcore.ones(2))
+        optimizer = Alternating([p], lr=0.5)
+        optimizer.state[p].update(a=gradcore.ones(2), b=gradcore.zeros(2))
+        call = wrap(lambda optimizer=optimizer: optimizer.step())
+        values = []
+        for _ in range(5):
+            p.grad = gradcore.ones(2)
+            call()
+            values.append(p.tolist())
+        found.append(values)
+    assert found[0] == found[1] and call.traces[0].endswith("has other items, or has them in another order")
+
+
 def stepped(params: Any) -> Any:
     optimizer = gradcore.optim.Adam(params, lr=0.5)
     params[0].grad = gradcore.ones(2, 2)
