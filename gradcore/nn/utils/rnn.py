@@ -107,7 +107,7 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
     columns = np.asarray(order)[columns]
     rows = functional.tensor(columns * length + steps if batch_first else steps * batch + columns, device=input.storage.device)
     flat = functional.reshape(input, (length * batch, *input.spec.shape[2:]))
-    return PackedSequence(functional.index_select(flat, 0, rows), functional.tensor(counts, device="cpu"), *indices)
+    return PackedSequence(functional.index_select(flat, 0, rows), _on_host(counts), *indices)
 
 
 def _places(counts: Sequence[int]) -> tuple[Any, Any]:
@@ -146,7 +146,12 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
     padded = functional.reshape(placing.put_(padded, rows, data, dim=0, wrap=False), (length, batch, *tail))
     if chosen:
         padded, lengths = functional.index_select(padded, 1, sequence.unsorted_indices), lengths[order]
-    return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths, device="cpu")
+    return functional.transpose(padded, 0, 1) if batch_first else padded, _on_host(lengths)
+
+
+def _on_host(counts: Any) -> Tensor:
+    """int64 on the CPU, in NumPy's memory: a GPU's pool has no bytes of them, so that of the CPU has none either."""
+    return functional.from_numpy(np.array(counts, np.int64))
 
 
 def _read(indices: Tensor) -> list[int]:

@@ -179,3 +179,17 @@ def test_unsorted_sequences_on_meta_say_how_to_pad_them() -> None:
     packed = pack_padded_sequence(gradcore.ones(5, 3, 4, device="meta"), [3, 5, 2], enforce_sorted=False)
     with raises(gradcore.errors.DataDependentShape, "pad_packed_sequence: how sequences were sorted", "decreasing order"):
         pad_packed_sequence(packed)
+
+
+@pytest.mark.parametrize("level", ["events", "counts"])
+def test_sizes_on_the_host_take_nothing_of_the_pool_so_meta_predicts_the_cpus_peak(level: str) -> None:
+    found = []
+    for device in ("cpu", "meta"):
+        gradcore.empty_cache(device)
+        with gradcore.device(device), gradcore.step(device=device, level=level) as step:
+            packed = pack_padded_sequence(gradcore.ones(50, 100, 2), [50] * 100)
+            padded, lengths = pad_packed_sequence(packed)
+        found.append((step.report.peak.requested, step.report.peak.allocated, step.report.peak.reserved))
+        assert packed.batch_sizes.dtype == lengths.dtype == np.int64
+        del packed, padded, lengths
+    assert found[0] == found[1]
