@@ -15,6 +15,7 @@ from weakref import ref
 
 import numpy as np
 
+from gradcore.engine.autocast import note
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
@@ -85,6 +86,9 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         # First, so that an interrupt cannot skip it.
         (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial,
          state.sweep, state.packing) = before
+        if state.autocast is not None:
+            # A region that ended within this pass, as that of a checkpoint, has seen none around it.
+            note(True)
         forget(sweep.remade)
         mark("end", "backward")
 

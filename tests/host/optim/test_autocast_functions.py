@@ -1,14 +1,17 @@
-"""``custom_fwd`` and ``custom_bwd``: an ``autograd.Function`` in autocast regions."""
+"""``custom_fwd`` and ``custom_bwd``: an ``autograd.Function`` in autocast regions; regions that end within a backward."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore import nn
 from gradcore.amp import custom_bwd, custom_fwd
+from gradcore.utils.checkpoint import checkpoint
 from tests.conftest import raises
 
 
@@ -64,3 +67,40 @@ def test_a_device_type_is_a_str() -> None:
             decorate(lambda ctx: None, device_type=gradcore.device("cpu"))
     assert gradcore.amp.is_autocast_available("cuda") and not gradcore.amp.is_autocast_available("tpu")
     assert gradcore.cuda.amp.custom_fwd(lambda ctx, x: x)(type("Context", (), {})(), 3) == 3
+
+
+class Square(gradcore.autograd.Function):
+    @staticmethod
+    @custom_fwd(device_type="cpu")
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2 * ctx.saved_tensors[0]
+
+
+def in_a_hook(layer: nn.Module, x: Any) -> Any:
+    def look(g: Any) -> None:
+        with gradcore.autocast("cpu", np.float16), gradcore.no_grad():
+            layer(x)
+
+    y = layer(x)
+    y.register_hook(look)
+    return y
+
+
+@pytest.mark.parametrize("within", [
+    lambda layer, x: checkpoint(layer, x, use_reentrant=False), lambda layer, x: checkpoint(layer, x, use_reentrant=True),
+    lambda layer, x: Square.apply(layer(x)), in_a_hook], ids=["checkpoint", "reentrant checkpoint", "custom_bwd", "hook"])
+def test_a_region_goes_on_after_a_backward_in_it(within: Callable[[nn.Module, Any], Any]) -> None:
+    layer = nn.Linear(4, 4)
+    with gradcore.autocast("cpu", np.float16):
+        for _ in range(3):
+            x = gradcore.ones(4, 4, requires_grad=True)
+            y = within(layer, x)
+            y.sum().backward()
+            assert layer(x).dtype == np.float16 and layer(x).exp().dtype == np.float32
+    assert layer(x).dtype == np.float32
