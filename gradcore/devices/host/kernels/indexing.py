@@ -59,8 +59,8 @@ def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
     elif width:
         flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
         for part in slices(len(places), some):
-            at = places[part, None] * width + across
-            by.at(flat, at.reshape(-1), rows[part].reshape(-1))
+            # They have no name, under which they would stay while the next are computed.
+            by.at(flat, (places[part, None] * width + across).reshape(-1), rows[part].reshape(-1))
 
 
 @kernel
