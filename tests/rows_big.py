@@ -317,7 +317,6 @@ add("embedding", floats(2000, M), ints(N, high=2000), padding=None)
 add("embedding_grad", x, ints(N, high=2000), shape=(2000, M), padding=3)
 add("embedding_unpadded", floats(2000, M), ints(N, high=2000), padding=3)
 # Many positions, of which each would be an object of Python's.
-add("take_grad", floats(16 * N, 1), ints(16 * N, high=5000), shape=(5000, 1), dim=0)
 add("take_grad", floats(64 * N, 1), ints(64 * N, high=5000), shape=(5000, 1), dim=0)
 add("embedding_grad", floats(16, N, 1), ints(16, N, high=5000), shape=(5000, 1), padding=None)
 add("embedding_unpadded", floats(5000, 1), ints(16, N, high=5000), padding=3)
