@@ -42,7 +42,11 @@ def test_other_errors_and_programs_keep_their_tracebacks(tmp_path: Path, raised:
 
 #: A model whose training drops an object with a finalizer that an interrupt comes in, and then waits to be interrupted.
 FINALIZED = """
+import signal
 import time
+
+# A process in the background of a script ignores the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Dropped:
     def __del__(self):
