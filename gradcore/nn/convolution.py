@@ -11,7 +11,7 @@ from gradcore.functional.sizes import sizes
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module, unusual
-from gradcore.nn.padding import borders_of
+from gradcore.nn.padding import borders_of, require_mode
 from gradcore.nn.parameter import Parameter
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -49,7 +49,7 @@ class _ConvNd(Module):
         self.dilation = sizes("dilation", dilation, self._dims)
         self.groups = groups
         self.padding_mode = padding_mode
-        self._borders = borders_of(padding_mode, self.padding, self.kernel_size, self.dilation)
+        require_mode(padding_mode)
         self._make(bias, device, dtype)
 
     def _make(self, bias: bool, device: Any, dtype: Any) -> None:
@@ -86,8 +86,8 @@ class _Plain(_ConvNd):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution with another weight and bias; by PyTorch's name, since layers that standardize weights call it."""
         padding: Any = self.padding
-        if self._borders is not None:
-            input, padding = F.pad(input, self._borders, self.padding_mode), 0
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, borders_of(padding, self.kernel_size, self.dilation), self.padding_mode), 0
         return self.convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def forward(self, input: Tensor) -> Tensor:

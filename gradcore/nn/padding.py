@@ -20,15 +20,14 @@ Size = int | Sequence[int]
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def borders_of(mode: str, padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[int] | None:
-    """The sizes that a convolution of this ``padding_mode`` pads its input by, last dimension first.
-
-    None for zeros, which the convolution itself pads with. Raises ValueError for another mode.
-    """
+def require_mode(mode: str) -> None:
+    """Raise ValueError if it is no ``padding_mode``."""
     if mode not in MODES:
         raise ValueError(f"padding_mode must be one of {', '.join(MODES)}, but got padding_mode={mode!r}")
-    if mode == "zeros":
-        return None
+
+
+def borders_of(padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """The sizes that a convolution whose ``padding_mode`` is not zeros pads its input by, last dimension first."""
     if isinstance(padding, str):
         total = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
         sides = [(t // 2, t - t // 2) for t in total]

@@ -307,3 +307,17 @@ def test_a_transposed_convolution_of_volumes_has_the_size_asked_for(torch: Any) 
     assert sizes[0] == sizes[1]
     with raises(ValueError, "valid sizes range from [3, 5, 7] to [4, 6, 8]"):
         nn.ConvTranspose3d(1, 1, 3, stride=2, padding=1)(gradcore.zeros(1, 1, 2, 3, 4), output_size=(3, 5, 9))
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_a_padding_mode_that_is_set_later_counts(mode: str) -> None:
+    x = gradcore.tensor(values(2, 3, 5, 6))
+    for before in ("zeros", "circular", "reflect"):
+        layer = nn.Conv2d(3, 2, 3, padding=(2, 1), padding_mode=before)
+        compiled = gradcore.compile(layer.forward)
+        compiled(x)
+        wanted = nn.Conv2d(3, 2, 3, padding=(2, 1), padding_mode=mode)
+        wanted.load_state_dict(layer.state_dict())
+        layer.padding_mode = mode
+        for found in (layer(x), compiled(x)):
+            assert gradcore.equal(found, wanted(x))
