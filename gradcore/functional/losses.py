@@ -125,20 +125,19 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
                       reduction: str = "mean") -> Tensor:
     """(log var + (input - target)^2 / var) / 2, with ``var`` clamped to at least ``eps``; ``full`` adds log(2 pi) / 2.
 
-    ``var`` is a number, or a tensor of the input's shape, which may have 1 as its last size or lack the last dimension.
+    ``var`` is a number, or a tensor of the input's shape, which may have 1 as one of its sizes or lack the last dimension.
     Raises ValueError for other shapes and for a negative variance.
     """
     check_reduction(reduction)
+    shape = input.spec.shape
     if isinstance(var, (int, float)):
         if var < 0:
             raise ValueError(f"var has negative entry/entries: {var}")
         var = zeros((), dtype=input.spec.dtype, device=input.storage.device) + float(var)
-    shape = input.spec.shape
-    if var.spec.ndim and var.spec.shape != shape:
-        if var.spec.shape == shape[:-1]:
-            var = movement.reshape(var, (*var.spec.shape, 1))
-        elif var.spec.shape != (*shape[:-1], 1):
-            raise ValueError(f"var is of incorrect size: {list(var.spec.shape)} for an input of size {list(shape)}")
+    elif var.spec.shape == shape[:-1] and shape:
+        var = movement.reshape(var, (*shape[:-1], 1))
+    elif var.spec.ndim != len(shape) or [n for n, m in zip(var.spec.shape, shape, strict=True) if n != m] not in ([], [1]):
+        raise ValueError(f"var is of incorrect size: {list(var.spec.shape)} for an input of size {list(shape)}")
     known = var.detach()
     # The test runs on meta too, though nothing can be read there, so that a prediction counts its bytes.
     negative = any(elementwise.lt(known, 0))

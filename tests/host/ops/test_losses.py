@@ -56,6 +56,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("triplet_margin_loss", (X, Y, normal(4, 5)), {"margin": 2.5, "p": 3, "swap": True}),
     ("gaussian_nll_loss", (X, Y, P), {}), ("gaussian_nll_loss", (X, Y, share(4)), {"full": True}),
     ("gaussian_nll_loss", (X, Y, share(4, 1) - 0.04), {"eps": 0.5}),
+    ("gaussian_nll_loss", (X, Y, share(1, X.shape[1])), {}),
     ("gaussian_nll_loss", (X, Y), {"var": 0.3}),
     ("poisson_nll_loss", (X,), {"target": P * 5}), ("poisson_nll_loss", (X, P * 5), {"full": True}),
     ("poisson_nll_loss", (P,), {"target": Q, "log_input": False}),
@@ -171,6 +172,8 @@ def test_errors_have_pytorchs_words() -> None:
             (lambda: F.cosine_embedding_loss(x, x, x), RuntimeError, "2D target tensor expects 3D input tensors"),
             (lambda: F.triplet_margin_loss(x, x, x, margin=0), ValueError, "margin must be greater than 0, got 0"),
             (lambda: F.gaussian_nll_loss(x, x, x[:, :2]), ValueError, "var is of incorrect size: [4, 2]"),
+            (lambda: F.gaussian_nll_loss(x, x, x[:1, :1]), ValueError, "var is of incorrect size: [1, 1]"),
+            (lambda: F.gaussian_nll_loss(x, x, x[0, 0]), ValueError, "var is of incorrect size: []"),
             (lambda: F.gaussian_nll_loss(x, x, -1.0), ValueError, "var has negative entry/entries")):
         with raises(kind, text):
             call()
