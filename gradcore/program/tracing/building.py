@@ -106,8 +106,8 @@ class Builder:
         updates = {at: k for k, (at, *_) in enumerate(recorded.updates)}
         instructions, kernels = [], []
         if len(launches) != len(recorded.launches):
-            raise TraceError("a step (gradcore.step) or another recording was opened and closed inside a traced function: open "
-                             "it around the call")
+            raise TraceError("a traced function opened and closed a step (gradcore.step) or another recording, or ran a graph "
+                             "or a loaded program: do that around the call")
         for k, (record, (call, operands)) in enumerate(zip(launches, recorded.launches, strict=True)):
             instructions.append(self._instruction(record, call, operands, updates.get(k)))
             kernels.append(call.kernel)

@@ -220,3 +220,19 @@ def test_a_gradient_that_would_have_been_added_to_is_refused(tmp_path: Path) -> 
     loaded.state["w"].grad = gradcore.ones(3)
     with pytest.raises(TraceError, match="the gradient of w must be None when the program begins"):
         loaded(x)
+
+
+def test_it_is_not_run_in_a_traced_function(tmp_path: Path) -> None:
+    """Its log would be taken for the function's; so would those of a graph and of a step."""
+    x = gradcore.ones(3)
+    loaded = gradcore.load_program(saved(lambda x: x * 2, tmp_path, x))
+    graph = gradcore.trace(lambda x: x * 2, (x,))
+
+    def stepped(x: Any) -> Any:
+        with gradcore.step():
+            return x * 2
+
+    for run in (loaded, graph.execute, stepped):
+        with raises(TraceError, "or another recording, or ran a graph or a loaded program: do that around the call"):
+            gradcore.compile(lambda x, run=run: run(x) + 1)(x)  # type: ignore[misc]
+        assert run(x).tolist() == [2] * 3
