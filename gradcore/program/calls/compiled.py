@@ -101,6 +101,9 @@ class Compiled:
         if not -len(found) <= index < len(found):
             why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
             raise TraceError(f"cannot save program {index}: the cache has {count_of(len(found), 'program')}; {why}")
+        for schedule in found[index].replay.trace.schedules[:1]:
+            raise TraceError(f"cannot save program {index}, which steps a {type(schedule()).__name__}, as no file can: call "
+                             "schedule.step() after the function")
         for place in found[index].carried[:1]:
             raise TraceError(f"cannot save program {index}, which keeps a tensor in {place.name} from one call to the next: "
                              "pass that as an argument, and return it")
@@ -174,8 +177,11 @@ class Compiled:
                     return parted(entry.carried, checked(entry.replay, entry.results, tensors, lambda: joined(
                         entry.carried, self._function(*args, **kwargs))))
         outputs = entry.replay.run(tensors)
-        for module, mode in entry.replay.trace.modes:
+        trace = entry.replay.trace
+        for module, mode in trace.modes:
             module().training = mode
+        for schedule in trace.schedules:
+            schedule().step()
         if entry.views:
             relate(entry.views, outputs, tensors)
         return parted(entry.carried, rebuilt(entry.results, outputs, tensors))

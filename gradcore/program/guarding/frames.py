@@ -67,6 +67,16 @@ def users_line(frame: FrameType) -> str:
     return line_of(next((f for f in upwards(frame) if is_users(f.f_code)), frame))
 
 
+def is_method(code: CodeType, owner: Any) -> bool:
+    """Is it the code of a method of the owner, rather than of a function whose first argument it is?"""
+    kinds = type(owner).__mro__
+    if code.co_qualname.rpartition(".")[0] in {kind.__qualname__ for kind in kinds}:
+        # Behind a decorator, too.
+        return True
+    own = (getattr(f, "__func__", f) for of in (owner, *kinds) for f in vars(of).values())
+    return any(getattr(f, "__code__", None) is code for f in own)
+
+
 def is_generated(frame: FrameType) -> bool:
     """Is it a method that Python has written for a class of the user's, such as the comparison of a dataclass?"""
     return frame.f_code.co_filename == "<string>" and not str(frame.f_globals.get("__name__")).startswith("gradcore.")

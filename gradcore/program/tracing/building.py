@@ -68,6 +68,8 @@ class Trace:
     leaves: dict[Leaf, int] = field(default_factory=dict)
     #: The modules that the run put into a mode, weakly too, each with the last one.
     modes: list[tuple[Callable[[], Any], bool]] = field(default_factory=list)
+    #: The schedules of learning rates that it stepped, weakly, in order.
+    schedules: list[Callable[[], Any]] = field(default_factory=list)
     #: By gradient slot whose gradient the run dropped, so that it was freed: how many launches came before that.
     dropped: dict[int, int] = field(default_factory=dict)
 

@@ -178,6 +178,7 @@ class Tracing(Noting):
         self.carriable = self._watcher.stored.carriable()
         self._watcher.steps.forget()
         trace.modes = [(ref(module), module.training) for module, _ in self._watcher.modes.values()]
+        trace.schedules = [*map(ref, self._watcher.schedules.stepped)]
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.gradients.found.items()
                            if recorder.before.get(leaf) == serial}
@@ -242,9 +243,7 @@ class Tracing(Noting):
         watcher = self._watcher
         clears = not updates and watcher.only_clears(optimizer)
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
-        rates = (watcher.names.options or watcher.tells(optimizer) or watcher.is_extended(optimizer)
-                 or not (updates or clears))
-        return OptimizerGuard(optimizer, rates, clears)
+        return OptimizerGuard(optimizer, watcher.reads_rates(optimizer) or not (updates or clears), clears)
 
     def _adapt(self, guard: ModuleGuard) -> None:
         """Let a guard ask for the mode in which the run began, and not for what is carried."""

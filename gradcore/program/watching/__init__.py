@@ -1,4 +1,4 @@
 """What a function reads and changes outside itself while it is traced: ``watch`` sees every call.
 
-``called``, ``gradient_reads``, ``assignments``, ``harmless``, ``outside`` and ``newness`` note what each does.
+``called``, ``gradient_reads``, ``assignments``, ``harmless``, ``outside``, ``schedules`` and ``newness`` note what each does.
 """

@@ -23,7 +23,7 @@ from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guarding.frames import is_generated, line_of, passed, takes_first, users_line
+from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_line
 from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Guard, Never, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
@@ -37,9 +37,11 @@ from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientRea
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside
+from gradcore.program.watching.schedules import Schedules
 
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
+_UPDATES: CodeType = Optimizer._launch.__code__
 #: What tells a caller the options of an optimizer, which only the library's own code names then.
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
@@ -89,6 +91,7 @@ class Watcher:
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
         self.gradients = GradientReads(self.drawn)
         self._requiring = Requiring()
+        self.schedules = Schedules()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
         self.modes: dict[int, tuple[Module, bool]] = {}
         #: The profiler that it takes the place of.
@@ -148,6 +151,10 @@ class Watcher:
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
                 self.made.append(ref(first))
             self.fresh.add(id(first))
+        if isinstance(first, LRScheduler):
+            self.schedules.saw(frame, first, id(first) in self.fresh, lambda x: id(x) not in self.fresh)
+        if code is _UPDATES and isinstance(first, Optimizer):
+            self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
         if is_optimizer(first) and id(first) not in self.fresh:
@@ -243,7 +250,7 @@ class Watcher:
             for guard, key in more:
                 if place := place_of(key, self._carried):
                     self.reached.add(place)
-                elif not isinstance(guard, Once):
+                elif not isinstance(guard, Once) and not self.schedules.sets(key):
                     found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
@@ -274,11 +281,15 @@ class Watcher:
 
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""
-        return any(not is_inside(code) for code in self._ran_with(owner))
+        return any(not is_inside(code) and is_method(code, owner) for code in self._ran_with(owner))
 
     def tells(self, optimizer: Optimizer) -> bool:
         """Did the optimizer run a method that tells its options, and what is in its state?"""
         return not _TELL.isdisjoint(self._ran_with(optimizer))
+
+    def reads_rates(self, optimizer: Optimizer) -> bool:
+        """May the function read the learning rates of an optimizer, besides its update?"""
+        return self.names.options or self.tells(optimizer) or self.is_extended(optimizer)
 
     @cached_property
     def names(self) -> Names:
@@ -295,15 +306,11 @@ class Watcher:
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
                                for name, values in of.containers().items() for x in values if id(x) in self.changed)
-        schedulers = [(type(owner).__name__, {c.co_name for c in codes}) for owner, codes in self.methods.values()
-                      if isinstance(owner, LRScheduler)]
-        found += [f"{kind}.step() changes the learning rate: call it after the function" for kind, ran in schedulers
-                  if "step" in ran]
-        found += [f"it asks {kind} for its state_dict(), which changes with the rate: call that outside"
-                  for kind, ran in schedulers if "state_dict" in ran]
+        found += self.schedules.changes(self.names, self.reads_rates)
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(guard.refusal() for guard in self.began.values()
-                           if not guard.holds() and (numbers or not (isinstance(guard, Never) and guard.numbers))),
+        return found or [*(guard.refusal() for key, guard in self.began.items()
+                           if not (guard.holds() or self.schedules.sets(key))
+                           and (numbers or not (isinstance(guard, Never) and guard.numbers))),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
 
 

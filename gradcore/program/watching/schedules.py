@@ -1,0 +1,90 @@
+"""The schedules of learning rates that a traced function steps. A replay steps them again, once its calls have run.
+
+It can do so where the function takes no notice of the new rates: they reach the next run as operands of its updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from types import FrameType
+from typing import Any
+
+from gradcore.engine.sites import is_inside
+from gradcore.optim import Optimizer
+from gradcore.optim.lr_scheduler import LRScheduler
+from gradcore.program.guarding.frames import is_method, upwards, users_line
+from gradcore.program.guarding.names import Names
+
+#: How a schedule tells rates, besides its attributes.
+_TELL = frozenset(("get_last_lr", "get_lr", "_get_closed_form_lr"))
+
+
+class Schedules:
+    """Records the steps of schedules, in order. ``refused`` has reasons against a replay."""
+
+    def __init__(self) -> None:
+        self.stepped: list[LRScheduler] = []
+        self.refused: dict[str, None] = {}
+        #: By id, of those that they consist of too: the schedule, and its attributes before the first step.
+        self._before: dict[int, tuple[LRScheduler, dict[str, Any]]] = {}
+
+    def saw(self, frame: FrameType, schedule: LRScheduler, is_new: bool, is_older: Callable[[Any], bool]) -> None:
+        """Take note of a method of a schedule that begins; ``is_older`` tells whether an object is from before the run."""
+        kind, code = type(schedule).__name__, frame.f_code
+        if is_new:
+            optimizer = frame.f_locals.get("optimizer")
+            if code.co_name == "__init__" and isinstance(optimizer, Optimizer) and is_older(optimizer):
+                self._refuse(f"{users_line(frame)} makes a {kind} for an optimizer from outside: make it there, too")
+        elif not is_inside(code):
+            if is_method(code, schedule):
+                self._refuse(f"{kind}.{code.co_name}() is not a method of gradcore's: call schedule.step() after the function")
+        elif code.co_name == "state_dict":
+            self._refuse(f"it asks {kind} for its state_dict(), which changes with the rate: call that outside")
+        elif code.co_name == "step":
+            if any(map(_steps, upwards(frame.f_back))):
+                return
+            for part in _parts(schedule):
+                self._before.setdefault(id(part), (part, {**vars(part)}))
+            if any(frame.f_locals.get(name) is not None for name in ("epoch", "metrics")):
+                self._refuse(f"{kind}.step() is given an epoch or a metric: call it after the function")
+            self.stepped.append(schedule)
+
+    def updates(self, frame: FrameType, optimizer: Optimizer) -> None:
+        """Take note of an update, which a replay runs with the rate that the optimizer has before the run."""
+        for kind in (type(s).__name__ for s in self.stepped if s.optimizer is optimizer):
+            self._refuse(f"{users_line(frame)} updates parameters after {kind}.step(): call that after the function")
+
+    def _refuse(self, reason: str) -> None:
+        self.refused[reason] = None
+
+    def sets(self, key: tuple[Any, ...]) -> bool:
+        """Is it the key of an attribute that steps change?"""
+        return len(key) > 2 and key[0] == "attribute" and key[1] in self._before and key[2] in self._set
+
+    @cached_property
+    def _set(self) -> set[str]:
+        """The attributes that the steps have set; once the run has ended."""
+        return {name for of, before in self._before.values() for name, x in vars(of).items() if x is not before.get(name)}
+
+    def changes(self, names: Names, reads_rates: Callable[[Any], bool]) -> Iterator[str]:
+        """Reasons against a replay. ``names`` are those that the function names, ``reads_rates`` tells whether it may read the
+        learning rates of an optimizer."""
+        yield from self.refused
+        told = _TELL | self._set
+        for schedule in dict.fromkeys(self.stepped):
+            if names.whole or reads_rates(schedule.optimizer) or not told.isdisjoint(names.read | names.called):
+                yield (f"{type(schedule).__name__}.step() changes the learning rate, which the function reads: call it after "
+                       "the function")
+
+
+def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
+    """A schedule, and those that it consists of."""
+    yield schedule
+    for part in getattr(schedule, "_schedulers", ()):
+        yield from _parts(part)
+
+
+def _steps(frame: FrameType) -> bool:
+    """Is it the step of a schedule, which may consist of others?"""
+    return frame.f_code.co_name == "step" and isinstance(frame.f_locals.get("self"), LRScheduler)
