@@ -298,7 +298,8 @@ def accumulate(leaf: Leaf, g: Any) -> None:
     """Add ``g`` to a leaf's gradient, unless its tensor requires none by now.
 
     The first becomes the gradient itself unless something else refers to its storage (an op that passes its cotangent on, or
-    the caller), in which case it is copied. Later ones are added in place unless somebody holds the gradient.
+    the caller), in which case it is copied. Later ones are added in place unless somebody holds the gradient, or has set it to
+    a tensor that is not contiguous, whose elements may share memory.
     """
     if leaf.frozen:
         return
@@ -316,7 +317,7 @@ def accumulate(leaf: Leaf, g: Any) -> None:
             lender = there.storage.lender
             lent = lender is not None
             held = sys.getrefcount(leaf.grad) > 3 + lent
-            if not held and not local.state.grad and _unseen(there, lent):
+            if not held and not local.state.grad and there.spec.contiguous and _unseen(there, lent):
                 add_(there, g)
                 return
             leaf.grad = add(there, g)

@@ -207,6 +207,8 @@ class Optimizer(StateHooks):
         strided = None if params[0].spec.contiguous else params[0]
         # Before the watchers are told, since for them the next op is the update.
         whole = params if strided is None else [functional.clone(strided)]
+        if watchers:
+            lists = tuple([x if x.spec.contiguous else functional.clone(x) for x in tensors] for tensors in lists)
         for watcher in watchers:
             watcher(self, group, params, numbers)
         op(whole, *lists, *self._operands(group, numbers), **options)

@@ -54,7 +54,9 @@ def is_gradient_held(leaf: Leaf) -> bool:
     grad = leaf.grad
     # The replay that made it also holds a reference.
     more = grad.storage.lender is not None
-    return sys.getrefcount(leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
+    # A base that nobody else sees may be dropped by the next write.
+    own = grad.base is not None and sys.getrefcount(grad.base) <= 2
+    return sys.getrefcount(leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more + own
 
 
 class OptimizerGuard(Asking):

@@ -182,6 +182,9 @@ class Builder:
             elif not before and now:
                 # If there were a gradient, the run would have added to it.
                 presence[leaf] = False
+        given = [x.buffer for _, x in left if x is not None]
+        if len({*given}) < len(given):
+            self._obstacles.append("it gives several parameters gradients in the same memory: clone() them")
         for r in self._recorded.records:
             # What was allocated under another tag, and became a gradient, or a parameter of a module made inside, later.
             if r[0] == RETAG and r[1] in self._index and self._buffers[self._index[r[1]]].kind == "made":

@@ -9,6 +9,7 @@ from weakref import ref
 
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
+from gradcore.engine.node import Leaf
 from gradcore.nn.module import Module
 from gradcore.program.guarding.frames import users_line
 from gradcore.program.guarding.values import copied, equal, is_plain
@@ -27,15 +28,16 @@ OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(
 ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, SETS_REQUIRES_GRAD, _SETS_ATTRIBUTE))
 
 
-def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]]) -> bool:
+def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]], new: Container[Any]) -> bool:
     """Does a function of :data:`ASSIGNING`, or one that exchanges parts of a module, change nothing that a replay would not?
 
-    ``frame`` is that of the call, which has just begun; ``carried`` has the keys of the places that a replay assigns to.
+    ``frame`` is that of the call, which has just begun; ``carried`` has the keys of the places that a replay assigns to, and
+    ``new`` contains what the run has made.
     """
     code, given = frame.f_code, frame.f_locals
     owner, value = given["self"], given.get("value")
     if code is SETS_GRADIENT:
-        return value is None
+        return value is None or _is_made_for(owner, value, new)
     if code is _SETS_DATA:
         return isinstance(value, Tensor) and value.storage is owner.storage and value.spec is owner.spec
     if code is SETS_REQUIRES_GRAD:
@@ -48,6 +50,12 @@ def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]]) -> bool:
     there = owner.__dict__[given["name"]]
     # A list with the same items is another list.
     return there is value or (is_plain(value) and copied(value) is value and equal(there, value))
+
+
+def _is_made_for(owner: Any, value: Any, new: Container[Any]) -> bool:
+    """Is it the gradient that a leaf from before the run is given like one of a backward: made in the run, without a graph?"""
+    return (isinstance(value, Tensor) and value.edge is None and value.storage in new
+            and owner.edge is not None and type(owner.edge[0]) is Leaf and owner not in new)
 
 
 class Requiring:

@@ -135,7 +135,7 @@ class Watcher:
                 self._saw_builtin(frame, arg)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code in ASSIGNING and is_harmless(frame, self._carried):
+        if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
             self._saw_harmless(frame)
         if code is SETS_REQUIRES_GRAD:
             self._requiring.saw(frame, self.new)
@@ -145,7 +145,7 @@ class Watcher:
             for module in first.modules():
                 if id(module) not in self.fresh:
                     self.modes.setdefault(id(module), (module, module.training))
-        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried):
+        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried, self.new):
             self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:

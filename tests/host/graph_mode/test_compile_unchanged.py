@@ -99,7 +99,7 @@ def test_a_replay_does_the_same(name: str, traced: bool, monkeypatch: pytest.Mon
 
 def test_what_else_the_same_line_assigns_to_is_a_reason() -> None:
     """An instruction runs several times: with a tensor, and with a number; with the value that is there, and with another."""
-    m, other = Counting(), SimpleNamespace(calls=0)
+    m, other, given = Counting(), SimpleNamespace(calls=0), gradcore.ones(3)
     other.mean = 0
 
     def operators(x: Any) -> Any:
@@ -114,7 +114,7 @@ def test_what_else_the_same_line_assigns_to_is_a_reason() -> None:
         return x * 2
 
     def gradients(x: Any) -> Any:
-        for gradient in (None, gradcore.ones(3)):
+        for gradient in (None, given):
             m.weight.grad = gradient
         return x * 2
 
