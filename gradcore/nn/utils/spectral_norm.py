@@ -51,7 +51,7 @@ def divided(weight: Tensor, matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
     return weight / functional.dot(u.clone(), functional.mv(matrix, v.clone()))
 
 
-class _SpectralNorm:
+class SpectralNorm:
     """The hook that computes the weight before each call."""
 
     def __init__(self, name: str, times: int, dim: int, eps: float) -> None:
@@ -78,10 +78,10 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
     if n_power_iterations <= 0:
         raise ValueError("Expected n_power_iterations to be positive, but got n_power_iterations="
                          f"{n_power_iterations}")
-    if key_of(module, _SpectralNorm, name) is not None:
+    if key_of(module, SpectralNorm, name) is not None:
         raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
     weight = module.get_parameter(name)
-    hook = _SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim % weight.spec.ndim, eps)
+    hook = SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim % weight.spec.ndim, eps)
     with no_grad():
         left, right = directions(matrix_of(weight, hook.dim), eps)
     delattr(module, name)
@@ -95,7 +95,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
 
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     """Make the weight a plain parameter again. Raises ValueError if :func:`spectral_norm` was not applied."""
-    key = key_of(module, _SpectralNorm, name)
+    key = key_of(module, SpectralNorm, name)
     if key is None:
         raise ValueError(f"spectral_norm of '{name}' not found in {module}")
     hooks = module._hooks.before

@@ -23,7 +23,7 @@ def length_of(v: Tensor, dim: int | None) -> Tensor:
     return elementwise.sqrt(functional.sum(squares, [d for d in range(v.spec.ndim) if d != kept], True))
 
 
-class _WeightNorm:
+class WeightNorm:
     """The hook that computes the weight before each call."""
 
     def __init__(self, name: str, dim: int | None) -> None:
@@ -43,10 +43,10 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
     The weight is v * g / ||v||, and part of the graph. Raises RuntimeError if it is already applied.
     """
-    if key_of(module, _WeightNorm, name) is not None:
+    if key_of(module, WeightNorm, name) is not None:
         raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
     weight = module.get_parameter(name)
-    hook = _WeightNorm(name, dim)
+    hook = WeightNorm(name, dim)
     with no_grad():
         length = Parameter(length_of(weight, dim))
         direction = Parameter(functional.clone(weight))
@@ -60,7 +60,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
 def remove_weight_norm(module: Any, name: str = "weight") -> Any:
     """Make the weight a plain parameter again. Raises ValueError if :func:`weight_norm` was not applied."""
-    key = key_of(module, _WeightNorm, name)
+    key = key_of(module, WeightNorm, name)
     if key is None:
         raise ValueError(f"weight_norm of '{name}' not found in {module}")
     hooks = module._hooks.before

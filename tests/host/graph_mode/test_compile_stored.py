@@ -147,3 +147,12 @@ def test_what_a_function_assigns_to_is_the_first_reason() -> None:
         compiled(gradcore.ones(2, 3))
     first, *others = compiled.traces[0].split("; it cannot be replayed: ")[1].split("; ")
     assert first.endswith(" assigns to mean") and others
+
+
+@pytest.mark.parametrize("name, store", [
+    ("weight_norm", nn.utils.weight_norm), ("spectral_norm", nn.utils.spectral_norm),
+    ("prune", lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", 1) and layer)])
+def test_a_hook_that_stores_a_weight_is_named(name: str, store: Any) -> None:
+    compiled = gradcore.compile(store(nn.Linear(3, 2)))
+    compiled(gradcore.ones(2, 3))
+    assert f" calls a layer in which nn.utils.{name} stores a weight: a parametrization" in compiled.traces[0]
