@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import distributions as D
-from gradcore.utils.data import Subset, TensorDataset
+from gradcore.utils.data import Dataset, Subset, TensorDataset
 
 
 def affine() -> Any:
@@ -55,3 +55,25 @@ def test_a_change_of_an_object_of_the_librarys_is_noticed(case: str) -> None:
         if wrap is gradcore.compile:
             assert len(call.traces) == len(call.programs) == 2
     assert found[1] == found[0]
+
+
+class Labeled(Dataset[int]):
+    """One of the user's, which has more than its length depends on."""
+
+    def __init__(self) -> None:
+        self.samples, self.epoch, self.files = [1, 2], 0, {}
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def test_what_nothing_reads_of_a_data_set_of_the_users_does_not_end_a_program() -> None:
+    """Guards for all its attributes would be asked at each call, for as many items as it has."""
+    samples = Labeled()
+    call = gradcore.compile(lambda: gradcore.ones(2) / len(samples))
+    for samples.epoch in range(4):
+        assert call().tolist() == [0.5] * 2
+        samples.files[samples.epoch] = ["a"]
+    assert len(call.traces) == len(call.programs) == 1
+    samples.samples.append(3)
+    assert call().tolist() == gradcore.full((2,), 1 / 3).tolist()
