@@ -7,7 +7,8 @@ from typing import Any
 
 from gradcore.arguments import warn
 from gradcore.dtypes import promote
-from gradcore.engine.operands import number
+from gradcore.engine.modes import no_grad
+from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
@@ -144,7 +145,9 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
     if negative.storage.device.type != "meta" and negative.item():
         raise ValueError("var has negative entry/entries")
     # As in PyTorch, the clamp does not affect the gradient.
-    var = var + (elementwise.clamp(known, number("gaussian_nll_loss", "eps", eps), None) - known)
+    with no_grad():
+        short = elementwise.clamp(known, real(eps), None) - known
+    var = var + short
     loss = (elementwise.log(var) + elementwise.square(elementwise.sub(input, target)) / var) * 0.5
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 

@@ -57,6 +57,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("gaussian_nll_loss", (X, Y, P), {}), ("gaussian_nll_loss", (X, Y, share(4)), {"full": True}),
     ("gaussian_nll_loss", (X, Y, share(4, 1) - 0.04), {"eps": 0.5}),
     ("gaussian_nll_loss", (X, Y, share(1, X.shape[1])), {}),
+    ("gaussian_nll_loss", (X, Y, P), {"eps": np.array([0.5], np.float32)}),
     ("gaussian_nll_loss", (X, Y), {"var": 0.3}),
     ("poisson_nll_loss", (X,), {"target": P * 5}), ("poisson_nll_loss", (X, P * 5), {"full": True}),
     ("poisson_nll_loss", (P,), {"target": Q, "log_input": False}),

@@ -142,6 +142,19 @@ def test_a_number_with_a_gradient(call: str, torch: Any) -> None:
     assert grads[1] != 0
 
 
+@pytest.mark.oracle
+def test_an_eps_that_only_clamps_gets_no_gradient(torch: Any) -> None:
+    losses = []
+    for t in (gradcore, torch):
+        x, eps = t.ones(2, 3), t.tensor(0.5, requires_grad=True)
+        var = t.full((2, 3), 0.25, requires_grad=True)
+        loss = t.nn.functional.gaussian_nll_loss(x, x * 2, var, eps=eps)
+        loss.backward()
+        assert eps.grad is None
+        losses.append((loss.item(), var.grad[0, 0].item()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
 def test_an_attribute_is_read_at_each_call() -> None:
     x, correction = gradcore.arange(4.0), gradcore.tensor(0)
     before = x.var(correction=correction).item()
