@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 
 from gradcore.errors import CaptureError
 from gradcore.forking import long
-from gradcore.memory.driver import OUT_OF_MEMORY
+from gradcore.memory.driver import OUT_OF_MEMORY, capturing
 from gradcore.memory.resource import Block, Driver, Stream
 
 #: By index of a device: the function that allocates workspaces, from bytes, library and op, which the CUDA device registers.
@@ -40,8 +40,8 @@ def made_room(error: BaseException, index: int) -> bool:
 
 
 def flushed(index: int) -> bool:
-    """Have the pools of a card given back memory that they cached?"""
-    return FLUSHES.get(index, int)() > 0
+    """Have the pools of a card given back memory that they cached? Not in a capture, which waiting for the device would end."""
+    return not capturing._is_owned() and FLUSHES.get(index, int)() > 0
 
 
 class _Chosen(threading.local):

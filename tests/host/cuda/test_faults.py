@@ -18,7 +18,9 @@ from gradcore.devices import availability  # noqa: E402
 from gradcore.devices.gpu import device as gpu  # noqa: E402
 from gradcore.devices.gpu import gemm as gpu_gemm  # noqa: E402
 from gradcore.devices.gpu import launch as gpu_launch  # noqa: E402
+from gradcore.devices.gpu.workspaces import flushed  # noqa: E402
 from gradcore.errors import DeviceError, DeviceFault, GradcoreError, KernelError  # noqa: E402
+from gradcore.memory.driver import capturing  # noqa: E402
 from tests.host.commands.test_availability import Refused  # noqa: E402
 from tests.host.cuda.fake_cublas import FakeLt  # noqa: E402
 from tests.host.cuda.test_cupy_objects import Runtime  # noqa: E402
@@ -258,6 +260,15 @@ def test_a_librarys_code_is_loaded_when_the_pools_have_given_back_what_they_cach
     else:
         with pytest.raises(KernelError, match="cuBLASLt could not launch a matrix product: CUBLAS_STATUS_INTERNAL_ERROR"):
             x @ x
+
+
+def test_nothing_is_given_back_in_a_capture():
+    """Memory is given back when the device has been waited for, which would end the capture."""
+    device = gpu.CudaDevice(0, cuda=Runtime())
+    gradcore.empty(1 << 20, device=device)
+    with capturing:
+        assert not flushed(0) and device.ledger.reserved
+    assert flushed(0) and not device.ledger.reserved
 
 
 @pytest.mark.parametrize(("status", "words"), [
