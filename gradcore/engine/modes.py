@@ -196,6 +196,13 @@ class set_grad_enabled(Mode):
         if self._first is not None:
             self._before[local.state][-1], self._first = self._first, None
 
+    def __exit__(self, *exc: object) -> None:
+        if self._first is None:
+            super().__exit__()
+        else:
+            # It was not entered, as ExitStack.push() takes it.
+            local.state.grad, self._first = self._first, None
+
     def __call__(self, function: F) -> F:
         # What was set at once was meant for the function.
         if self._first is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -60,6 +61,15 @@ def test_set_grad_enabled_holds_when_it_is_called() -> None:
     finally:
         gradcore.set_grad_enabled(True)
     assert (leaf() * 2).requires_grad
+
+
+@pytest.mark.oracle
+def test_set_grad_enabled_is_left_without_having_been_entered(torch: Any) -> None:
+    for t in (gradcore, torch):
+        with ExitStack() as stack:
+            stack.push(t.set_grad_enabled(False))
+            assert not t.is_grad_enabled()
+        assert t.is_grad_enabled()
 
 
 def test_a_mode_is_a_threads_own() -> None:
