@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,11 +28,14 @@ def default_collate(batch: Sequence[Any]) -> Any:
 def _collate(batch: Sequence[Any]) -> Any:
     first = batch[0]
     if isinstance(first, Tensor):
-        _check_alike(batch)
+        _check_kind(batch, Tensor)
+        _check_shapes(batch)
         return functional.stack(batch)
     if isinstance(first, np.ndarray):
-        _check_alike(batch)
-        return functional.tensor(np.stack(batch))
+        # As in PyTorch, the others may be what an array can be made of.
+        arrays = list(map(np.asarray, batch))
+        _check_shapes(arrays)
+        return functional.tensor(np.stack(arrays))
     if isinstance(first, (str, bytes)):
         return batch
     if isinstance(first, np.generic):
@@ -115,8 +118,7 @@ def _check_kind(batch: Sequence[Any], kind: Any) -> None:
                             f"{type(sample).__name__}")
 
 
-def _check_alike(batch: Sequence[Any]) -> None:
-    _check_kind(batch, Tensor if isinstance(batch[0], Tensor) else np.ndarray)
+def _check_shapes(batch: Sequence[Any]) -> None:
     shapes = [list(sample.shape) for sample in batch]
     for k, shape in enumerate(shapes):
         if shape != shapes[0]:
@@ -125,7 +127,7 @@ def _check_alike(batch: Sequence[Any]) -> None:
 
 
 def _columns(batch: Sequence[Any]) -> list[tuple[Any, ...]]:
-    _check_kind(batch, Sequence)
+    _check_kind(batch, Collection)
     lengths = {len(sample) for sample in batch}
     if len(lengths) > 1:
         raise RuntimeError(f"each element in list of batch should be of equal size, but got {sorted(lengths)}")

@@ -208,10 +208,18 @@ def test_nothing_is_not_drawn_from_at_random() -> None:
 
 @pytest.mark.parametrize(("batch", "text"), [
     ("[t.ones(2), 1]", "expected Tensor at entry 1, as at entry 0, but got int"),
-    ("[np.ones(2), t.ones(2), 1]", "expected ndarray at entry 1, as at entry 0, but got Tensor"),
     ("[{'a': t.ones(1)}, {'a': 1}]", "expected Tensor at entry 1, as at entry 0, but got int"),
     ("[{'a': 1}, [1]]", "expected Mapping at entry 1, as at entry 0, but got list"),
-    ("[(1, 2), 3]", "expected Sequence at entry 1, as at entry 0, but got int")])
+    ("[(1, 2), 3]", "expected Collection at entry 1, as at entry 0, but got int")])
 def test_samples_of_several_kinds_are_no_batch(batch: str, text: str) -> None:
     with raises(TypeError, f"default_collate: {text}"):
         data.default_collate(eval(batch, {"t": gradcore, "np": np}))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("batch", [
+    "[np.ones(2), t.ones(2)]", "[np.array(1.0), 2.0]", "[np.ones(2), [1, 2]]", "[[1], np.ones(1)]", "[(1,), t.ones(1)]"])
+def test_arrays_and_lists_may_be_in_one_batch(batch: str, torch: Any) -> None:
+    ours, theirs = (t.utils.data.default_collate(eval(batch, {"t": t, "np": np})) for t in (gradcore, torch))
+    assert type(ours) is list or ours.dtype == theirs.numpy().dtype
+    assert [x.tolist() for x in ours] == [x.tolist() for x in theirs]
