@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[t
         label, at = repr(p) if is_plain(p) else "a Parameter", weakly(p)
         place, key = lambda at=at: look()[at()], ("state", id(optimizer), id(p))
         if isinstance(kept, dict):
-            yield items_of(f"{whose}[{label}]", partial(_without, place, counts)), (*key, "ids")
+            yield items_of(f"{whose}[{label}]", partial(_objects, place)), (*key, "ids")
             # The guard of the groups has the tensors.
             tensors = {name for name, x in kept.items() if isinstance(x, Value)}
             yield from reach.of_entries(f"{whose}[{label}]", place, kept, key, counts | tensors)
@@ -45,5 +45,6 @@ def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[t
             yield from reach.of_value(f"{whose}[{label}]", place, kept, key)
 
 
-def _without(place: Callable[[], dict[str, Any]], names: Container[str]) -> dict[str, Any]:
-    return {name: x for name, x in place().items() if name not in names}
+def _objects(place: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is not compared by its value."""
+    return {name: x for name, x in place().items() if not is_plain(x)}

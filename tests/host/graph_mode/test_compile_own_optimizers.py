@@ -160,6 +160,29 @@ def test_an_optimizer_that_exchanges_its_buffers_is_not_replayed() -> None:
     assert found[0] == found[1] and call.traces[0].endswith("has other items, or has them in another order")
 
 
+class Counting(Plain):
+    """One that counts its steps, as that of a paper."""
+
+    @gradcore.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state[p]
+                kept["step"] = kept.get("step", 0) + 1
+                p.add_(p.grad, alpha=-group["lr"] / kept["step"])
+
+
+def test_a_number_that_an_optimizer_of_the_users_counts_is_named() -> None:
+    p = nn.Parameter(gradcore.ones(2))
+    optimizer = Counting([p])
+    step = gradcore.compile(lambda: optimizer.step())
+    for _ in range(3):
+        p.grad = gradcore.ones(2)
+        step()
+    assert not step.programs and "the state of a Counting[a Parameter]['step'] is 3 and was 2" in step.traces[-1]
+    assert "other items" not in step.traces[-1]
+
+
 def stepped(params: Any) -> Any:
     optimizer = gradcore.optim.Adam(params, lr=0.5)
     params[0].grad = gradcore.ones(2, 2)
