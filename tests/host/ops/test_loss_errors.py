@@ -33,7 +33,7 @@ NOT_FITTING = {
     "kl_div(x, m, reduction='sum')": (SpecError, "expected floats, but got input of float32 and target of int64"),
     "kl_div([1.0], x, reduction='sum')": (TypeError, "kl_div(): argument 'input' must be Tensor, not list"),
     "poisson_nll_loss(x, None)": (TypeError, "poisson_nll_loss(): argument 'target' must be Tensor, not NoneType"),
-        "hinge_embedding_loss(v, [1])": (TypeError, "hinge_embedding_loss(): argument 'target' must be Tensor, not list"),
+    "hinge_embedding_loss(v, [1])": (TypeError, "hinge_embedding_loss(): argument 'target' must be Tensor, not list"),
     "soft_margin_loss(v, None)": (TypeError, "soft_margin_loss(): argument 'target' must be Tensor, not NoneType"),
     "nll_loss(x, v)": (SpecError, "nll_loss: expected target to hold classes of an integer dtype, but got float32"),
     "multi_margin_loss(x, v)": (SpecError, "multi_margin_loss: expected target to hold classes of an integer dtype"),
