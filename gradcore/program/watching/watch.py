@@ -77,8 +77,9 @@ class Watcher:
         self.called = Called(self.new)
         #: By id of an object: the object, and the code objects that ran with it as an argument.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
-        #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, with the argument's name.
-        self.passed: dict[int, tuple[str, Any]] = {}
+        #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, each with the
+        #: argument's name and the code of these functions.
+        self.passed: dict[int, tuple[str, Any, set[CodeType]]] = {}
         #: By key of a place: a guard with the plain data there when the code that can reach it was first entered.
         self.began: dict[tuple[Any, ...], Guard] = {}
         #: By id of an optimizer and of a parameter: the plain data in the state when one of its methods first ran.
@@ -187,14 +188,15 @@ class Watcher:
             if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self.new:
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
-                    self.passed[id(x)] = name, x
+                    self.passed.setdefault(id(x), (name, x, set()))[2].add(code)
+                    self._note(Reach(names_of(code)).of_object(x))
                 else:
                     self._enters(x, code, False)
             if isinstance(x, GENERATORS):
                 self._note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
 
     def _knows(self, owner: Any, code: CodeType) -> bool:
-        return id(owner) in self.passed or code in self._ran_with(owner)
+        return code in self._ran_with(owner) or (id(owner) in self.passed and code in self.passed[id(owner)][2])
 
     def _ran_with(self, owner: Any) -> set[CodeType]:
         """The code that ran with an object as an argument."""
@@ -267,7 +269,7 @@ class Watcher:
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
             if not isinstance(owner, LRScheduler):
                 add(reach.of_object(owner))
-        for i, (name, x) in self.passed.items():
+        for i, (name, x, _) in self.passed.items():
             # That it is the same object says the key of the call, or the place where the function has it from.
             key = "argument", i
             add(one for one in reach.of_value(f"the argument {name}", weakly(x), x, key) if one[1] != key)

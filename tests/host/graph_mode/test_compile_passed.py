@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 import sys
+import warnings
 import weakref
 from array import array
 from collections import deque
@@ -289,3 +290,31 @@ def test_backward_hooks_of_a_module_run_once_for_each_backward() -> None:
     assert "its result has hooks in its graph" in f.traces[0]
     del m, f
     gc.collect()
+
+
+def test_a_function_changes_an_option_of_an_optimizer_that_is_not_its_first_argument() -> None:
+    def update(p: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        p.square().sum().backward()
+        optimizer.step()
+
+    def decay(p: Any, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            group["weight_decay"] += 0.1
+
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        p = nn.Parameter(gradcore.ones(2))
+        optimizer = optim.SGD([p], lr=0.1)
+
+        def both(p: Any = p, optimizer: Any = optimizer) -> None:
+            update(p, optimizer)
+            decay(p, optimizer)
+
+        run: Any = wrap(both)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(5):
+                run()
+        found.append((p.tolist(), optimizer.param_groups[0]["weight_decay"]))
+    assert found[0] == found[1] and not run.programs
