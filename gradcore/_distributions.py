@@ -161,8 +161,10 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
 def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability ``p``, a number or a tensor that broadcasts, and with 0 otherwise."""
-    made = bernoulli(tensor, p, generator=generator) if isinstance(p, (int, float)) else bernoulli(
-        functional.broadcast_to(p, tensor.spec.shape), generator=generator)
+    if isinstance(p, _tensor.Tensor):
+        made = bernoulli(functional.broadcast_to(p, tensor.spec.shape), generator=generator)
+    else:
+        made = bernoulli(tensor, p, generator=generator)
     with modes.no_grad():
         return movement.copy_(tensor, made.to(tensor.dtype))
 

@@ -141,6 +141,7 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     """
     if not a < b:
         raise ValueError(f"trunc_normal_ expects a < b, but got a={a} and b={b}")
+    mean, std = float(mean), float(std)
     # The normal density beyond ten deviations is negligible, so infinite bounds may be cut to this.
     low, high = (min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b))
     points = np.linspace(low, high, 1 << 14)

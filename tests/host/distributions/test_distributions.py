@@ -55,6 +55,7 @@ def test_coins() -> None:
     y = gradcore.zeros(4000, dtype=gradcore.bool)
     assert y.bernoulli_(0.75) is y and abs(y.numpy().mean() - 0.75) < 0.03
     assert gradcore.zeros(2, 3).bernoulli_(gradcore.tensor([0.0, 1.0, 1.0])).tolist() == [[0, 1, 1]] * 2
+    assert gradcore.zeros(2).bernoulli_(np.float32(1)).tolist() == [1, 1]
     with raises(RuntimeError, "expects p to be in [0, 1], but got p=2"):
         y.bernoulli_(2)
 

@@ -171,6 +171,12 @@ def test_a_module_with_weight_norm_trains() -> None:
 # -- ways to fill a parameter ------------------------------------------------------------------------------------------
 
 
+def test_trunc_normal_takes_a_tensor_as_its_deviation() -> None:
+    found = [nn.init.trunc_normal_(gradcore.empty(8), 1.0, std, generator=gradcore.Generator().manual_seed(3)).tolist()
+             for std in (0.5, gradcore.tensor(0.5))]
+    assert found[0] == found[1]
+
+
 def test_trunc_normal_has_its_distribution() -> None:
     gradcore.manual_seed(3)
     w = nn.init.trunc_normal_(gradcore.empty(300, 400), mean=0.5, std=2.0, a=-1.0, b=3.0).numpy()
