@@ -35,7 +35,8 @@ def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[t
     yield Guard(f"the keys of {whose}", lambda: tuple(look()), tuple(optimizer.state), same_items), ("state", id(optimizer))
     for p, kept in optimizer.state.items():
         label, at = repr(p) if is_plain(p) else "a Parameter", weakly(p)
-        place, key = lambda at=at: look()[at()], ("state", id(optimizer), id(p))
+        # An index would make an entry that the function has removed.
+        place, key = lambda at=at: look().get(at(), {}), ("state", id(optimizer), id(p))
         if isinstance(kept, dict):
             yield items_of(f"{whose}[{label}]", partial(_objects, place)), (*key, "ids")
             # The guard of the groups has the tensors.

@@ -318,3 +318,20 @@ def test_a_function_changes_an_option_of_an_optimizer_that_is_not_its_first_argu
                 run()
         found.append((p.tolist(), optimizer.param_groups[0]["weight_decay"]))
     assert found[0] == found[1] and not run.programs
+
+
+def test_a_guard_of_state_that_the_function_clears_makes_no_entries_there() -> None:
+    p = nn.Parameter(gradcore.ones(2))
+    optimizer = optim.SGD([p], lr=0.1, momentum=0.9)
+    p.sum().backward()
+    optimizer.step()
+    assert optimizer.state
+
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        optimizer.state.clear()
+        return x * 2
+
+    for _ in range(3):
+        f(gradcore.ones(2))
+        assert not optimizer.state
