@@ -208,6 +208,7 @@ class Optimizer(StateHooks):
         # Before the watchers are told, since for them the next op is the update.
         whole = params if strided is None else [functional.clone(strided)]
         if watchers:
+            # The op would do it, as of gradients that the user has assigned.
             lists = tuple([x if x.spec.contiguous else functional.clone(x) for x in tensors] for tensors in lists)
         for watcher in watchers:
             watcher(self, group, params, numbers)
