@@ -72,7 +72,6 @@ class OptimizerGuard(Asking):
         #: Weakly, as in all guards: a program must not keep the memory of what the user has given up.
         self.owner = ref(optimizer)
         self.kind = type(optimizer)
-        self.state = optimizer.state
         self.groups = [_group(group, optimizer, rates) for group in optimizer.param_groups]
         #: By group: the options that are only operands, with their bytes where they are tensors, else None.
         self.free = [{k: (x, x.storage, x.spec) if isinstance(x := group[k], Value) else None
@@ -81,6 +80,8 @@ class OptimizerGuard(Asking):
         #: Parameters that have state, and the dicts with it.
         self.kept = [p for p, state in states_of(optimizer) if state and not only_clears]
         self.places = [optimizer.state[p] for p in self.kept]
+        #: None where no such dict is guarded, as a reference would keep the state that load_state_dict() has replaced.
+        self.state = optimizer.state if self.kept else None
         #: The tensors in the state: the dict, the name, and the tensor, with its bytes.
         self.tensors = [(place, name, x, x.storage, x.spec) for place in self.places for name, x in place.items()
                         if isinstance(x, Value)]
@@ -91,8 +92,9 @@ class OptimizerGuard(Asking):
         state, options = (f"the {what} of the optimizer {self.kind.__name__} changed"
                           for what in ("state", "options or parameters"))
         yield f"({optimizer} := {name(self.owner)}()) is not None", state
-        yield f"{optimizer}.state is {name(self.state)}", state
-        yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))", state
+        if self.state is not None:
+            yield f"{optimizer}.state is {name(self.state)}", state
+            yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))", state
         for place, key, tensor, storage, spec in self.tensors:
             # A dict of another kind may make what is missing.
             read = (Item(place, key).term(name) if type(place) is dict

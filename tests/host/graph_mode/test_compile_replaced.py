@@ -98,3 +98,42 @@ def test_a_result_whose_gradient_has_run_holds_no_program() -> None:
         return gradcore.memory_allocated() - before
 
     assert live(gradcore.compile) == live(lambda f: f)
+
+
+def test_state_that_a_checkpoint_has_replaced_is_freed_where_a_function_only_clears_gradients() -> None:
+    model = nn.Linear(50, 50)
+    optimizer = gradcore.optim.Adam(model.parameters())
+
+    @gradcore.compile
+    def gradients(x: Any) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+
+    live = []
+    for _ in range(4):
+        for _ in range(3):
+            gradients(gradcore.ones(3, 50))
+            optimizer.step()
+        live.append(gradcore.memory_allocated())
+        optimizer.load_state_dict(optimizer.state_dict())
+    # The first call finds no gradients.
+    assert live == live[:1] * 4 and len(gradients.traces) == 2
+
+
+def test_state_that_a_checkpoint_has_replaced_is_freed_where_the_first_call_has_no_gradients() -> None:
+    model = nn.Linear(50, 50)
+    optimizer = gradcore.optim.Adam(model.parameters())
+
+    @gradcore.compile
+    def train(x: Any) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+
+    live = []
+    for _ in range(2):
+        for rows in (1, 2, 2, 2):
+            train(gradcore.ones(rows, 50))
+        live.append(gradcore.memory_allocated())
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert live[0] == live[1]
