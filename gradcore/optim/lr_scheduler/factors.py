@@ -157,6 +157,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Loshchilov and Hutter, arXiv:1608.03983. Raises ValueError for lengths that are not positive ints.
     """
 
+    _advances = LRScheduler._advances | {"T_cur", "T_i"}
+
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         for name, value in (("T_0", T_0), ("T_mult", T_mult)):
             if not isinstance(value, int) or value < 1:

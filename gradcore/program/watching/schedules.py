@@ -26,15 +26,14 @@ class Schedules:
     def __init__(self) -> None:
         self.stepped: list[LRScheduler] = []
         self.refused: dict[str, None] = {}
-        #: By id, of those that they consist of too: the schedule, and its attributes before the first step.
-        self._before: dict[int, tuple[LRScheduler, dict[str, Any]]] = {}
 
     def saw(self, frame: FrameType, schedule: LRScheduler, is_new: bool, is_older: Callable[[Any], bool]) -> None:
         """Take note of a method of a schedule that begins; ``is_older`` tells whether an object is from before the run."""
         kind, code = type(schedule).__name__, frame.f_code
         if is_new:
-            optimizer = frame.f_locals.get("optimizer")
-            if code.co_name == "__init__" and isinstance(optimizer, Optimizer) and is_older(optimizer):
+            # A copy comes with its optimizer.
+            optimizer = frame.f_locals.get("optimizer") or vars(schedule).get("optimizer")
+            if isinstance(optimizer, Optimizer) and is_older(optimizer):
                 self._refuse(f"{users_line(frame)} makes a {kind} for an optimizer from outside: make it there, too")
         elif not is_inside(code):
             if is_method(code, schedule):
@@ -44,8 +43,6 @@ class Schedules:
         elif code.co_name == "step":
             if any(map(_steps, upwards(frame.f_back))):
                 return
-            for part in _parts(schedule):
-                self._before.setdefault(id(part), (part, {**vars(part)}))
             if any(frame.f_locals.get(name) is not None for name in ("epoch", "metrics")):
                 self._refuse(f"{kind}.step() is given an epoch or a metric: call it after the function")
             self.stepped.append(schedule)
@@ -59,19 +56,19 @@ class Schedules:
         self.refused[reason] = None
 
     def sets(self, key: tuple[Any, ...]) -> bool:
-        """Is it the key of an attribute that steps change?"""
-        return len(key) > 2 and key[0] == "attribute" and key[1] in self._before and key[2] in self._set
+        """Is it the key of an attribute that steps change? Once the run has ended."""
+        return len(key) > 2 and key[0] == "attribute" and key[2] in self._advances.get(key[1], ())
 
     @cached_property
-    def _set(self) -> set[str]:
-        """The attributes that the steps have set; once the run has ended."""
-        return {name for of, before in self._before.values() for name, x in vars(of).items() if x is not before.get(name)}
+    def _advances(self) -> dict[int, frozenset[str]]:
+        """By id, of schedules that others consist of too: the attributes that steps change."""
+        return {id(part): part._advances for schedule in self.stepped for part in _parts(schedule)}
 
     def changes(self, names: Names, reads_rates: Callable[[Any], bool]) -> Iterator[str]:
         """Reasons against a replay. ``names`` are those that the function names, ``reads_rates`` tells whether it may read the
         learning rates of an optimizer."""
         yield from self.refused
-        told = _TELL | self._set
+        told = _TELL.union(*self._advances.values())
         for schedule in dict.fromkeys(self.stepped):
             if names.whole or reads_rates(schedule.optimizer) or not told.isdisjoint(names.read | names.called):
                 yield (f"{type(schedule).__name__}.step() changes the learning rate, which the function reads: call it after "

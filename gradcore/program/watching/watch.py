@@ -162,7 +162,7 @@ class Watcher:
                 self.made.append(ref(first))
             self.fresh.add(id(first))
         if isinstance(first, LRScheduler):
-            self.schedules.saw(frame, first, id(first) in self.fresh, lambda x: id(x) not in self.fresh)
+            self.schedules.saw(frame, first, id(first) in self.fresh or first in self.new, lambda x: id(x) not in self.fresh)
         if code is _UPDATES and isinstance(first, Optimizer):
             self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -71,6 +72,17 @@ def steps_of(t: Any, run: Any, count: int = 12) -> list[Any]:
         group = t.optimizer.param_groups[0]
         found.append((loss, group["lr"], group.get("momentum"), group.get("betas"), t.schedule.get_last_lr()))
     return [*found, t.model.weight.tolist(), t.schedule.state_dict().get("last_epoch")]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_what_steps_change_is_declared(name: str) -> None:
+    """Also what the traced step happens to leave as it was."""
+    t, changed = Training(SCHEDULES[name], momentum=0.9), set()
+    for _ in range(12):
+        before = {**vars(t.schedule)}
+        t.step(batch(0))
+        changed |= {name for name, x in vars(t.schedule).items() if x is not before[name]}
+    assert changed <= t.schedule._advances
 
 
 @pytest.mark.parametrize("kind, options", [("SGD", {"momentum": 0.9}), ("Adam", {})])
@@ -191,6 +203,15 @@ def test_of_a_schedule_that_is_an_argument_too() -> None:
     assert not f.programs and "which the function reads" in f.traces[1], f.traces
 
 
+def test_of_what_only_some_steps_change() -> None:
+    def step(t: Any, x: Any) -> Any:
+        t.step(x)
+        return t.schedule.T_i
+
+    f = both(lambda: Training(lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3, 2)), step)
+    assert not f.programs and "which the function reads" in f.traces[1], f.traces
+
+
 def test_other_attributes_of_a_schedule_are_guarded() -> None:
     def step(t: Any, x: Any, schedule: Any) -> Any:
         t.step(x)
@@ -218,6 +239,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
                        "updates parameters after ExponentialLR.step()"),
     "one that it makes": (SCHEDULES["ExponentialLR"], lambda t: lr_scheduler.StepLR(t.optimizer, 1, 0.5).step(),
                           "makes a StepLR for an optimizer from outside"),
+    "one that it copies": (SCHEDULES["ExponentialLR"], lambda t: copy.copy(t.schedule).step(),
+                           "makes a ExponentialLR for an optimizer from outside"),
 }
 
 
