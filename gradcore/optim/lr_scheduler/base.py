@@ -41,8 +41,6 @@ class LRScheduler:
     """
 
     _last_lr: list[float]
-    #: Attributes whose change makes a compiled function that reads them trace again.
-    _decides = frozenset(("_last_lr",))
     #: Attributes that steps change: a compiled function that steps a schedule and reads one of them is not replayed.
     _advances = frozenset(("last_epoch", "_step_count", "_last_lr"))
 

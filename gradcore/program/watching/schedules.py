@@ -38,8 +38,8 @@ class Schedules:
         elif not is_inside(code):
             if is_method(code, schedule):
                 self._refuse(f"{kind}.{code.co_name}() is not a method of gradcore's: call schedule.step() after the function")
-        elif code.co_name == "state_dict":
-            self._refuse(f"it asks {kind} for its state_dict(), which changes with the rate: call that outside")
+        elif code.co_name in ("state_dict", "load_state_dict"):
+            self._refuse(f"{users_line(frame)} calls {kind}.{code.co_name}(), with what each step changes: call it outside")
         elif code.co_name == "step":
             if any(map(_steps, upwards(frame.f_back))):
                 return

@@ -288,7 +288,7 @@ class Watcher:
 
     def only_clears(self, optimizer: Optimizer) -> bool:
         """Did no method of an optimizer run but ``zero_grad``?"""
-        return self._ran_with(optimizer) == {_CLEARS}
+        return all(code is _CLEARS for code in self._ran_with(optimizer) if is_method(code, optimizer))
 
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,3 +70,29 @@ def test_a_step_that_reads_the_rate_of_groups_has_it_as_it_is(text: str) -> None
     results, traces = run(text, compiles=True)
     assert results == run(text, compiles=False)[0]
     assert len(traces) == 6, traces
+
+
+def clear(optimizer: Any) -> None:
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("act", [lambda optimizer, schedule: clear(optimizer), lambda optimizer, schedule: schedule.step()])
+def test_a_function_that_updates_nothing_is_not_traced_again_for_another_rate(act: Callable[[Any, Any], None]) -> None:
+    """Code of the user's that takes an optimizer and a schedule reads no rate by that."""
+    p = nn.Parameter(gradcore.ones(2))
+    optimizer = gradcore.optim.SGD([p], lr=0.1)
+    schedule = gradcore.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    optimizer.step()
+
+    @gradcore.compile
+    def gradients(x: Any) -> None:
+        optimizer.zero_grad()
+        (p * x).sum().backward()
+        act(optimizer, schedule)
+
+    for _ in range(6):
+        gradients(gradcore.ones(2))
+        optimizer.step()
+        schedule.step()
+    # The first call finds no gradients.
+    assert len(gradients.traces) <= 2

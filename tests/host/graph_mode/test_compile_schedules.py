@@ -170,7 +170,7 @@ READS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "its epoch": (lambda t: t.schedule.last_epoch, "which the function reads"),
     "the options": (lambda t: t.optimizer.param_groups[0]["lr"], "which the function reads"),
     "its attributes": (lambda t: vars(t.schedule)["_step_count"], "which the function reads"),
-    "its state": (lambda t: t.schedule.state_dict()["last_epoch"], "asks StepLR for its state_dict()"),
+    "its state": (lambda t: t.schedule.state_dict()["last_epoch"], "calls StepLR.state_dict()"),
     "the optimizer's state": (lambda t: t.optimizer.state_dict()["param_groups"][0]["lr"], "which the function reads"),
 }
 
@@ -237,6 +237,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
     "the user's": (Halving, lambda t: t.schedule.step(), "Halving.get_lr() is not a method of gradcore's"),
     "another update": (SCHEDULES["ExponentialLR"], lambda t: (t.schedule.step(), t.optimizer.step()),
                        "updates parameters after ExponentialLR.step()"),
+    "state that it loads": (SCHEDULES["ExponentialLR"], lambda t: t.schedule.load_state_dict({"last_epoch": 0}),
+                            "calls ExponentialLR.load_state_dict()"),
     "one that it makes": (SCHEDULES["ExponentialLR"], lambda t: lr_scheduler.StepLR(t.optimizer, 1, 0.5).step(),
                           "makes a StepLR for an optimizer from outside"),
     "one that it copies": (SCHEDULES["ExponentialLR"], lambda t: copy.copy(t.schedule).step(),
