@@ -209,5 +209,6 @@ def made_anew(shape: Any, arguments: list[Any], guards: list[Asking]) -> list[st
 
 def _is_changeable(x: Any) -> bool:
     """Is it neither a place for a tensor, nor what each call copies, nor what cannot be changed?"""
-    return (type(x).__hash__ in (None, object.__hash__) and not type(x).__module__.startswith("gradcore.")
+    # Up to Python 3.11 None hashes like an object.
+    return (x is not None and type(x).__hash__ in (None, object.__hash__) and not type(x).__module__.startswith("gradcore.")
             and not isinstance(x, (set, slice, np.ndarray, type, ModuleType, BuiltinFunctionType)))

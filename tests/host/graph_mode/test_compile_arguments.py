@@ -128,6 +128,22 @@ def test_an_object_that_a_function_makes_and_returns_is_another_in_each_call(mak
     assert "which each call makes anew" in f.traces[0]
 
 
+def test_a_method_that_returns_nothing_is_replayed() -> None:
+    """None, too, hashes like an object up to Python 3.11."""
+    class Trainer:
+        def __init__(self) -> None:
+            self.sum = gradcore.zeros(2)
+
+        def add(self, x: Any) -> None:
+            self.sum += x
+
+    trainer = Trainer()
+    f = gradcore.compile(trainer.add)
+    for _ in range(3):
+        assert f(gradcore.ones(2)) is None
+    assert trainer.sum.tolist() == [3, 3] and len(f.traces) == len(f.programs) == 1
+
+
 def test_objects_of_before_are_returned_as_they_are() -> None:
     class Trainer:
         def __init__(self) -> None:
