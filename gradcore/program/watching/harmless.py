@@ -9,7 +9,7 @@ from weakref import ref
 
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import leaf_of
 from gradcore.nn.module import Module
 from gradcore.program.guarding.frames import users_line
 from gradcore.program.guarding.values import copied, equal, is_plain
@@ -37,7 +37,7 @@ def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]], new: Cont
     code, given = frame.f_code, frame.f_locals
     owner, value = given["self"], given.get("value")
     if code is SETS_GRADIENT:
-        return value is None or _is_made_for(owner, value, new)
+        return value is None or _is_kept(owner, value) or _is_made_for(owner, value, new)
     if code is _SETS_DATA:
         return isinstance(value, Tensor) and value.storage is owner.storage and value.spec is owner.spec
     if code is SETS_REQUIRES_GRAD:
@@ -52,10 +52,16 @@ def is_harmless(frame: FrameType, carried: Container[tuple[Any, ...]], new: Cont
     return there is value or (is_plain(value) and copied(value) is value and equal(there, value))
 
 
+def _is_kept(owner: Any, value: Any) -> bool:
+    """Is it the gradient that a leaf has, as in ``p.grad = p.grad.mul_(0.5)``?"""
+    leaf = leaf_of(owner)
+    return leaf is not None and leaf.grad is value
+
+
 def _is_made_for(owner: Any, value: Any, new: Container[Any]) -> bool:
     """Is it the gradient that a leaf from before the run is given like one of a backward: made in the run, without a graph?"""
     return (isinstance(value, Tensor) and value.edge is None and value.storage in new
-            and owner.edge is not None and type(owner.edge[0]) is Leaf and owner not in new)
+            and leaf_of(owner) is not None and owner not in new)
 
 
 class Requiring:

@@ -104,12 +104,18 @@ def part_of_a_tensor(a: Any, b: Any, x: Any) -> None:
     a.grad, _ = (gradcore.cat([a.grad, a.grad]) * 0.9).split(4)
 
 
+def changed_in_place(a: Any, b: Any, x: Any) -> None:
+    (x * a).sum().backward()
+    a.grad = a.grad.mul_(0.5)
+
+
 def dropped(a: Any, b: Any, x: Any) -> None:
     by_grad(a, b, x)
     a.grad = None
 
 
-REPLAYED = (by_grad, scaled, exchanged, transposed, added_to, added_to_the_last, written_to, part_of_a_tensor, dropped)
+REPLAYED = (by_grad, scaled, exchanged, transposed, added_to, added_to_the_last, written_to, part_of_a_tensor, changed_in_place,
+            dropped)
 
 
 @pytest.mark.parametrize("held", [0, 1, 2])
