@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.logs import normalized
 
 SEEN = SimpleNamespace(part_1=None)
 
@@ -129,3 +131,23 @@ def test_a_checked_step_leaves_what_an_eager_one_does(make: Any) -> None:
     eager = run(lambda f: f)
     for n in (1, 2, 3):
         assert run(lambda f, n=n: gradcore.compile(f, check_every=n)) == eager
+
+
+def test_a_checked_call_has_the_same_log_on_meta() -> None:
+    found = []
+    for device in ("cpu", "meta"):
+        model = nn.Linear(4, 4, device=device)
+        optimizer = gradcore.optim.Adam(model.parameters())
+
+        @partial(gradcore.compile, check_every=1)
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        for _ in range(4):
+            with gradcore.step() as recorded:
+                step(gradcore.ones(2, 4, device=device))
+        assert len(step.programs) == 1
+        found.append(normalized(recorded.raw_log))
+    assert found[0] == found[1]
