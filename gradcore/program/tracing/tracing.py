@@ -216,7 +216,7 @@ class Tracing(Noting):
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
         optimizers = updated | {id(o): o for o in self._watcher.optimizers()}
-        found = [*self._watcher.guards(), *(self._guard_of(o, id(o) in updated) for o in optimizers.values())]
+        found = [*self._watcher.guards(), *(self._guard_of(o) for o in optimizers.values())]
         self.reached |= self._watcher.reached
         modules = [guard for guard in found if isinstance(guard, ModuleGuard)]
         for guard in modules:
@@ -238,12 +238,9 @@ class Tracing(Noting):
             if id(p) not in covered and not is_lazy(p) and id(p.storage) in read:
                 yield TensorGuard(f"a parameter, {p.spec}, that is updated", lambda p=p: p, p)  # type: ignore[misc]
 
-    def _guard_of(self, optimizer: Any, updates: bool) -> OptimizerGuard:
-        """The guard for an optimizer that ran, and perhaps ``updates`` parameters."""
-        watcher = self._watcher
-        clears = not updates and watcher.only_clears(optimizer)
+    def _guard_of(self, optimizer: Any) -> OptimizerGuard:
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
-        return OptimizerGuard(optimizer, watcher.reads_rates(optimizer) or not (updates or clears), clears)
+        return OptimizerGuard(optimizer, self._watcher.reads_rates(optimizer), self._watcher.only_clears(optimizer))
 
     def _adapt(self, guard: ModuleGuard) -> None:
         """Let a guard ask for the mode in which the run began, and not for what is carried."""

@@ -26,6 +26,8 @@ class Schedules:
     def __init__(self) -> None:
         self.stepped: list[LRScheduler] = []
         self.refused: dict[str, None] = {}
+        #: By id of an optimizer: it, and what it fixed before the first step. Guards see that as it is after the run.
+        self._fixed: dict[int, tuple[Optimizer, Any]] = {}
 
     def saw(self, frame: FrameType, schedule: LRScheduler, is_new: bool, is_older: Callable[[Any], bool]) -> None:
         """Take note of a method of a schedule that begins; ``is_older`` tells whether an object is from before the run."""
@@ -46,6 +48,7 @@ class Schedules:
             if any(frame.f_locals.get(name) is not None for name in ("epoch", "metrics")):
                 self._refuse(f"{kind}.step() is given an epoch or a metric: call it after the function")
             self.stepped.append(schedule)
+            self._fixed.setdefault(id(schedule.optimizer), (schedule.optimizer, _fixed(schedule.optimizer)))
 
     def updates(self, frame: FrameType, optimizer: Optimizer) -> None:
         """Take note of an update, which a replay runs with the rate that the optimizer has before the run."""
@@ -73,6 +76,9 @@ class Schedules:
             if names.whole or reads_rates(schedule.optimizer) or not told.isdisjoint(names.read | names.called):
                 yield (f"{type(schedule).__name__}.step() changes the learning rate, which the function reads: call it after "
                        "the function")
+        for optimizer, before in self._fixed.values():
+            if before != _fixed(optimizer):
+                yield f"a schedule changes an option of the optimizer {type(optimizer).__name__} that a program has fixed"
 
 
 def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
@@ -80,6 +86,12 @@ def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
     yield schedule
     for part in getattr(schedule, "_schedulers", ()):
         yield from _parts(part)
+
+
+def _fixed(optimizer: Optimizer) -> list[Any]:
+    """Of each group, what a program of its updates has fixed: the options that are no operands, and what the others decide."""
+    return [({k: x for k, x in group.items() if k != "params" and k not in optimizer._free}, optimizer._decisive(group))
+            for group in optimizer.param_groups]
 
 
 def _steps(frame: FrameType) -> bool:

@@ -99,6 +99,8 @@ class Watcher:
         self.gradients = GradientReads(self.drawn)
         self._requiring = Requiring()
         self.schedules = Schedules()
+        #: Ids of optimizers that ran ops of updates, of which the learning rate is an operand.
+        self.updated: set[int] = set()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
         self.modes: dict[int, tuple[Module, bool]] = {}
         #: The profiler that it takes the place of.
@@ -164,6 +166,7 @@ class Watcher:
         if isinstance(first, LRScheduler):
             self.schedules.saw(frame, first, id(first) in self.fresh or first in self.new, lambda x: id(x) not in self.fresh)
         if code is _UPDATES and isinstance(first, Optimizer):
+            self.updated.add(id(first))
             self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
@@ -299,8 +302,9 @@ class Watcher:
         return not _TELL.isdisjoint(self._ran_with(optimizer))
 
     def reads_rates(self, optimizer: Optimizer) -> bool:
-        """May the function read the learning rates of an optimizer, besides its update?"""
-        return self.names.options or self.tells(optimizer) or self.is_extended(optimizer)
+        """May the function read the learning rates of an optimizer, besides by ops of updates?"""
+        return (self.names.options or self.tells(optimizer) or self.is_extended(optimizer)
+                or not (id(optimizer) in self.updated or self.only_clears(optimizer)))
 
     @cached_property
     def names(self) -> Names:

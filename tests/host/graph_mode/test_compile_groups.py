@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.optim import lr_scheduler
 
 #: What a step does with ``opt`` or ``self.opt`` before the update, to give a list of parameters.
 TAKES = ("ps = [p for g in opt.param_groups for p in g['params']]",
@@ -81,7 +83,7 @@ def test_a_function_that_updates_nothing_is_not_traced_again_for_another_rate(ac
     """Code of the user's that takes an optimizer and a schedule reads no rate by that."""
     p = nn.Parameter(gradcore.ones(2))
     optimizer = gradcore.optim.SGD([p], lr=0.1)
-    schedule = gradcore.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    schedule = lr_scheduler.ExponentialLR(optimizer, 0.9)
     optimizer.step()
 
     @gradcore.compile
@@ -96,3 +98,33 @@ def test_a_function_that_updates_nothing_is_not_traced_again_for_another_rate(ac
         schedule.step()
     # The first call finds no gradients.
     assert len(gradients.traces) <= 2
+
+
+@pytest.mark.parametrize("kind, options, schedule, why", [
+    # Its update takes the rate as a number.
+    ("Adafactor", {}, lambda o: lr_scheduler.ExponentialLR(o, 0.9), "which the function reads"),
+    # Another op updates without momentum, at the top of the cycle.
+    ("SGD", {"momentum": 0.9}, lambda o: lr_scheduler.OneCycleLR(o, 0.2, 8, pct_start=0.5, base_momentum=0.0),
+     "that a program has fixed")])
+def test_a_step_of_a_schedule_that_needs_another_program_is_noticed(
+        kind: str, options: dict[str, float], schedule: Callable[[Any], Any], why: str) -> None:
+    """A guard that looks at the option after the step would let the next call run with the one from before."""
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        p = nn.Parameter(gradcore.ones(2))
+        optimizer = getattr(gradcore.optim, kind)([p], lr=0.1, **options)
+        stepped = schedule(optimizer)
+
+        def step(x: Any, p: Any = p, optimizer: Any = optimizer, stepped: Any = stepped) -> None:
+            optimizer.zero_grad()
+            (p * x).square().sum().backward()
+            optimizer.step()
+            stepped.step()
+
+        run: Any = wrap(step)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for k in range(7):
+                run(gradcore.full((2,), 1.0 + k))
+        found.append((p.tolist(), optimizer.param_groups[0]["lr"]))
+    assert found[0] == found[1] and any(why in trace for trace in run.traces), run.traces
