@@ -45,6 +45,7 @@ from gradcore.program.watching.schedules import Schedules
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 _UPDATES: CodeType = Optimizer._launch.__code__
+_LOADS: CodeType = Optimizer._load.__code__
 #: What tells a caller the options of an optimizer, which only the library's own code names then.
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
@@ -170,6 +171,8 @@ class Watcher:
             self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
+        if code is _LOADS and id(first) not in self.fresh:
+            self.drawn.append(f"{users_line(frame)} loads the state of a {type(first).__name__}, which a replay would not do")
         if is_optimizer(first) and id(first) not in self.fresh:
             self.counted.setdefault(id(first), numbers_of(first))
         if isinstance(first, FunctionCtx):

@@ -128,3 +128,21 @@ def test_a_step_of_a_schedule_that_needs_another_program_is_noticed(
                 run(gradcore.full((2,), 1.0 + k))
         found.append((p.tolist(), optimizer.param_groups[0]["lr"]))
     assert found[0] == found[1] and any(why in trace for trace in run.traces), run.traces
+
+
+def test_state_that_a_function_loads_is_loaded_by_each_call() -> None:
+    p = nn.Parameter(gradcore.ones(2))
+    optimizer = gradcore.optim.SGD([p], lr=0.1)
+    saved = optimizer.state_dict()
+
+    @gradcore.compile
+    def step(x: Any) -> None:
+        (p * x).sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(saved)
+
+    for _ in range(4):
+        optimizer.param_groups[0]["lr"] = 0.5
+        step(gradcore.ones(2))
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    assert not step.programs and "loads the state of a SGD" in step.traces[0]
