@@ -127,7 +127,7 @@ def test_counts_of_a_schedule_that_the_function_reads_are_not_frozen() -> None:
         return losses if wrap is not gradcore.compile else (losses, step.traces[-1])
 
     eager, (compiled, reason) = both(train)
-    assert eager == compiled and "it asks StepLR for its state_dict(), which changes with the rate" in reason
+    assert eager == compiled and "calls StepLR.state_dict(), with what each step changes" in reason
 
 
 def test_an_optimizer_that_is_made_inside() -> None:
