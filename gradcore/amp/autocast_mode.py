@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcore.dtypes import bfloat16, is_floating
 from gradcore.engine import autocast as regions
-from gradcore.engine.modes import Decorator
+from gradcore.engine.modes import Decorator, Switch
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.trees import mapped
@@ -20,7 +20,7 @@ from gradcore.trees import mapped
 _TYPES = ("cpu", "cuda", "meta")
 
 
-class autocast(Decorator):
+class autocast(Switch, Decorator):
     """Cast the operands of each op to a dtype that suits it.
 
     Matrix products, convolutions, attention and recurrent layers run in ``dtype``; losses, norms, sums, softmax and functions
@@ -33,6 +33,8 @@ class autocast(Decorator):
     for another type of device; for a ``dtype`` that is not of 16 bits, it warns and has no effect.
     """
 
+    _switch = "autocast"
+
     def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
         _check(device_type)
         if device_type not in _TYPES:
@@ -44,42 +46,27 @@ class autocast(Decorator):
             warnings.warn(f"In {device_type} autocast, but the target dtype {self.fast_dtype.name} is not supported. Disabling "
                           "autocast: expected bfloat16 or float16", stacklevel=2)
             enabled = False
-        self._enabled = enabled
+        super().__init__(self.fast_dtype if enabled else None)
         self._caching = cache_enabled is not False
-        #: The region around that of each thread that is inside, the innermost last: several may enter one object.
-        self._around: dict[Any, list[regions.Region | None]] = {}
 
     def __enter__(self) -> autocast:
-        state = local.state
-        around = state.autocast
-        region = regions.inside(around, self.device, self.fast_dtype if self._enabled else None, self._caching)
+        region = regions.inside(local.state.autocast, self.device, self._value, self._caching)
         regions.note(True)
-        if state not in self._around:
-            self._around[state] = []
-        self._around[state].append(around)
-        # Interrupts are raised after calls, so none comes between this and the block, which would leave the region open.
-        state.autocast = region
+        self._turn_to(region)
         return self
 
     def __exit__(self, *exc: object) -> None:
         state = local.state
-        if state not in self._around:
-            # A generator that another thread began is closed here: that thread's region is not this one's.
-            return
-        around = self._around[state][-1]
-        del self._around[state][-1]
-        if not self._around[state]:
-            del self._around[state]
         region = state.autocast
-        state.autocast = around
-        regions.note(around is not None)
-        if around is None and region is not None:
+        super().__exit__(*exc)
+        regions.note(state.autocast is not None)
+        if state.autocast is None and region is not None:
             # The key of a compiled function's program, or a checkpoint, may hold the region.
             region.casts.clear()
 
     def _alone(self) -> autocast:
         mode = copy(self)
-        mode._around = {}
+        mode._before = {}
         return mode
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.below import GradientEdge, behind, executed
 from gradcore.engine.hooks import RemovableHandle
+from gradcore.engine.modes import Switch
 from gradcore.engine.node import Node
 from gradcore.engine.owners import blank_pinned, note_write, send, upload
 from gradcore.engine.state import local
@@ -97,7 +98,7 @@ def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None],
     return _Handles([t.register_hook(hook_of(k)) for k, t in enumerate(tensors) if t.edge is not None])
 
 
-class saved_tensors_hooks:
+class saved_tensors_hooks(Switch):
     """A context manager in which ops keep ``pack_hook(tensor)`` as a residual, which ``unpack_hook`` turns back in backward.
 
     The tensor that is packed has no graph, and must not be written to. Hooks run without a graph; each run is a ``pack`` or
@@ -105,30 +106,15 @@ class saved_tensors_hooks:
     (:class:`gradcore.recompute`), are packed, too.
     """
 
+    _switch = "packing"
+
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
-        self._hooks = (pack_hook, unpack_hook)
-        #: What each thread that is inside has found, the innermost last: several may enter one object.
-        self._before: dict[Any, list[Any]] = {}
+        super().__init__((pack_hook, unpack_hook))
 
     def __enter__(self) -> None:
         if _refused.message is not None:
             raise RuntimeError(_refused.message)
-        state = local.state
-        if state not in self._before:
-            self._before[state] = []
-        self._before[state].append(state.packing)
-        state.packing = self._hooks
-
-    def __exit__(self, *exc: object) -> None:
-        # Without a call, after which an interrupt could leave the hooks set.
-        state = local.state
-        if state not in self._before:
-            return
-        before = self._before[state][-1]
-        del self._before[state][-1]
-        if not self._before[state]:
-            del self._before[state]
-        state.packing = before
+        super().__enter__()
 
 
 class save_on_cpu(saved_tensors_hooks):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from inspect import isgeneratorfunction
 from typing import Any, TypeVar
 
-from gradcore.engine.state import local
+from gradcore.engine.state import State, local
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,27 +28,30 @@ class Decorator:
         raise NotImplementedError
 
 
-class Mode(Decorator):
-    """Sets a switch of the thread on entry and restores it on exit; may be entered repeatedly, and decorate a function.
+class Switch:
+    """Gives an attribute of the thread's state a value on entry, and what it was on exit.
 
-    A generator function that it decorates runs in the mode, and its caller between two items does not.
+    Several threads may be inside one object, and each may enter it repeatedly.
     """
 
     _switch = "grad"
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-        #: What each thread that is inside has found, the innermost last: several may enter one object.
-        self._before: dict[Any, list[bool]] = {}
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        #: What each thread that is inside has found, the innermost last.
+        self._before: dict[State, list[Any]] = {}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
+        self._turn_to(self._value)
+
+    def _turn_to(self, value: Any) -> None:
         state = local.state
         before = getattr(state, self._switch)
         if state not in self._before:
             self._before[state] = []
         self._before[state].append(before)
         try:
-            setattr(state, self._switch, self._enabled)
+            setattr(state, self._switch, value)
         except BaseException:
             # Without this an interrupt could leave the switch set.
             setattr(state, self._switch, before)
@@ -57,7 +60,7 @@ class Mode(Decorator):
     def __exit__(self, *exc: object) -> None:
         state = local.state
         if state not in self._before:
-            # A generator that another thread began is closed here: that thread's mode is not this one's.
+            # A generator that another thread began is closed here: what that thread has set is not this one's.
             return
         before = self._before[state][-1]
         del self._before[state][-1]
@@ -65,11 +68,18 @@ class Mode(Decorator):
             del self._before[state]
         setattr(state, self._switch, before)
 
+
+class Mode(Switch, Decorator):
+    """A switch that decorates functions, too.
+
+    A generator function that it decorates runs in the mode, and its caller between two items does not.
+    """
+
     def __call__(self, function: F) -> F:
         return self._stepwise(function) if isgeneratorfunction(function) else super().__call__(function)
 
     def _alone(self) -> Mode:
-        mode = Mode(self._enabled)
+        mode = Mode(self._value)
         mode._switch = self._switch
         return mode
 
@@ -121,7 +131,7 @@ class Two(Mode):
             self._more.__exit__()
 
     def _alone(self) -> Mode:
-        mode = Two(self._enabled, self._more._alone())
+        mode = Two(self._value, self._more._alone())
         mode._switch = self._switch
         return mode
 
