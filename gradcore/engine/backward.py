@@ -119,12 +119,18 @@ class Sweep:
         #: For each leaf the oldest node that may still add to its gradient; None before a leaf with hooks has one.
         self.last_use: dict[Leaf, int] | None = None
 
-    def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None, read: Container[int] | None = None) -> None:
+    def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None, read: Container[int] | None = None,
+            watched: bool = False) -> None:
         """Run a node's rules, or some of them, which read these residuals; deliver what they return; release the residuals."""
         edges = self.edges = node.edges
         try:
             values = residuals(node, self.remade, read) if node.plan.slots else ()
-            for targets, several, rule in node.plan.rules if rules is None else rules:
+            if rules is None:
+                rules = node.plan.rules
+            if watched:
+                self._run_watched(node, gs, values, rules)
+                return
+            for targets, several, rule in rules:
                 result = rule(gs, values)
                 if several:
                     parts = list(result)
@@ -153,21 +159,12 @@ class Sweep:
         if node.hooks is not None:
             before_node(node, gs)
         rules, read = (node.plan.rules, None) if wanted is None else rules_for(node, self.captures or {}, wanted)
-        if not local.state.anomaly and (node.hooks is None or not node.hooks.after):
-            self.run(node, gs, rules, read)
-            return
-        try:
-            self._run_watched(node, gs, residuals(node, self.remade, read) if node.plan.slots else (), rules)
-        finally:
-            if self.retain_graph:
-                node.ran = True
-            else:
-                node.saved = node.recipe = None
+        self.run(node, gs, rules, read, watched=local.state.anomaly or (node.hooks is not None and bool(node.hooks.after)))
 
     def _run_watched(self, node: Node, gs: list[Any], values: Any, rules: list[Any]) -> None:
-        """As :meth:`run`, for hooks and anomaly detection, which see all gradients of the node before any is delivered."""
+        """The rules of :meth:`run`, for hooks and anomaly detection, which see all gradients of the node before any is
+        delivered."""
         results: list[Any] = [None] * len(node.edges)
-        self.edges = node.edges
         for targets, several, rule in rules:
             result = rule(gs, values)
             for i, part in zip(targets, result if several else (result,), strict=True):
