@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "memory snapshot written by PyTorch")
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="what to write, see above")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
-    add_step(parser, "which step, of those whose events are in the file (default peak)")
+    add_step(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=Path, nargs="?", default=Path("runs"),
                         help="a run's file, a recording or a step report as JSON, or a folder "
                              "(its newest run; default runs)")
-    add_step(parser, "which step, of those whose events are in the file (default peak)")
+    add_step(parser)
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file, which opens from disk")
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
                         help="another run to compare with on the page; may be given several times")

@@ -17,8 +17,9 @@ from gradcore.units import format_bytes
 _KINDS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(run|recording)"')
 
 
-def add_step(parser: argparse.ArgumentParser, help: str) -> None:
-    parser.add_argument("--step", type=which, default="peak", metavar="N|peak|first|last", help=help)
+def add_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--step", type=which, default="peak", metavar="N|peak|first|last",
+                        help="which step, of those whose events are in the file (default peak)")
 
 
 @argument

@@ -10,7 +10,7 @@ import numpy as np
 from gradcore._random import default_generator
 from gradcore.engine.operands import real
 from gradcore.errors import SpecError
-from gradcore.functional.creation import ones, zeros
+from gradcore.functional.creation import zeros
 from gradcore.functional.dropouts import probability
 from gradcore.functional.mathematics import matmul
 from gradcore.ops import attention, elementwise, linalg, movement, normalizers, random
@@ -52,7 +52,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     factor = 1.0 / math.sqrt(max(query.spec.shape[-1], 1)) if scale is None else real(scale)
     mask = None if attn_mask is None else _added(attn_mask, query)
     if mask is not None and mask.edge is not None:
-        return weighted_attention(query, key, value, mask, False, factor, dropout_p)[0]
+        return weighted_attention(query, key, value, mask, factor, dropout_p)[0]
     if mask is not None and mask.spec.ndim > 2 and len(lead) != 2:
         mask = _four(_led(mask, lead))
     n, h, length, _ = (query := _four(query)).spec.shape
@@ -100,15 +100,10 @@ def _repeat_heads(x: Tensor, query: tuple[int, ...]) -> Tensor:
     return movement.reshape(each, (*lead, query[-3], keys, width))
 
 
-def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float,
+def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float,
                        dropout: float) -> tuple[Tensor, Tensor]:
     """The attention result and its weights, by separate ops that store the scores."""
     scores = linalg.matmul(query, key, transpose_b=True) * scale
-    if causal:
-        length, keys = scores.spec.shape[-2:]
-        allowed = movement.tril(ones(length, keys, dtype=scores.spec.dtype,
-                                     device=scores.storage.device), diagonal=0)
-        scores = scores + additive(elementwise.ne(allowed, 0), scores)
     if mask is not None:
         scores = scores + mask
     weights = normalizers.softmax(scores, dim=scores.spec.ndim - 1)

@@ -119,7 +119,7 @@ class MultiheadAttention(Module):
         drop = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            out, weights = weighted_attention(q, k, v, mask, False, self.head_dim ** -0.5, drop)
+            out, weights = weighted_attention(q, k, v, mask, self.head_dim ** -0.5, drop)
             if average_attn_weights:
                 weights = functional.mean(weights, 1)
             weights = weights if batched else functional.squeeze(weights, 0)

@@ -45,12 +45,10 @@ class Optimizer(StateHooks):
             cls.step = whole(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
-        if isinstance(params, Tensor):
+        module = hasattr(params, "parameters")
+        if module or isinstance(params, Tensor):
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
-                            f"{type(params).__name__}")
-        if hasattr(params, "parameters"):
-            raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
-                            f"{type(params).__name__}: pass its parameters()")
+                            f"{type(params).__name__}{': pass its parameters()' if module else ''}")
         self.defaults = defaults
         self._before: dict[int, Callable[..., Any]] = Table()
         self._after: dict[int, Callable[..., Any]] = Table()

@@ -54,13 +54,11 @@ class SGD(Optimizer):
                     first = True
                     buffer = state_like(p)
             key = (id(p.storage.device), p.spec.dtype, apart(p), first)
-            lists = calls.get(key)
-            if lists is None:
-                lists = calls[key] = ([], [], [])
-            lists[0].append(p)
-            lists[1].append(grad)
+            params, grads, buffers = calls.setdefault(key, ([], [], []))
+            params.append(p)
+            grads.append(grad)
             if buffer is not None:
-                lists[2].append(buffer)
+                buffers.append(buffer)
         for (*_, first), (params, grads, buffers) in calls.items():
             self._launch(sgd_, group, {}, params, grads, buffers, dampening=float(group["dampening"]),
                          weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
