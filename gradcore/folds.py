@@ -99,7 +99,7 @@ def peak_of_step(records: Sequence[Record], live: Sequence[Live]) -> Peak:
 
     If as much was live at its beginning already, the peak is where an allocation reached it again, if any did.
     """
-    start = position_of(records, "begin", "step") or 0
+    start = start_of_step(records)
     highest = _highest(live, start)
     if records and highest.position == start and not isinstance(records[start], Alloc):
         reached = (i for i, (x, r) in enumerate(zip(live, records, strict=True))
@@ -220,9 +220,6 @@ def residuals(records: Sequence[Record]) -> list[Residual]:
     return found
 
 
-def position_of(records: Sequence[Record], what: str, label: str) -> int | None:
-    """The position of the first such mark, None if there is none."""
-    for position, record in enumerate(records):
-        if isinstance(record, Mark) and record.what == what and record.label == label:
-            return position
-    return None
+def start_of_step(records: Sequence[Record]) -> int:
+    """The position of the first mark ``begin step``, 0 if there is none."""
+    return next((i for i, r in enumerate(records) if isinstance(r, Mark) and (r.what, r.label) == ("begin", "step")), 0)

@@ -163,7 +163,7 @@ class Ledger:
             block.serial = 0
             del pending[0]
             if block.users is not None:
-                self.pool.settle(block)
+                self.pool.order.settle(block)
             block.home.append(block)
 
     def _out_of_memory(self, why: str, room: dict[str, int | None], nbytes: int, tag: Tag) -> OutOfMemory:

@@ -60,7 +60,7 @@ class _Returned:
 class Pool:
     """Blocks cut out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock.
 
-    A block goes back by ``settle``, and then to its ``home``, where it waits; merging moves it into a free list.
+    A block goes back, when ``order`` has settled it, to its ``home``, where it waits; merging moves it into a free list.
     """
 
     def __init__(self, source: Source, order: StreamOrder) -> None:
@@ -132,10 +132,6 @@ class Pool:
     def _take(self, free: FreeList, size: int, may: Callable[[Segment, int], bool] | None) -> int | None:
         """``size`` bytes from a range that ``may`` be cut, given its segment and its bytes."""
         return free.take(size, may and (lambda start, length: may(self.segments[start // SPACING], length)))
-
-    def settle(self, block: Block) -> None:
-        """Make a block's own stream wait for the other streams that used it."""
-        self.order.settle(block)
 
     def _merge(self, stream: Stream) -> None:
         """Move the blocks that wait on a stream into its free lists."""

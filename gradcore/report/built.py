@@ -38,7 +38,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`, and
     ``graph`` that of :func:`~gradcore.report.growth.of_the_graph`.
     """
-    start = folds.position_of(records, "begin", "step") or 0
+    start = folds.start_of_step(records)
     live = list(folds.timeline(records))
     highest, last = folds.peak_of_step(records, live), len(records) - 1
     marks = [(i, r) for i, r in enumerate(records) if isinstance(r, Mark)]

@@ -54,7 +54,7 @@ def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
     """
     if by not in BY:
         raise ValueError(f"owners are grouped by {', '.join(BY)}, but got {by!r}")
-    start = folds.position_of(records, "begin", "step") or 0
+    start = folds.start_of_step(records)
     live = [x.allocated for x in folds.timeline(records)]
     length = len(live) - start
     count = min(count, length)

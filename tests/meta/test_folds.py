@@ -118,5 +118,5 @@ def test_totals_are_in_order_of_size_and_then_of_name() -> None:
 
 def test_the_first_of_several_marks_counts() -> None:
     marks = [Mark("end", "step", 1), Mark("begin", "backward", 2), Mark("begin", "step", 3), Mark("begin", "step", 4)]
-    assert folds.position_of(marks, "begin", "step") == 2
-    assert folds.position_of(marks, "at", "step") is None
+    assert folds.start_of_step(marks) == 2
+    assert folds.start_of_step(marks[:2]) == 0

@@ -26,7 +26,7 @@ def give(pool: Pool, *blocks: Block) -> None:
     for block in blocks:
         # As the ledger does.
         block.serial = 0
-        pool.settle(block)
+        pool.order.settle(block)
         block.home.append(block)
 
 

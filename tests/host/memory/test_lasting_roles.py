@@ -126,7 +126,7 @@ def test_leaves_that_an_optimizer_updates_are_parameters() -> None:
 
 def of_step(s: Any) -> Any:
     records = s.recording.records
-    return records[gradcore.folds.position_of(records, "begin", "step"):]
+    return records[gradcore.folds.start_of_step(records):]
 
 
 def states(device: str) -> tuple[Any, Any]:

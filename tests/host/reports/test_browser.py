@@ -57,8 +57,8 @@ def test_a_click_on_the_peak_shows_its_owner(opened: Opened, recording: Recordin
     position = recording.report.peak.position
     opened.page.focus("#cursor")
     opened.page.keyboard.press("Home")
-    start = folds.position_of(recording.records, "begin", "step")
-    assert start is not None and opened.rows() == expected(recording, start)
+    start = folds.start_of_step(recording.records)
+    assert opened.rows() == expected(recording, start)
     x, y = opened.page.evaluate("[timeline.x(timeline.log.peak + 0.5), timeline.y(timeline.log.total[timeline.log.peak] / 2)]")
     opened.page.click("#cursor", position={"x": x, "y": y})
     assert opened.rows() == expected(recording, position)
@@ -129,7 +129,7 @@ def test_every_instant_is_the_fold(browser: Any, tmp_path: Path, make: Callable[
 
 def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, recording: Recording) -> None:
     opened.page.check("#kept-all")
-    start = folds.position_of(recording.records, "begin", "step") or 0
+    start = folds.start_of_step(recording.records)
     kept = [r for r in folds.residuals(recording.records) if r.kept_at >= start]
     rows = [row.split("\t") for row in opened.texts("#kept-rows tr:not(.group)")]
     told = sorted((row[0], row[1].strip(), row[2], row[3], row[5], row[6], row[7] if len(row) > 7 else "") for row in rows)

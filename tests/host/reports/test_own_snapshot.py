@@ -77,10 +77,10 @@ def test_it_took_as_long_as_the_step(recording: Recording, tmp_path: Path) -> No
     back = again(recording, tmp_path / "A.pickle")
     assert abs(back.report.seconds - recording.report.seconds) <= 2e-6
     # Earlier allocations are shown shortly before the step, and not hours before it.
-    before = [r for r in recording.records[:folds.position_of(recording.records, "begin", "step")]
+    before = [r for r in recording.records[:folds.start_of_step(recording.records)]
               if isinstance(r, Alloc) and r.allocated]
-    start = folds.position_of(back.records, "begin", "step")
-    assert start is not None and sum(isinstance(r, Alloc) for r in back.records[:start]) == len(before) > 5
+    start = folds.start_of_step(back.records)
+    assert sum(isinstance(r, Alloc) for r in back.records[:start]) == len(before) > 5
     trace = to_snapshot(recording)["device_traces"][0]
     assert all(abs(e["time_us"] - trace[-1]["time_us"]) <= recording.report.seconds * 1e6 + 2 for e in trace)
     # The table has the events' own times.

@@ -42,8 +42,8 @@ def test_the_breakdown_is_who_is_live(recording: Recording, by: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50, 10_000])
 def test_columns_show_the_peak_of_their_stretch(recording: Recording, count: int) -> None:
-    start = folds.position_of(recording.records, "begin", "step")
-    assert start is not None
+    start = folds.start_of_step(recording.records)
+    assert start
     shown = columns(recording.records, "layer", count)
     assert len(shown) == min(count, len(recording.records) - start)
     assert all(sum(c.sums.values()) == c.allocated for c in shown)
