@@ -30,8 +30,8 @@ def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bo
         for x in wanted:
             if not isinstance(x, GradientEdge) and not x.is_leaf:
                 x.retain_grad()
-    run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph, captures=captures, accumulating=True, partial=captures is not None)
+    run_backward(roots, gradients, retain_graph=retain_graph, create_graph=create_graph, captures=captures,
+                 accumulating=True, partial=captures is not None)
 
 
 class Gradients(Value):

@@ -77,8 +77,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
     if not wanted:
         raise RuntimeError("'inputs' argument to 'grad' cannot be empty.")
     captures = captures_of("grad", wanted)
-    run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph, captures=captures, partial=True)
+    run_backward(roots, gradients, captures=captures, retain_graph=retain_graph, create_graph=create_graph, partial=True)
     results = []
     for k, x in enumerate(wanted):
         g = captures[slot_of(x)][0]

@@ -35,20 +35,21 @@ from gradcore.ops.in_place import add_
 from gradcore.ops.movement import cast, clone
 
 
-def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
-                 captures: Captures | None = None, accumulating: bool = False, partial: bool = False) -> None:
+def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, captures: Captures | None, create_graph: bool,
+                 retain_graph: bool | None = None, accumulating: bool = False, partial: bool = False) -> None:
     """Propagate cotangents from ``roots`` to the leaves. If ``captures`` is given, only what it names gets cotangents: in its
     slots, or with ``accumulating`` in the leaves themselves. ``partial`` says that the caller wants no others.
+    ``retain_graph`` is by default as ``create_graph``.
 
     Raises RuntimeError for a root without a graph, for a missing cotangent of a root that is not a scalar, and for a node
-    whose residuals were released. Residuals of the nodes that ran are released in any case.
+    whose residuals were released. Unless ``retain_graph``, residuals of the nodes that ran are released in any case.
     """
     state = local.state
     caller = here()
     before = (state.grad, state.scope, state.site, state.node, state.autocast, state.remade, state.partial,
               state.sweep, state.packing)
     mark("begin", "backward")
-    sweep = Sweep(captures, retain_graph, roots, accumulating)
+    sweep = Sweep(captures, create_graph if retain_graph is None else retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
         if device.several:
             device.join()
