@@ -49,18 +49,13 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
            len(operands.inputs), *[s.dtype for s in operands.outputs], operands.writes)
     if key in _as_they_are:
         return kernel, 0
-    made, nbytes = _chosen(kernel, operands)
-    if made is kernel and not nbytes and len(operands.inputs) < 8:
-        # Lists of tensors may have any length, and are not noted.
-        _as_they_are.add(key)
-    return made, nbytes
-
-
-def _chosen(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     made, nbytes = _suited(kernel, operands)
     if operands.function in _DIVISIONS and not any(
             s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
         made = _checked(made, _results(operands)[0])
+    if made is kernel and not nbytes and len(operands.inputs) < 8:
+        # Lists of tensors may have any length, and are not noted.
+        _as_they_are.add(key)
     return made, nbytes
 
 
