@@ -35,21 +35,24 @@ def _activation(given: Activation) -> Callable[[Tensor], Tensor]:
 class _Layer(Module):
     """Base of both layers: self-attention, two linear layers, and a layer norm before or after each part."""
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int, dropout: float, activation: Activation,
-                 layer_norm_eps: float, batch_first: bool, norm_first: bool, bias: bool, device: Any, dtype: Any,
-                 crossed: bool) -> None:
+    #: Is there attention to another sequence, too?
+    _crossed = False
+
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
+                 norm_first: bool = False, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         place = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **place)
-        if crossed:
+        if self._crossed:
             self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **place)
         self.linear1 = Linear(d_model, dim_feedforward, bias, **place)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, **place)
         self.norm_first = norm_first
-        for k in range(2 + crossed):
+        for k in range(2 + self._crossed):
             self.add_module(f"norm{k + 1}", LayerNorm(d_model, layer_norm_eps, bias=bias, **place))
-        for k in range(2 + crossed):
+        for k in range(2 + self._crossed):
             self.add_module(f"dropout{k + 1}", Dropout(dropout))
         self.activation = _activation(activation)
         if not isinstance(activation, str):
@@ -72,12 +75,6 @@ class _Layer(Module):
 class TransformerEncoderLayer(_Layer):
     """Self-attention, then two linear layers; sequences [L, N, E], or [N, L, E] with ``batch_first``, or [L, E]."""
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
-                 norm_first: bool = False, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias,
-                         device, dtype, False)
-
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
         x = self._part(1, src, lambda y: self._attended(y, src_mask, src_key_padding_mask, is_causal))
@@ -87,11 +84,7 @@ class TransformerEncoderLayer(_Layer):
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to ``memory``, then two linear layers; shapes as in :class:`TransformerEncoderLayer`."""
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
-                 norm_first: bool = False, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias,
-                         device, dtype, True)
+    _crossed = True
 
     def forward(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
