@@ -128,10 +128,10 @@ def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
         device = self.storage.device
         if other.storage.device is not device:
             return apply(op, self, other)
-        found = device.calls.get((op, site, scope, self.spec, other.spec))
+        key = (op, site, scope, self.spec, other.spec)
+        found = device.calls.get(key)
         if found is None:
             device = device.compute
-            key = (op, site, scope, self.spec, other.spec)
             found = device.calls.get(key) or _look_up(op, key, 2, None, {}, device)
         call, tags = found
         if not call.single:
