@@ -13,6 +13,7 @@ import pytest
 
 from gradcore.devices.gpu import kernels as gpu_kernels
 from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu.kernels import elementwise
 from gradcore.devices.host.device import host_table, make_host
 from gradcore.dtypes import bfloat16, is_floating
 from gradcore.ops import all_ops
@@ -221,6 +222,23 @@ def calls() -> list[tuple[Row, Any]]:
     found = [(row, dtype) for row in [*ROWS, *SIZES] if row.op in OWN for dtype in (np.float32, np.float64)]
     return found + [(row, np.float32) for row in SINGLE] + [(row, np.float16) for row in HALF] + [
         (row, bfloat16()) for row in BFLOAT if row.op in OWN]
+
+
+def accesses() -> list[tuple[Row, Any]]:
+    """Sample calls that make every access of memory which a kernel makes: of elementwise functions, which share theirs, those
+    of many sizes and a few forms; of all others, every one, but none in double precision or bfloat16 whose accesses are those
+    of single precision or of half."""
+    from tests.rows_cuda import HALF
+
+    halves = {(row.op, row.name) for row in HALF}
+
+    def is_one_of_many(row: Row) -> bool:
+        return OWN[row.op].__module__ == elementwise.__name__ and not (
+            row.name.startswith("size") or row.op.endswith("_")
+            or row.op in ("mul", "where", "bitwise_not", "nan_to_num", "elu", "elu_grad"))
+
+    return [(row, dtype) for row, dtype in calls() if dtype is not np.float64 and not is_one_of_many(row)
+            and not (dtype == bfloat16() and (row.op, row.name) in halves)]
 
 
 def views() -> list[Row]:

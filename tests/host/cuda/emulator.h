@@ -166,6 +166,21 @@ static bool release(unsigned first, unsigned last, State at) {
     return found;
 }
 
+// Run the threads of a warp until each is done or waits for other warps. One warp after another, so that its stacks stay in the
+// cache from one exchange to the next.
+static void run_warp(unsigned first, unsigned last, bool falling) {
+    do {
+        for (unsigned k = first; k < last; ++k) {
+            unsigned i = falling ? first + last - 1 - k : k;
+            if (states[i] != READY) continue;
+            running = threadIdx.x = i;
+            watch_thread(i);
+            home.switch_to(contexts[i]);
+            watch_thread(MOST);
+        }
+    } while (release(first, last, AT_WARP));
+}
+
 static bool run_block(unsigned threads, bool falling) {
 #ifndef __SANITIZE_ADDRESS__
     std::memset(&__bss_start, 0xff, &_end - &__bss_start);
@@ -173,27 +188,20 @@ static bool run_block(unsigned threads, bool falling) {
     for (; started < threads; ++started) contexts[started].start(stacks + started * STACK, live);
     for (unsigned i = 0; i < threads; ++i) states[i] = READY, turns[i] = 0;
     apart = false;
-    for (;;) {
-        bool moved = false, left = false;
-        for (unsigned k = 0; k < threads; ++k) {
-            unsigned i = falling ? threads - 1 - k : k;
-            if (states[i] != READY) continue;
-            moved = true;
-            running = threadIdx.x = i;
-            watch_thread(i);
-            home.switch_to(contexts[i]);
-            watch_thread(MOST);
+    unsigned warps = (threads + 31) / 32;
+    do {
+        for (unsigned k = 0; k < warps; ++k) {
+            unsigned w = 32 * (falling ? warps - 1 - k : k);
+            run_warp(w, w + 32 < threads ? w + 32 : threads, falling);
         }
-        for (unsigned w = 0; w < threads; w += 32) moved |= release(w, w + 32 < threads ? w + 32 : threads, AT_WARP);
-        moved |= release(0, threads, AT_BLOCK);
-        for (unsigned i = 0; i < threads; ++i) left |= states[i] != DONE;
-        if (!left) return !apart;
-        if (!moved) {
-            // A deadlock: some wait where the others never arrive. The next launch starts with new fibers.
-            started = 0;
-            return false;
-        }
+    } while (release(0, threads, AT_BLOCK));
+    for (unsigned i = 0; i < threads; ++i) {
+        if (states[i] == DONE) continue;
+        // A deadlock: some wait where the others never arrive. The next launch starts with new fibers.
+        started = 0;
+        return false;
     }
+    return !apart;
 }
 
 template <typename F>
