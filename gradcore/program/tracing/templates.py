@@ -81,23 +81,45 @@ class Templates:
         self._new = new
         #: The tensors that the program has to return.
         self.outputs: list[Any] = []
-        #: By id of an instance, which comes before those among its attributes.
-        self._instances: dict[int, Instance] = {}
+        #: Each instance comes before those among its attributes.
+        self._instances: list[Instance] = []
+        #: Ids of what can be changed, and stands in several places of the result: its caller changes it in all of them.
+        self._repeated: set[int] = set()
         self._reasons: list[str] = []
 
-    def of(self, x: Any) -> Any:
-        """The template of a result, or of a part of it."""
+    def of(self, result: Any) -> Any:
+        """The template of a result."""
+        self._repeated.update(() if self._new is None else self._twice(result, set()))
+        return self._of(result)
+
+    def _of(self, x: Any) -> Any:
         if isinstance(x, Value):
             return self._place(x)
         if self._new is not None and isinstance(x, (list, dict, set)) and x not in self._new:
             self._reasons.append(f"it returns a {type(x).__name__} that was there before, and a replay would return another "
                                  "one")
             return Output(value=x)
-        if self._new is not None and _is_of_attributes(type(x)) and x in self._new and type(x) not in self._new:
-            if id(x) not in self._instances:
-                return self._instance(x)
+        if id(_owner(x)) in self._repeated:
             self._reasons.append(f"it returns a {type(x).__name__} in two places, and each call makes it anew")
-        return _own(mapped(x, self.of))
+            return Output(value=x)
+        return self._instance(x) if self._is_made(x) else _own(mapped(x, self._of))
+
+    def _twice(self, x: Any, met: set[int]) -> Iterator[int]:
+        """The ids of what can be changed, and was met before in the result: arrays by what owns their memory."""
+        has_attributes = self._is_made(x)
+        if has_attributes or isinstance(x, (list, dict, set, np.ndarray)):
+            if id(_owner(x)) in met:
+                yield id(_owner(x))
+                return
+            met.add(id(_owner(x)))
+        if has_attributes or isinstance(x, (list, tuple, dict)):
+            inside = vars(x) if has_attributes else x
+            for part in inside.values() if isinstance(inside, dict) else inside:
+                yield from self._twice(part, met)
+
+    def _is_made(self, x: Any) -> bool:
+        """Is it an instance that the run has made, of a class from before, and that a replay can make?"""
+        return self._new is not None and _is_of_attributes(type(x)) and x in self._new and type(x) not in self._new
 
     def _place(self, x: Any) -> Output:
         for k, a in enumerate(self._arguments):
@@ -114,15 +136,17 @@ class Templates:
         return Output(index=len(self.outputs) - 1)
 
     def _instance(self, x: Any) -> Instance:
-        found = self._instances[id(x)] = Instance(x)
+        found = Instance(x)
+        self._instances.append(found)
         # A transform finds its inverse again.
-        found.items = {name: None if name == "_inv" and isinstance(x, Transform) else self.of(v) for name, v in vars(x).items()}
+        found.items = {name: None if name == "_inv" and isinstance(x, Transform) else self._of(v)
+                       for name, v in vars(x).items()}
         return found
 
     def let_go(self) -> list[str]:
         """Free the instances, to which nothing of the caller's may refer any more. Returns reasons against a replay: those
         that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
-        for template in self._instances.values():
+        for template in self._instances:
             # An attribute counts one more reference as an argument; so does what a call returns.
             if (sys.getrefcount(template.value) > 2 or sys.getrefcount(vars(template.value)) > 2
                     or getweakrefcount(template.value)):
@@ -130,6 +154,11 @@ class Templates:
             else:
                 template.value = None
         return self._reasons
+
+
+def _owner(x: Any) -> Any:
+    """What an array has its memory from; any other object, and an array with memory of its own, itself."""
+    return x.base if isinstance(x, np.ndarray) and x.base is not None else x
 
 
 def _own(x: Any) -> Any:

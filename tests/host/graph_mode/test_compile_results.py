@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -198,3 +200,42 @@ def test_a_container_of_before_comes_back_itself(make: Any, wrap: Any) -> None:
         assert [x[1][0] if type(x) is tuple else x for x in found] == [known, given]
         assert all(x is y for x, y in zip([x[0] if type(x) is tuple else x for x in found], (known, given), strict=True))
     assert "that was there before, and a replay would return another one" in functions[0].traces[0]
+
+
+def _cyclic(y: Any) -> Any:
+    found = [y]
+    found.append(found)
+    return found
+
+
+def _views(y: Any) -> Any:
+    array = np.zeros(3)
+    return [array[:2], array[1:], y]
+
+
+def _twice(part: Any, y: Any) -> Any:
+    return [part, [part], y]
+
+
+@pytest.mark.parametrize("of", [
+    lambda y: _twice([1.0], y), lambda y: _twice({"a": [y]}, y), lambda y: _twice({1.0}, y),
+    lambda y: _twice(np.zeros(2), y), lambda y: _twice(SimpleNamespace(a=y), y), lambda y: _twice(([1.0],), y),
+    lambda y: (lambda part: [SimpleNamespace(a=part), part])([y]), _views, _cyclic,
+], ids=["list", "dict", "set", "array", "namespace", "tuple", "attribute", "views", "cycle"])
+def test_what_stands_in_two_places_of_a_result_is_one_object(of: Any) -> None:
+    def shared(result: Any) -> Any:
+        if isinstance(result[0], SimpleNamespace) and len(result) == 2:
+            return result[0].a is result[1]
+        if isinstance(result[0], gradcore.Tensor):
+            return result[1] is result
+        if isinstance(result[0], np.ndarray):
+            return np.shares_memory(result[0], result[1][0] if isinstance(result[1], list) else result[1])
+        one, other = result[0], result[1][0]
+        return one[0] is other[0] if isinstance(one, tuple) else one is other
+
+    compiled = gradcore.compile(lambda x: of(x * 2))
+    assert shared(of(gradcore.ones(1)))
+    assert all(shared(compiled(gradcore.ones(1))) for _ in range(3))
+    assert "in two places, and each call makes it anew" in compiled.traces[0]
+    # The list that contains itself.
+    gc.collect()
