@@ -13,7 +13,7 @@ from gradcore.events import Tag
 from gradcore.program.guarding.values import equal, is_plain, same_array
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.differentiable import Differentiable
-from gradcore.program.tracing.templates import Instance, Output, Templates, gradients_of, outputs_in
+from gradcore.program.tracing.templates import Array, Instance, Output, Templates, gradients_of, outputs_in
 from gradcore.program.watching.newness import New
 from gradcore.spec import TensorSpec
 
@@ -97,6 +97,8 @@ def _differences(name: str, ours: Any, eager: Any, outputs: list[Any]) -> Iterat
         else:
             for key in ours:
                 yield from _differences(f"{name}[{key!r}]", ours[key], eager[key], outputs)
+    elif isinstance(ours, Array):
+        yield from _differences(name, ours.items["array"], eager.items["array"], outputs)
     elif isinstance(ours, Instance):
         if ours.kind is not eager.kind or [*ours.items] != [*eager.items]:
             yield name, _described(ours), _described(eager)

@@ -1,7 +1,7 @@
 """The result of a traced run as a template, from which each replay makes its own.
 
-Tensors leave their places to those of the replay. Instances that the run makes and returns, such as dataclasses, simple
-namespaces and distributions, are made again.
+Tensors leave their places to those of the replay. Arrays, and instances that the run makes and returns, such as
+dataclasses, simple namespaces and distributions, are made again.
 """
 
 from __future__ import annotations
@@ -62,6 +62,26 @@ class Instance:
         vars(made).update({name: change(v) for name, v in self.items.items()})
         return made
 
+    def inside(self) -> Any:
+        """What else of the value something may refer to, and so change it."""
+        return vars(self.value)
+
+
+class Array(Instance):
+    """Takes the place of an array of NumPy's in the template of a result, of which each replay returns a copy."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.items["array"] = value.copy("K")
+
+    def made(self, change: Callable[[Any], Any]) -> Any:
+        return self.items["array"].copy("K") if self.value is None else self.value
+
+    def inside(self) -> Any:
+        return self.value if self.value.base is None else self.value.base
+
 
 def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
     """The leaves that have a gradient, by the id of the gradient."""
@@ -99,19 +119,22 @@ class Templates:
             self._reasons.append(f"it returns a {type(x).__name__} that was there before, and a replay would return another "
                                  "one")
             return Output(value=x)
-        if id(_owner(x)) in self._repeated:
+        if id(x) in self._repeated:
             self._reasons.append(f"it returns a {type(x).__name__} in two places, and each call makes it anew")
             return Output(value=x)
+        if self._new is not None and isinstance(x, np.ndarray):
+            self._instances.append(Array(x))
+            return self._instances[-1]
         return self._instance(x) if self._is_made(x) else _own(mapped(x, self._of))
 
     def _twice(self, x: Any, met: set[int]) -> Iterator[int]:
-        """The ids of what can be changed, and was met before in the result: arrays by what owns their memory."""
+        """The ids of what can be changed, and was met before in the result."""
         has_attributes = self._is_made(x)
-        if has_attributes or isinstance(x, (list, dict, set, np.ndarray)):
-            if id(_owner(x)) in met:
-                yield id(_owner(x))
+        if has_attributes or isinstance(x, (list, dict, set)):
+            if id(x) in met:
+                yield id(x)
                 return
-            met.add(id(_owner(x)))
+            met.add(id(x))
         if has_attributes or isinstance(x, (list, tuple, dict)):
             inside = vars(x) if has_attributes else x
             for part in inside.values() if isinstance(inside, dict) else inside:
@@ -144,21 +167,16 @@ class Templates:
         return found
 
     def let_go(self) -> list[str]:
-        """Free the instances, to which nothing of the caller's may refer any more. Returns reasons against a replay: those
-        that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
+        """Free the instances and arrays, to which nothing of the caller's may refer any more. Returns reasons against a replay:
+        those that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
         for template in self._instances:
             # An attribute counts one more reference as an argument; so does what a call returns.
-            if (sys.getrefcount(template.value) > 2 or sys.getrefcount(vars(template.value)) > 2
+            if (sys.getrefcount(template.value) > 2 or sys.getrefcount(template.inside()) > 2
                     or getweakrefcount(template.value)):
                 self._reasons.append(f"it returns a {template.kind.__name__}, which something else refers to, too")
             else:
                 template.value = None
         return self._reasons
-
-
-def _owner(x: Any) -> Any:
-    """What an array has its memory from; any other object, and an array with memory of its own, itself."""
-    return x.base if isinstance(x, np.ndarray) and x.base is not None else x
 
 
 def _own(x: Any) -> Any:
@@ -201,7 +219,7 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     def inside(v: Any) -> Any:
         return rebuilt(v, outputs, arguments)
 
-    return shape.made(inside) if type(shape) is Instance else _own(mapped(shape, inside))
+    return shape.made(inside) if isinstance(shape, Instance) else _own(mapped(shape, inside))
 
 
 def _is_of_attributes(kind: type) -> bool:
