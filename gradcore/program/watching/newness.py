@@ -8,6 +8,8 @@ from itertools import chain
 from operator import countOf
 from typing import Any
 
+import numpy as np
+
 
 def _young() -> Iterator[int]:
     """The ids of all objects made since the last collection of garbage, for one call of C's to go through to the end."""
@@ -50,8 +52,8 @@ class New:
             self._found.update(_young())
 
     def __contains__(self, x: Any) -> bool:
-        if type(x) is dict and not gc.is_tracked(x):
-            # The collector does not know a dict that is empty or holds only numbers and strings; then its holders tell.
+        if isinstance(x, (dict, np.ndarray)) and not gc.is_tracked(x):
+            # The collector knows no array, nor a dict that is empty or holds only numbers and strings; then the holders tell.
             return all(map(self._has, gc.get_referrers(x)))
         return self._has(x)
 

@@ -253,7 +253,11 @@ def test_an_array_comes_back_itself_and_a_new_one_as_a_new_one() -> None:
         assert known.tolist() == [2 * k, 2 * k, k] and given.tolist() == [k, k, k]
     assert all("it returns a ndarray, which something else refers to, too" in f.traces[0] for f in functions)
 
-    made = gradcore.compile(lambda x: (x * 2, np.arange(6.0).reshape(2, 3).T))
+    def new(x: Any) -> Any:
+        array = np.arange(6.0).reshape(2, 3).T
+        return x * 2, array, (lambda: float(array.sum()))()
+
+    made = gradcore.compile(new)
     results = [made(gradcore.ones(1))[1] for _ in range(3)]
     results[0] += 1
     assert [a.tolist() for a in results[1:]] == [[[0, 3], [1, 4], [2, 5]]] * 2 and len(made.programs) == 1
