@@ -62,9 +62,9 @@ class Instance:
         vars(made).update({name: change(v) for name, v in self.items.items()})
         return made
 
-    def inside(self) -> Any:
+    def inside(self) -> list[Any]:
         """What else of the value something may refer to, and so change it."""
-        return vars(self.value)
+        return [vars(self.value)]
 
 
 class Array(Instance):
@@ -79,8 +79,13 @@ class Array(Instance):
     def made(self, change: Callable[[Any], Any]) -> Any:
         return self.items["array"].copy("K") if self.value is None else self.value
 
-    def inside(self) -> Any:
-        return self.value if self.value.base is None else self.value.base
+    def inside(self) -> list[Any]:
+        # An array of another kind than its base's, and one of as_strided(), have bases that have bases themselves.
+        found, base = [], self.value.base
+        while base is not None:
+            found.append(base)
+            base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+        return found
 
 
 def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
@@ -170,9 +175,10 @@ class Templates:
         """Free the instances and arrays, to which nothing of the caller's may refer any more. Returns reasons against a replay:
         those that the user refers to elsewhere, such as a cache, which would give the same one in each call."""
         for template in self._instances:
-            # An attribute counts one more reference as an argument; so does what a call returns.
-            if (sys.getrefcount(template.value) > 2 or sys.getrefcount(template.inside()) > 2
-                    or getweakrefcount(template.value)):
+            # An attribute counts one more reference as an argument; an item of a list, two.
+            inside = template.inside()
+            if (sys.getrefcount(template.value) > 2 or getweakrefcount(template.value)
+                    or any(sys.getrefcount(inside[k]) > 3 for k in range(len(inside)))):
                 self._reasons.append(f"it returns a {template.kind.__name__}, which something else refers to, too")
             else:
                 template.value = None

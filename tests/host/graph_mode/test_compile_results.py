@@ -243,7 +243,7 @@ def test_what_stands_in_two_places_of_a_result_is_one_object(of: Any) -> None:
 
 
 def test_an_array_comes_back_itself_and_a_new_one_as_a_new_one() -> None:
-    known, given = np.zeros(3), np.zeros(3)
+    known, given, memory = np.zeros(3), np.zeros(3), bytearray(24)
     functions = [*map(gradcore.compile, (lambda x: (x * 2, known), lambda x: (x * 2, known[:2]), lambda x: (x * 2, given)))]
     for k in range(1, 4):
         for f, array in zip(functions, (known, known, given), strict=True):
@@ -252,6 +252,14 @@ def test_an_array_comes_back_itself_and_a_new_one_as_a_new_one() -> None:
             found += 1
         assert known.tolist() == [2 * k, 2 * k, k] and given.tolist() == [k, k, k]
     assert all("it returns a ndarray, which something else refers to, too" in f.traces[0] for f in functions)
+
+    # Of these the base is not what owns the memory.
+    for view in (lambda: known[1:].view(np.recarray), lambda: np.lib.stride_tricks.as_strided(known, (2,), (8,)),
+                 lambda: np.frombuffer(memoryview(memory))):
+        compiled = gradcore.compile(lambda x, view=view: (x * 2, view()))
+        assert all(np.shares_memory(compiled(gradcore.ones(1))[1], view()) for _ in range(3))
+    window = gradcore.compile(lambda x: (x * 2, np.lib.stride_tricks.sliding_window_view(np.arange(4), 2)))
+    assert [window(gradcore.ones(1))[1].tolist() for _ in range(3)] == [[[0, 1], [1, 2], [2, 3]]] * 3 and window.programs
 
     def new(x: Any) -> Any:
         array = np.arange(6.0).reshape(2, 3).T
