@@ -66,15 +66,20 @@ def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
 
 
 def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
-    """The figures as a dictionary, in bytes except for the counts ``segments`` and ``allocations``."""
+    """The figures as a dictionary, in bytes except for the counts ``segments`` and ``allocations``.
+
+    ``reserved`` is the sum of ``allocated``, ``cached`` and ``arenas``: what the arenas of compiled functions hold besides
+    their live tensors, which are in ``allocated``.
+    """
     ledger = get_device(device).ledger
     # As a whole, so that the figures are of one moment, whatever other threads do.
     with ledger.lock:
         ledger.drain()
+        arenas = sum(b.size for b in ledger.arenas) - sum(b.size for b in ledger.ranges)
         return {"requested": ledger.requested, "allocated": ledger.allocated, "reserved": ledger.reserved,
                 "max_requested": ledger.peak_requested, "max_allocated": ledger.peak_allocated,
                 "max_reserved": ledger.peak_reserved, "cached": ledger.pool.cached, "largest_free": ledger.pool.largest_free,
-                "segments": len(ledger.pool.segments), "allocations": ledger.allocations}
+                "arenas": arenas, "segments": len(ledger.pool.segments), "allocations": ledger.allocations}
 
 
 def memory_summary(device: AnyDevice = None) -> str:

@@ -237,3 +237,24 @@ def test_a_gradient_that_is_given_to_another_parameter() -> None:
         assert other.weight.grad.sum().item() != 0
         other.zero_grad()
     model.zero_grad()
+
+
+def test_the_figures_add_up_while_programs_hold_arenas() -> None:
+    """What an arena holds besides its live tensors is neither allocated nor cached."""
+    model = nn.Linear(64, 64)
+    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1)
+
+    @gradcore.compile
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    held = []
+    for rows in (8, 8, 8, 16, 16, 16, 8, 300):
+        step(gradcore.ones(rows, 64))
+        stats = gradcore.memory_stats()
+        assert stats["reserved"] == stats["allocated"] + stats["cached"] + stats["arenas"]
+        held.append(stats["arenas"])
+    assert max(held) > held[0]
+    assert f"arenas{held[-1]:>26,}" in gradcore.memory_summary()

@@ -38,7 +38,8 @@ def test_every_figure_and_the_summary() -> None:
     line = short_path(f"{__file__}:{test_every_figure_and_the_summary.__code__.co_firstlineno + 4}")
     assert gradcore.memory_stats(device) == {
         "requested": 1000, "allocated": 1024, "reserved": SEGMENT, "max_requested": 4000, "max_allocated": 4096,
-        "max_reserved": SEGMENT, "cached": SEGMENT - 1024, "largest_free": SEGMENT - 1024, "segments": 1, "allocations": 2}
+        "max_reserved": SEGMENT, "cached": SEGMENT - 1024, "largest_free": SEGMENT - 1024, "arenas": 0,
+        "segments": 1, "allocations": 2}
     assert gradcore.memory_summary(device) == f"""\
 Memory of {device}:
   requested                  1,000  1000 B
@@ -49,6 +50,7 @@ Memory of {device}:
   max_reserved           2,097,152  2.00 MiB
   cached                 2,096,128  2.00 MiB
   largest_free           2,096,128  2.00 MiB
+  arenas                         0  0 B
   segments                       1
   allocations                    2
 The largest holder:
