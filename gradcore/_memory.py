@@ -6,6 +6,7 @@ from typing import Any
 
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.exports import settle
+from gradcore.memory.arena import in_arenas
 from gradcore.memory.stack import explain_live
 from gradcore.units import format_bytes, parse_limit
 
@@ -75,11 +76,10 @@ def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
     # As a whole, so that the figures are of one moment, whatever other threads do.
     with ledger.lock:
         ledger.drain()
-        arenas = sum(b.size for b in ledger.arenas) - sum(b.size for b in ledger.ranges)
         return {"requested": ledger.requested, "allocated": ledger.allocated, "reserved": ledger.reserved,
                 "max_requested": ledger.peak_requested, "max_allocated": ledger.peak_allocated,
                 "max_reserved": ledger.peak_reserved, "cached": ledger.pool.cached, "largest_free": ledger.pool.largest_free,
-                "arenas": arenas, "segments": len(ledger.pool.segments), "allocations": ledger.allocations}
+                "arenas": in_arenas(ledger), "segments": len(ledger.pool.segments), "allocations": ledger.allocations}
 
 
 def memory_summary(device: AnyDevice = None) -> str:

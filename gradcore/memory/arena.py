@@ -51,6 +51,13 @@ class Range(Block):
                 log.extend((DROP, self.serial, node, reason) for node in self.keepers)
 
 
+def in_arenas(ledger: Ledger) -> int:
+    """The bytes of arenas that are in no open range, so reserved but neither allocated nor cached."""
+    with ledger.lock:
+        ledger.drain()
+        return sum(b.size for b in ledger.arenas) - sum(b.size for b in ledger.ranges)
+
+
 def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: Tag, node: int = 0) -> Range:
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
     found = Range(block.segment, block.offset + offset, size, block.stream, _Closed(ledger), nbytes, tag, node)

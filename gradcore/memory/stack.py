@@ -15,6 +15,7 @@ from gradcore.events import Network
 from gradcore.folds import role_of
 from gradcore.grouping import Buffer, largest
 from gradcore.memory.adaptors import Limit, Poison
+from gradcore.memory.arena import in_arenas
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
@@ -89,6 +90,8 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
     """The text of an out-of-memory error: what was asked for, what there is, and who holds it."""
     limit = "none" if error.limit is None else f"{error.limit:,}"
     outside = "" if error.outside is None else f", {error.outside:,} in use on the device outside the pool"
+    held = in_arenas(ledger)
+    arenas = f", {held:,} more in arenas of compiled functions" if held else ""
     try:
         live = explain_live(ledger)
     except Exception:
@@ -96,4 +99,4 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
         live = explain_live(ledger, named=False)
     return "\n".join([
         f"out of memory: cannot allocate {error.asked:,} bytes for {error.by}; {error.live:,} are live, {error.cached:,} "
-        f"cached (largest free block {error.largest_free:,}), limit {limit}{outside}; {error}", *live])
+        f"cached (largest free block {error.largest_free:,}){arenas}, limit {limit}{outside}; {error}", *live])

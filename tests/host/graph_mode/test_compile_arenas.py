@@ -10,6 +10,8 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.errors import OutOfMemory
+from tests.conftest import raises
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -258,3 +260,19 @@ def test_the_figures_add_up_while_programs_hold_arenas() -> None:
         held.append(stats["arenas"])
     assert max(held) > held[0]
     assert f"arenas{held[-1]:>26,}" in gradcore.memory_summary()
+
+
+def test_out_of_memory_says_what_programs_hold() -> None:
+    """Near a limit, an idle arena is what a smaller batch has no room for."""
+    step = gradcore.compile(lambda x: ((x * 2).exp() @ x.t()).sum())
+    for _ in range(3):
+        step(gradcore.ones(1000, 1000))
+    gradcore.empty_cache()
+    gradcore.set_memory_limit(gradcore.memory_reserved() + (8 << 20))
+    try:
+        held = gradcore.memory_stats()["arenas"]
+        with raises(OutOfMemory, f", {held:,} more in arenas of compiled functions, limit "):
+            gradcore.empty(100 << 20)
+    finally:
+        gradcore.set_memory_limit(None)
+    assert held > 4_000_000
