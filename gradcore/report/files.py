@@ -29,31 +29,41 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file, but this is a folder", str(path))
     if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+        with naming(path), path.open("wb") as file:
             yield file
         return
     given, path = path, Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with name.open("xb") as file:
-            if path.exists() and (mode := stat.S_IMODE(path.stat().st_mode)) != stat.S_IMODE(name.stat().st_mode):
-                name.chmod(mode)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException as error:
-        # On a file system that cannot be written, this fails as well.
-        with suppress(OSError):
-            name.unlink()
-        if isinstance(error, OSError) and error.filename == str(name):
-            error.filename = str(given)
-            del error.filename2
-        raise
+    with naming(given, str(name)):
+        try:
+            with name.open("xb") as file:
+                if path.exists() and (mode := stat.S_IMODE(path.stat().st_mode)) != stat.S_IMODE(name.stat().st_mode):
+                    name.chmod(mode)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            # On a file system that cannot be written, this fails as well.
+            with suppress(OSError):
+                name.unlink()
+            raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def naming(path: Path, temporary: str | None = None) -> Iterator[None]:
+    """Within the block, an error that names the temporary file, or none, as that of a full disk, is made to name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, temporary):
+            error.filename = str(path)
+            del error.filename2
+        raise

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from gradcore.report.files import replacing
+from gradcore.report.files import naming, replacing
 from gradcore.report.plain import read
 from gradcore.report.recording import Recording
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
@@ -210,8 +210,9 @@ class RunWriter:
         start = os.fstat(self._file).st_size
         try:
             # A system call for each line: what the system has taken survives the death of the process.
-            while data:
-                data = data[os.write(self._file, data):]
+            with naming(self.path):
+                while data:
+                    data = data[os.write(self._file, data):]
         except BaseException:
             # A part of a line would make one that nobody can read with the next, such as that of the events at the end.
             os.ftruncate(self._file, start)

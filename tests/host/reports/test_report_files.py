@@ -66,6 +66,21 @@ def test_an_error_has_the_name_that_the_file_was_given(tmp_path: Path, monkeypat
     assert str(told.value) == "[Errno 13] Permission denied: 'a'" and not [*tmp_path.iterdir()]
 
 
+@posix
+@pytest.mark.parametrize("name", ["a", "/dev/full"])
+def test_a_full_disk_has_the_name_of_the_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if name.startswith("/") and not Path(name).exists():
+        pytest.skip(f"{name} is Linux's")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError) as told:
+        put(Path(name))
+    assert str(told.value) == f"[Errno 28] No space left on device: '{name}'" and not [*tmp_path.iterdir()]
+
+
 def test_an_export_that_fails_leaves_the_file_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnx", reason="onnx is not installed: pip install -e '.[onnx]'")
     path = tmp_path / "a"

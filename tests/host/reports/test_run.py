@@ -180,7 +180,7 @@ def test_a_full_disk_is_said(tmp_path: Path, recording: Recording, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with raises(OSError, "No space left"):
+    with raises(OSError, "No space left on device: '", "run.jsonl'"):
         writer.add(StepFigures(3, None, 1, 1, 1, 1, 1, 1, 1.0), SimpleNamespace(recording=recording))
     with raises(OSError, "No space left"):
         writer.close({})
