@@ -70,19 +70,25 @@ class Instance:
 class Array(Instance):
     """Takes the place of an array of NumPy's in the template of a result, of which each replay returns a copy."""
 
-    __slots__ = ()
+    __slots__ = ("writeable",)
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self.items["array"] = value.copy("K")
+        # A copy can be written to, even that of what is read-only.
+        self.writeable = value.flags.writeable
 
     def made(self, change: Callable[[Any], Any]) -> Any:
-        return self.items["array"].copy("K") if self.value is None else self.value
+        if self.value is not None:
+            return self.value
+        made = self.items["array"].copy("K")
+        made.flags.writeable = self.writeable
+        return made
 
     def inside(self) -> list[Any]:
         # An array of another kind than its base's, and one of as_strided(), have bases that have bases themselves.
         found, base = [], self.value.base
-        while base is not None:
+        while base is not None and type(base) is not bytes:  # nobody can change bytes
             found.append(base)
             base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
         return found

@@ -270,3 +270,12 @@ def test_an_array_comes_back_itself_and_a_new_one_as_a_new_one() -> None:
     results[0] += 1
     assert [a.tolist() for a in results[1:]] == [[[0, 3], [1, 4], [2, 5]]] * 2 and len(made.programs) == 1
     assert {a.strides for a in results} == {(8, 24)} and not np.shares_memory(*results[1:])
+
+
+@pytest.mark.parametrize("of", [lambda: np.frombuffer(b"abc", np.uint8), lambda: np.frombuffer(b"abc", np.uint8)[1:],
+                                lambda: np.broadcast_to(np.zeros(1), (3,))], ids=["bytes", "view of bytes", "broadcast"])
+def test_a_read_only_array_is_replayed_read_only(of: Any) -> None:
+    compiled = gradcore.compile(lambda x: (x * 2, of()))
+    results = [compiled(gradcore.ones(1))[1] for _ in range(3)]
+    assert [a.tolist() for a in results] == [of().tolist()] * 3 and len({*map(id, results)}) == 3
+    assert not any(a.flags.writeable for a in results) and len(compiled.programs) == 1
