@@ -76,7 +76,7 @@ class Array(Instance):
         super().__init__(value)
         self.items["array"] = value.copy("K")
         # A copy can be written to, even that of what is read-only.
-        self.writeable = value.flags.writeable
+        self.writeable = _is_writeable(value)
 
     def made(self, change: Callable[[Any], Any]) -> Any:
         if self.value is not None:
@@ -134,6 +134,9 @@ class Templates:
             self._reasons.append(f"it returns a {type(x).__name__} in two places, and each call makes it anew")
             return Output(value=x)
         if self._new is not None and isinstance(x, np.ndarray):
+            if _is_writeable(x) and _overlaps(x):
+                self._reasons.append("it returns an array with an element in several places, which a copy would not have")
+                return Output(value=x)
             self._instances.append(Array(x))
             return self._instances[-1]
         return self._instance(x) if self._is_made(x) else _own(mapped(x, self._of))
@@ -189,6 +192,16 @@ class Templates:
             else:
                 template.value = None
         return self._reasons
+
+
+def _is_writeable(x: Any) -> bool:
+    """``x.flags.writeable``, which warns for what np.broadcast_arrays() returns."""
+    return bool(x.flags.num & 0x400)
+
+
+def _overlaps(x: Any) -> bool:
+    """Does an array span less memory than its elements take, as one of np.broadcast_arrays()?"""
+    return bool(sum((n - 1) * abs(step) for n, step in zip(x.shape, x.strides, strict=True)) + x.itemsize < x.nbytes)
 
 
 def _own(x: Any) -> Any:

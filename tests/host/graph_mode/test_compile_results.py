@@ -279,3 +279,11 @@ def test_a_read_only_array_is_replayed_read_only(of: Any) -> None:
     results = [compiled(gradcore.ones(1))[1] for _ in range(3)]
     assert [a.tolist() for a in results] == [of().tolist()] * 3 and len({*map(id, results)}) == 3
     assert not any(a.flags.writeable for a in results) and len(compiled.programs) == 1
+
+
+@pytest.mark.parametrize("of", [lambda: np.meshgrid(np.zeros(2), np.zeros(3), copy=False)[0],
+                                lambda: np.lib.stride_tricks.as_strided(np.zeros(3), (2, 2), (8, 8))], ids=["grid", "windows"])
+def test_an_array_with_an_element_in_several_places_comes_back_so(of: Any) -> None:
+    compiled = gradcore.compile(lambda x: (x * 2, of()))
+    assert {compiled(gradcore.ones(1))[1].strides for _ in range(3)} == {of().strides}
+    assert "it returns an array with an element in several places, which a copy would not have" in compiled.traces[0]
