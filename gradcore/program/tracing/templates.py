@@ -18,6 +18,7 @@ import numpy as np
 from gradcore.distributions import Distribution, Transform
 from gradcore.engine.node import Leaf, leaf_of
 from gradcore.engine.value import Value
+from gradcore.spec import is_overlapping
 from gradcore.trees import mapped
 
 #: By these a class says that there is more to an instance than its attributes.
@@ -134,7 +135,7 @@ class Templates:
             self._reasons.append(f"it returns a {type(x).__name__} in two places, and each call makes it anew")
             return Output(value=x)
         if self._new is not None and isinstance(x, np.ndarray):
-            if _is_writeable(x) and _overlaps(x):
+            if x.size and _is_writeable(x) and is_overlapping((*x.shape, x.itemsize), (*x.strides, 1)):
                 self._reasons.append("it returns an array with an element in several places, which a copy would not have")
                 return Output(value=x)
             self._instances.append(Array(x))
@@ -197,11 +198,6 @@ class Templates:
 def _is_writeable(x: Any) -> bool:
     """``x.flags.writeable``, which warns for what np.broadcast_arrays() returns."""
     return bool(x.flags.num & 0x400)
-
-
-def _overlaps(x: Any) -> bool:
-    """Does an array span less memory than its elements take, as one of np.broadcast_arrays()?"""
-    return bool(sum((n - 1) * abs(step) for n, step in zip(x.shape, x.strides, strict=True)) + x.itemsize < x.nbytes)
 
 
 def _own(x: Any) -> Any:

@@ -282,8 +282,17 @@ def test_a_read_only_array_is_replayed_read_only(of: Any) -> None:
 
 
 @pytest.mark.parametrize("of", [lambda: np.meshgrid(np.zeros(2), np.zeros(3), copy=False)[0],
-                                lambda: np.lib.stride_tricks.as_strided(np.zeros(3), (2, 2), (8, 8))], ids=["grid", "windows"])
+                                lambda: np.lib.stride_tricks.as_strided(np.zeros(3), (2, 2), (8, 8)),
+                                # It spans as much as its elements take.
+                                lambda: np.lib.stride_tricks.as_strided(np.zeros(11), (2, 2, 2), (48, 16, 16))],
+                         ids=["grid", "windows", "windows apart"])
 def test_an_array_with_an_element_in_several_places_comes_back_so(of: Any) -> None:
     compiled = gradcore.compile(lambda x: (x * 2, of()))
     assert {compiled(gradcore.ones(1))[1].strides for _ in range(3)} == {of().strides}
     assert "it returns an array with an element in several places, which a copy would not have" in compiled.traces[0]
+
+
+def test_an_empty_array_is_replayed() -> None:
+    """NumPy gives it the strides of one whose elements are all one."""
+    compiled = gradcore.compile(lambda x: (x * 2, np.zeros((0, 3))))
+    assert [compiled(gradcore.ones(1))[1].shape for _ in range(3)] == [(0, 3)] * 3 and len(compiled.programs) == 1
