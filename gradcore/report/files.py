@@ -59,11 +59,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def naming(path: Path, temporary: str | None = None) -> Iterator[None]:
-    """Within the block, an error that names the temporary file, or none, as that of a full disk, is made to name ``path``."""
+    """Within the block, a system's error that names the temporary file, or none, as a full disk's, is made to name ``path``."""
     try:
         yield
     except OSError as error:
-        if error.filename in (None, temporary):
+        # One without an errno has a text of its own, which a file's name would replace.
+        if error.errno is not None and error.filename in (None, temporary):
             error.filename = str(path)
             del error.filename2
         raise
