@@ -32,8 +32,10 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x if x > 0, else weight * x. ``weight`` has one element, or one for each channel (dimension 1 of ``input``).
 
-    Raises :class:`SpecError` for another number of weights. He et al., arXiv:1502.01852.
+    Raises :class:`SpecError` for another number of weights, and for a matrix. He et al., arXiv:1502.01852.
     """
+    if weight.spec.ndim > 1:
+        raise SpecError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: {list(weight.spec.shape)}")
     count, spec = weight.spec.numel, input.spec
     channels = spec.shape[1] if spec.ndim > 1 else 1
     if count not in (1, channels):

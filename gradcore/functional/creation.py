@@ -244,9 +244,10 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
         start, end = 0, start
     if dtype is None:
         dtype = np.int64 if builtins.all(isinstance(v, (int, np.integer)) for v in (start, end, step)) else get_default_dtype()
-    start, end, step = _whole(dtype, start, end, step)
-    result = creation.arange(start, step, length=creation.length_of_range(start, end, step), dtype=np.dtype(dtype),
-                             device=device)
+    whole = _whole(dtype, start, end, step)
+    # As PyTorch counts: integers of other dtypes by the bounds as they are.
+    length = creation.length_of_range(*(whole if np.dtype(dtype) == np.int64 else (start, end, step)))
+    result = creation.arange(whole[0], whole[2], length=length, dtype=np.dtype(dtype), device=device)
     result.requires_grad = requires_grad
     return result
 

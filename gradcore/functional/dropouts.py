@@ -105,6 +105,8 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     if inplace:
         return overwritten(rrelu, input, lower, upper, training)
     lower, upper = number("rrelu", "lower", lower), number("rrelu", "upper", upper)
+    if lower > upper:
+        raise SpecError(f"rrelu: Lower bound should be less than or equal to the upper bound, but got {lower} and {upper}")
     slope: Any = (lower + upper) / 2
     if training:
         drawn = rand(*input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)

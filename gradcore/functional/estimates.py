@@ -16,6 +16,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.mathematics import Ranked
 from gradcore.functional.pointwise import lerp
+from gradcore.functional.types import result_type
 from gradcore.ops import creation, elementwise, linalg, movement, reduce, scan
 
 Tensor = Any
@@ -115,7 +116,7 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
     dims = [sh.dim_of(d, input) for d in listed]
     if len(set(dims)) != len(dims):
         raise SpecError(f"gradient: a dimension appears multiple times in the list of dims {dim}")
-    given = list(spacing) if isinstance(spacing, (list, tuple)) else [spacing] * len(dims)
+    given = list(spacing) if isinstance(spacing, (list, tuple)) else [1 if spacing is None else spacing] * len(dims)
     if len(given) != len(dims):
         raise SpecError(f"gradient expected spacing to be a scalar, or one for each of {len(dims)} dimensions, but got "
                         f"{len(given)}")
@@ -163,6 +164,8 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
     if input.spec.dtype.kind == "b":
         raise SpecError("cov(): bool dtype is not supported for input")
     x = movement.as_float(sh.reshape(input, (1, -1)) if input.spec.ndim < 2 else input)
+    if aweights is not None:
+        x = x.to(result_type(x, aweights))
     for name, given in (("fweights", fweights), ("aweights", aweights)):
         if given is not None and given.spec.shape != x.spec.shape[1:]:
             raise SpecError(f"cov(): expected {name} to have one dimension of {x.spec.shape[1]} observations, but got "

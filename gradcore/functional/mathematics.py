@@ -262,17 +262,19 @@ def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 
 
 def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Whether any element is nonzero, over ``dim`` or of all; for ``dim=()``, each element by itself."""
-    if isinstance(dim, Sequence) and not dim:
-        return elementwise.ne(input, 0)
-    return reduce.any(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+    """Whether any element is nonzero, over ``dim`` or of all; for ``dim=()``, each element by itself. Of uint8 as uint8."""
+    return _found(reduce.any, input, dim, keepdim)
 
 
 def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Whether all elements are nonzero, over ``dim`` or of all; for ``dim=()``, each element by itself."""
-    if isinstance(dim, Sequence) and not dim:
-        return elementwise.ne(input, 0)
-    return reduce.all(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+    """Whether all elements are nonzero, over ``dim`` or of all; for ``dim=()``, each element by itself. Of uint8 as uint8."""
+    return _found(reduce.all, input, dim, keepdim)
+
+
+def _found(op: Any, input: Tensor, dim: Dim, keepdim: bool) -> Tensor:
+    spec = input.spec
+    found = elementwise.ne(input, 0) if dim in ((), []) else op(input, dims=normalize_dims(dim, spec.ndim), keepdim=keepdim)
+    return movement.cast_to(found, spec) if spec.dtype == np.uint8 else found
 
 
 def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
@@ -306,10 +308,9 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
         raise
     if not a or not b:
         raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {a}D and {b}D")
-    row, column = a == 1, b == 1
-    made = linalg.matmul(unsqueeze(input, 0) if row else input, unsqueeze(other, 1) if column else other)
-    made = squeeze(made, -1) if column else made
-    return squeeze(made, -1 if column else -2) if row else made
+    made = linalg.matmul(unsqueeze(input, 0) if a == 1 else input, unsqueeze(other, 1) if b == 1 else other)
+    made = squeeze(made, -1) if b == 1 else made
+    return squeeze(made, -1 if b == 1 else -2) if a == 1 else made
 
 
 def _checked(name: str, x: Tensor, y: Tensor, ndims: tuple[int, int]) -> Tensor:

@@ -152,6 +152,9 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     if not isinstance(other, Value):
         raise TypeError(f"isclose(): argument 'other' must be Tensor, not {type(other).__name__}")
     rtol, atol = number("isclose", "rtol", rtol), number("isclose", "atol", atol)
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if tolerance < 0:
+            raise SpecError(f"{name} must be greater than or equal to zero, but got {tolerance}")
     # The difference of integers could overflow; that of floats cannot.
     x, y = movement.as_float(input), movement.as_float(other)
     found = elementwise.eq(input, other)

@@ -16,7 +16,7 @@ from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import picking
 from gradcore.functional.padding import pad
-from gradcore.functional.shape import plain, squeeze, unsqueeze
+from gradcore.functional.shape import squeeze, unsqueeze
 from gradcore.functional.sizes import Size, batched, flat, pair, single, sizes, sizes_kept, triple
 from gradcore.ops import activation, elementwise, movement, pooling
 from gradcore.tiling import parts_of
@@ -189,9 +189,8 @@ def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool =
     """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
     if input.spec.ndim not in (2, 3):
         raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
-    given = plain(output_size)
-    wanted = given if isinstance(given, int) else next(iter(given))
-    found = adaptive_max_pool2d(unsqueeze(input, -2), (1, wanted), return_indices)
+    size = sizes_kept("adaptive_max_pool1d", output_size, input.spec.shape[-1:])
+    found = adaptive_max_pool2d(unsqueeze(input, -2), (1, *size), return_indices)
     return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)
 
 

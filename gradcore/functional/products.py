@@ -113,9 +113,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     for d, e in zip(first, second, strict=False):
         # A size of 1 broadcasts, so the other operand is summed over the dimension.
         if a.spec.shape[d] == 1:
-            b = reduce.sum(b, dims=(e,), keepdim=True) if b.spec.shape[e] != 1 else b
+            b = movement.cast_to(reduce.sum(b, dims=(e,), keepdim=True), b.spec) if b.spec.shape[e] != 1 else b
         elif b.spec.shape[e] == 1:
-            a = reduce.sum(a, dims=(d,), keepdim=True)
+            a = movement.cast_to(reduce.sum(a, dims=(d,), keepdim=True), a.spec)
     if [a.spec.shape[d] for d in first] != [b.spec.shape[d] for d in second]:
         raise SpecError(f"contracted dimensions need to match, but first has sizes {[a.spec.shape[d] for d in first]} in dims "
                         f"{first} and second has sizes {[b.spec.shape[d] for d in second]} in dims {second}")
@@ -138,17 +138,22 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
-    """The cross product along ``dim``, by default the first dimension of size 3; the other dimensions broadcast."""
+    """The cross product along ``dim``, by default the first dimension of size 3; the other dimensions broadcast.
+
+    Raises :class:`SpecError` for different numbers of dimensions, and for a ``dim`` of another size.
+    """
     given = input.spec.shape, other.spec.shape
+    if input.spec.ndim != other.spec.ndim:
+        raise SpecError(f"linalg.cross: inputs must have the same number of dimensions, but got {list(given[0])} and "
+                        f"{list(given[1])}")
     input, other = sh.broadcast_tensors(input, other)
     if dim is None:
         if 3 not in input.spec.shape:
             raise SpecError(f"no dimension of size 3 in input: got {list(given[0])} and {list(given[1])}")
         dim = input.spec.shape.index(3)
     d = sh.dim_of(dim, input)
-    lengths = [(1,) * (input.spec.ndim - len(shape)) + shape for shape in given]
-    if any(shape[d] != 3 for shape in lengths):
-        raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {lengths[0][d]} and {lengths[1][d]}")
+    if any(shape[d] != 3 for shape in given):
+        raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {given[0][d]} and {given[1][d]}")
     return roll(input, -1, d) * roll(other, -2, d) - roll(input, -2, d) * roll(other, -1, d)
 
 

@@ -114,5 +114,8 @@ def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0
 
 
 def _check(name: str, value: Any) -> None:
-    if not isinstance(value, Tensor) and not value >= 0.0:
+    if isinstance(value, Tensor):
+        if value.spec.numel != 1:
+            raise ValueError(f"a {name} that is a Tensor must be 1-element, but got {value.spec}")
+    elif not value >= 0.0:
         raise ValueError(f"Invalid {name}: {value}")

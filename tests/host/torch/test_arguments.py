@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,12 @@ def theirs(torch: Any, path: str, name: str) -> list[str]:
     # Deprecated names of nn.init pass on what they are given; ops of those names are other things.
     if not callable(function) or isinstance(function, type) or path == "nn.init":
         return []
-    return list(dict.fromkeys(n for names in schemas(torch, path, name) for n in names))
+    found = list(dict.fromkeys(n for names in schemas(torch, path, name) for n in names))
+    if found or path != "Tensor":
+        return found
+    # Conversions, such as x.float(), are no ops: their arguments stand in their docstrings alone.
+    said = re.match(rf"\s*{name}\(([^)]*)\) -> Tensor", function.__doc__ or "")
+    return re.findall(r"(\w+)=", said[1]) if said else []
 
 
 def ours(path: str) -> Iterator[tuple[str, Any]]:

@@ -112,6 +112,17 @@ def rounded_quotients(t: Any) -> Any:
             t.scalar_tensor(2.0, requires_grad=True).requires_grad]
 
 
+def of_integers(t: Any) -> Any:
+    """With the dtypes, by name."""
+    bytes_ = t.tensor([[0, 3], [1, 2]], dtype=t.uint8)
+    found = [t.arange(0.0, -8.000001, -4.0, dtype=t.int32), t.arange(0.5, 2.1, dtype=t.int64),
+             t.arange(-0.9, 2.1, 2.0, dtype=t.uint8),
+             bytes_.any(), bytes_.all(0), bytes_.any(()), t.any(bytes_, 1, keepdim=True),
+             t.tensordot(t.ones(1, 2, dtype=t.int32), t.ones(2, 2, dtype=t.int32), ([0], [1]))]
+    names = "uint8 int32 int64 bool".split()
+    return [*found, *(names.index(str(x.dtype).removeprefix("torch.")) for x in found)]
+
+
 def shapes(t: Any) -> Any:
     size = t.ones(2, 3, 4).shape
     return [type(x) is type(size) for x in (size + (1,), size[:2], size[1:])] + [size[1], list(size + size)]
@@ -134,7 +145,7 @@ CASES: dict[str, Case] = {
        for factor in (1.3, 1.0, 2.0)},
     **{f"resumed {name}": resumed(make) for name, make in SCHEDULES.items()},
     **{f.__name__: f for f in (wrapped, divergences, ties_in_bags, ends, narrowed_by_a_tensor, results_that_are_no_views,
-                               reshaped_without_a_graph, rounded_quotients, shapes)}}
+                               reshaped_without_a_graph, rounded_quotients, of_integers, shapes)}}
 
 
 @pytest.mark.oracle
@@ -165,6 +176,8 @@ def _flat(x: Any) -> Any:
     (lambda: gradcore.isclose(gradcore.ones(1), 1), "must be Tensor, not int"),
     (lambda: gradcore.bmm(gradcore.ones(1, 2, 3), gradcore.ones(2, 3, 2)), "3 and 3 dimensions and equal length, but got"),
     (lambda: format(gradcore.ones(2), ".3f"), "unsupported format string"),
+    (lambda: gradcore.optim.SGD([gradcore.ones(2)], lr=gradcore.ones(2)), "must be 1-element, but got float32"),
+    (lambda: gradcore.nn.functional.adaptive_max_pool1d(gradcore.ones(1, 1, 3), ()), "an int or 1 of them, but got"),
 ])
 def test_bad_input_is_told_in_words(call: Callable[[], Any], message: str) -> None:
     with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
