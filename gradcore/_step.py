@@ -150,19 +150,21 @@ class step:
         self._starts = []
         device, self._raw = most.device, most.log or []
         ledger = device.ledger
-        pool, driver = pool_figures(ledger, most.allocations, most.misses), device.driver_figures()
+        driver = device.driver_figures()
+        # In one piece, as steps of the level counts may end in other threads.
         with ledger.lock:
+            pool = pool_figures(ledger, most.allocations, most.misses)
             live = ledger.present[:2]
             arenas = [(b.segment.index, b.offset, b.requested) for b in ledger.arenas]
             end = End(live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
-        trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
-        trend.add(end.requested, end)
-        ends.append(end)
-        growth = trend.growth
-        grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
-                [*trend.risen, end])
-        self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, [e.node for e in ends],
-                             pinned)
+            trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
+            trend.add(end.requested, end)
+            ends.append(end)
+            growth = trend.growth
+            grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
+                    [*trend.risen, end])
+            built = [e.node for e in ends]
+        self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, pinned)
 
     def _open(self, context: whole_stacks | within_step) -> None:
         self._opened.append(context)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore import _step as step_module
 from gradcore import nn
 from gradcore.program.watching.newness import is_new
 
@@ -87,3 +90,25 @@ def test_a_search_for_what_is_new_leaves_tuples_that_another_thread_is_making_al
         finally:
             done.set()
         asked.result()
+
+
+def test_steps_of_the_level_counts_may_end_at_once() -> None:
+    def let_others_go_on(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_globals is step_module.__dict__:
+            frame.f_trace_opcodes = True
+            time.sleep(0)
+            return let_others_go_on
+        return None
+
+    def run(_: int) -> None:
+        before = sys.gettrace()
+        sys.settrace(let_others_go_on)
+        try:
+            for _ in range(STEPS):
+                with gradcore.step(level="counts"):
+                    gradcore.ones(3)
+        finally:
+            sys.settrace(before)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(run, range(THREADS)))
