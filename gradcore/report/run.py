@@ -148,7 +148,12 @@ class RunWriter:
         self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
 
     def add(self, figures: StepFigures, source: Recorded) -> None:
-        """Write the figures of a step; its recording is taken from ``source`` now or later. Raises OSError as writing does."""
+        """Write the figures of a step; its recording is taken from ``source`` now or later. Raises OSError as writing does, and
+        ValueError unless the step's number is larger than that of the one before: a step is found by its number.
+        """
+        if self._last is not None and figures.step <= self._last[0]:
+            raise ValueError(f"the steps of a run are numbered upwards, through all epochs, but step {figures.step} comes "
+                             f"after step {self._last[0]}")
         # A run that diverges is worth a file, too.
         self._write(list(_finite(asdict(figures)).values()))
         step = figures.step

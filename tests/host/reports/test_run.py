@@ -79,6 +79,16 @@ def test_peaks_are_written_as_they_come_but_not_every_one(tmp_path: Path, record
     assert [p.name for p in tmp_path.iterdir()] == ["run.jsonl"]
 
 
+def test_a_number_that_comes_again_is_refused(tmp_path: Path, recording: Recording) -> None:
+    """The peak of a second epoch's steps would be shown with the events of the first one's."""
+    writer = write(tmp_path / "run.jsonl", recording, [1000, 2000], end=False)
+    for step in (1, 2):
+        with raises(ValueError, f"numbered upwards, through all epochs, but step {step} comes after step 2"):
+            writer.add(StepFigures(step, 1.0, 2999, 3000, 6000, 3, 3, 4, 0.5), SimpleNamespace(recording=recording))
+    writer.close()
+    assert kinds(tmp_path / "run.jsonl") == ["run", 1, ("recording", 1), 2, ("recording", 2)]
+
+
 def test_on_windows_lines_are_written_in_bytes_and_the_old_file_is_closed_before_it_is_replaced(
         tmp_path: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.jsonl"
