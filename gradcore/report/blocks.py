@@ -27,8 +27,8 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, color
     if not shown:
         raise ValueError("the recording has no records to plot")
     names = stacking(shown, "role")
-    top = max(c.allocated for c in shown)
-    at = next(i for i, c in enumerate(shown) if c.allocated == top)
+    at = next(i for i, c in enumerate(shown) if c.peak)
+    top = shown[at].allocated
     mark, side, corner, floor = "▼│└─" if has_blocks() else "v|+-"
     text = Text(f"{' ' * (12 + at)}{mark} peak {format_bytes(top)}\n")
     for row in range(height, 0, -1):

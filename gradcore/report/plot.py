@@ -54,7 +54,7 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False)
     else:
         ax.text(0.5, 0.5, "nothing was live in this step", transform=ax.transAxes, ha="center", va="center")
-    highest = max(shown, key=lambda c: (c.allocated, -c.position))
+    highest = next(c for c in shown if c.peak)
     ax.plot([highest.position], [highest.allocated], "v", color="black", clip_on=False)
     ax.annotate(f"peak {format_bytes(highest.allocated)}", (highest.position, highest.allocated), (6, 4),
                 textcoords="offset points")

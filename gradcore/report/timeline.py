@@ -45,6 +45,8 @@ class Column:
     position: int
     allocated: int
     sums: dict[str, int]
+    #: Is the record the one after which the step's peak was reached?
+    peak: bool = False
 
 
 def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
@@ -55,15 +57,17 @@ def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
     if by not in BY:
         raise ValueError(f"owners are grouped by {', '.join(BY)}, but got {by!r}")
     start = folds.start_of_step(records)
-    live = [x.allocated for x in folds.timeline(records)]
+    live = list(folds.timeline(records))
+    peak = folds.peak_of_step(records, live).position
     length = len(live) - start
     count = min(count, length)
     edges = [start + length * i // count for i in range(count + 1)] if count else []
-    highest = [max(range(a, b), key=lambda p: (live[p], -p)) for a, b in pairwise(edges)]
+    highest = [max(range(a, b), key=lambda p: (live[p].allocated, p == peak, -p)) for a, b in pairwise(edges)]
     found: list[Column] = []
     for position, sums in enumerate(breakdown(records, BY[by])):
         if len(found) < count and position == highest[len(found)]:
-            found.append(Column(position, live[position], {name: n for name, n in sums.items() if n}))
+            there = {name: n for name, n in sums.items() if n}
+            found.append(Column(position, live[position].allocated, there, position == peak))
     return found
 
 

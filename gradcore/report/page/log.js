@@ -32,6 +32,11 @@ class Log {
     this.unfold();
     this.peak = this.start;
     for (let p = this.start; p < this.length; p++) if (this.total[p] > this.total[this.peak]) this.peak = p;
+    // As in gradcore/folds.py: as much was live at the beginning, and an allocation reached it again.
+    if (this.peak === this.start && this.kinds[this.start] !== "A") {
+      const reached = (b) => b.made > this.start && b.allocated && this.total[b.made] === this.total[this.start];
+      this.peak = this.buffers.find(reached)?.made ?? this.start;
+    }
   }
 
   readTag({ strings, sites, specs }, [op, layer, phase, role, site, caller, spec, form, taken]) {

@@ -74,6 +74,17 @@ def corners() -> Recording:
     return Recording(build_report(records, device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))
 
 
+def reached_again() -> Recording:
+    """As much is live at the beginning as at the peak, but other things."""
+    def block(serial: int, role: str) -> Alloc:
+        return Alloc(serial, 0, 512 * serial, 8, 512, 0, Tag(role, "", "forward", role, Site("x.py", 1, "f"), None, None), 0)
+
+    records: list[Record] = [
+        Reserve(0, 4096), block(1, "gradient"), block(2, "parameter"), Mark("begin", "step", 0), Free(1), block(3, "output"),
+        Free(3), Mark("end", "step", 9)]
+    return Recording(build_report(records, device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))
+
+
 # -- a step with figures by hand ----------------------------------------------------------------------------------------
 
 OUTER = Site("/code/train.py", 90, "main")

@@ -19,7 +19,7 @@ from gradcore.report import Recording, Run, StepFigures, load_run
 from gradcore.report.html import Named, page, save
 from gradcore.report.timeline import breakdown
 from tests.host.reports.browser import Opened, expected
-from tests.host.reports.made_steps import corners, long_step
+from tests.host.reports.made_steps import corners, long_step, reached_again
 from tests.host.reports.test_run import write
 from tests.meta.test_recording import recorded
 
@@ -91,7 +91,8 @@ def test_the_keys_go_through_the_step(opened: Opened, recording: Recording) -> N
     assert opened.page.evaluate("view.at") == len(recording.records) - 1
 
 
-@pytest.mark.parametrize("make", [lambda: recorded().recording, corners], ids=["training", "corners"])
+@pytest.mark.parametrize("make", [lambda: recorded().recording, corners, reached_again],
+                         ids=["training", "corners", "reached again"])
 def test_every_instant_is_the_fold(browser: Any, tmp_path: Path, make: Callable[[], Recording]) -> None:
     """Total, bands and owners of the page at every record, against the folds in Python."""
     recording = make()

@@ -22,7 +22,7 @@ from gradcore.report.run import RunWriter
 from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.commands.test_cli import run as command
-from tests.host.reports.made_steps import corners
+from tests.host.reports.made_steps import corners, reached_again
 from tests.host.reports.test_run import write
 from tests.meta.test_recording import recorded
 
@@ -77,6 +77,15 @@ def test_blocks_in_a_terminal(recording: Recording) -> None:
     assert "█" in colored.plain and {str(s.style) for s in colored.spans} <= set(COLORS.values())
     with raises(ValueError, "no records"):
         block_plot(Recording(recording.report, ()))
+
+
+@pytest.mark.parametrize("width", [1, 60])
+def test_the_peak_is_where_it_was_reached_again(width: int) -> None:
+    made = reached_again()
+    plain = block_plot(made, width=width, height=2, color=False).plain.splitlines()
+    assert plain[0] == f"{' ' * (12 + (width > 1) * 2)}▼ peak 1.00 KiB"
+    legend = {line[4:20].strip(): int(line.split()[-2]) for line in plain[5:]}
+    assert {role: n for role, n in legend.items() if n} == made.report.by_role == {"output": 512, "parameter": 512}
 
 
 def test_a_plot_where_the_terminal_lacks_block_characters(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
