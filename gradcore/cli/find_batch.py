@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -59,17 +60,17 @@ def memory_size(text: str) -> int:
 
 
 @argument
-def percent(text: str) -> float:
-    """An argument such as ``5%``, as a share from 0 to below 1."""
+def percent(text: str) -> Fraction:
+    """An argument such as ``5%``, as a share from 0 to below 1; exact, since a byte less may be a segment less."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
-    if not match or float(match[1]) >= 100:
+    if not match or Fraction(match[1]) >= 100:
         raise ValueError(f"expected a percentage below 100%, such as '5%', but got {text!r}")
-    return float(match[1]) / 100
+    return Fraction(match[1]) / 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=memory_size, required=True, metavar="SIZE", help="the available memory, such as 8GiB")
-    parser.add_argument("--margin", type=percent, default=0.05, metavar="5%",
+    parser.add_argument("--margin", type=percent, default=Fraction(5, 100), metavar="5%",
                         help="the share of it to leave for the driver and libraries (default 5%%)")
     parser.add_argument("--mode", choices=("binsearch", "power"), default="binsearch",
                         help="the batch sizes to choose from: any (binsearch, the default), or powers of two (power)")
@@ -119,14 +120,14 @@ def run(options: argparse.Namespace) -> int:
         found = replace(found, confirmed=tried.endswith("as predicted") and found.settled)
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "optimizer": chosen, "memory": options.memory,
-                          "margin": options.margin, "budget": budget, "mode": options.mode, "device": device.name,
+                          "margin": float(options.margin), "budget": budget, "mode": options.mode, "device": device.name,
                           **asdict(found)}))
         return int(lacking)
     if note:
         print(note)
     largest = "largest batch" if found.batch_size < MOST else "largest batch that was tried, and it fits,"
     print(f"The {largest} of {options.model}{f' with {chosen}' if chosen else ''} in {format_bytes(budget)} "
-          f"({format_bytes(options.memory)} minus {options.margin:.1%}): {found.batch_size:,}\n"
+          f"({format_bytes(options.memory)} minus {float(options.margin):.1%}): {found.batch_size:,}\n"
           f"  peak requested {found.requested:,} allocated {found.allocated:,} reserved {found.reserved:,} bytes\n"
           f"  reached by {found.reached_by}\n"
           f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak"

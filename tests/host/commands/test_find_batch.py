@@ -51,6 +51,12 @@ def test_power_of_two_and_margin(capsys):
     assert 0.5 < margin / best < 0.7
 
 
+def test_the_budget_is_exact(capsys):
+    _, out, _ = run(capsys, "find-batch", "mlp", "--memory", "50 MiB", "--margin", "56%", "--device", "meta", "--json")
+    found = json.loads(out)
+    assert (found["budget"], found["margin"]) == (22 << 20, 0.56)
+
+
 def test_the_text_says_what_was_done(capsys):
     status, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4MiB", "--device", "cpu")
     assert status == 0
