@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.errors import AlreadyReleased, OutOfMemory
-from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNRESERVE, UNTAGGED, Raw, Tag
+from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNTAGGED, Raw, Tag
 from gradcore.forking import brief
 from gradcore.memory.mending import lost, mend
 from gradcore.memory.nesting import Nest, put_in, so_far, take_out
@@ -69,7 +69,7 @@ class Ledger:
                 waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
                 # Interrupts are raised after calls, so the common path makes none from here on.
                 # Large optimizer state would pin what a step has freed: the pool has segments for it.
-                if waiting and (nbytes <= SMALL or tag.role != "optimizer state"):
+                if waiting and not pool.at_work and (nbytes <= SMALL or tag.role != "optimizer state"):
                     block = waiting[-1]
                     del waiting[-1]
                     block.serial = pool.serial = pool.serial + 1
@@ -178,9 +178,9 @@ class Ledger:
 
     def _note_segments(self) -> None:
         self.peak_reserved = max(self.peak_reserved, self.pool.reserved)
-        found: list[Raw] = [(RESERVE if came else UNRESERVE, index, nbytes) for came, index, nbytes in self.pool.changes]
+        # Without a call, or what a signal's handler does meanwhile would be noted twice.
         if self.log is not None:
-            self.log += found
+            self.log += self.pool.changes
         self.pool.changes = []
 
     def turn(self, b: Block, serial: int, keeps: int, noted: bool) -> None:

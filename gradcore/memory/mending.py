@@ -13,9 +13,10 @@ from gradcore.memory.resource import KINDS, SPACING, Block
 def mend(pool: Pool) -> None:
     """Rebuild the free lists after a call was cut short.
 
-    Whatever bytes of the segments are not in a block that is live or waiting are free. Those in the ledger's queue live.
+    Whatever bytes of the segments are not in a block that is live or waiting are free. Those in the ledger's queue live. If
+    the call that was cut short came within another one, which is at work, they are that one's.
     """
-    if _whole(pool):
+    if pool.at_work or _whole(pool):
         return
     if len(pool.streams) > 1:
         # On which stream bytes were free is not known any more.

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import itemgetter
 
 from gradcore.errors import OutOfMemory, SourceExhausted
-from gradcore.events import UNTAGGED, Tag
+from gradcore.events import RESERVE, UNRESERVE, UNTAGGED, Raw, Tag
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.placement import (
     MIDDLE,
@@ -43,6 +43,9 @@ from gradcore.spec import ROUND, round_up
 _MASK = SPACING - 1
 #: A stream forgets the sizes for which nothing waits when there are more: each merge looks at all of them.
 _SIZES = 1024
+#: What calls the pool while it is at work would find its free lists torn, and be given bytes of a live tensor.
+ENTERED = ("a signal's handler or a finalizer that has interrupted an allocation can neither allocate nor empty the cache: let "
+           "it leave a note that the program looks at between two steps")
 
 
 class _Returned:
@@ -77,8 +80,10 @@ class Pool:
         self.misses = 0
         #: Every block that is not in a free list: live ones have a serial, waiting ones do not.
         self.blocks: set[Block] = set()
-        #: Segments that came (True) or went since the ledger last took this list, with index and bytes.
-        self.changes: list[tuple[bool, int, int]] = []
+        #: The records of segments that came or went since the ledger last took this list.
+        self.changes: list[Raw] = []
+        #: Are the free lists being changed?
+        self.at_work = False
 
     def layout(self) -> tuple[object, ...]:
         """Where blocks lie, with their owners' tags, and wait: from equal layouts on, equal requests find equal places.
@@ -95,32 +100,40 @@ class Pool:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, stream: Stream, tag: Tag = UNTAGGED, node: int = 0) -> Block:
-        """A block of at least ``nbytes`` bytes, usable on ``stream`` at once. Raises :class:`OutOfMemory`."""
-        size = round_up(nbytes)
-        if stream not in self.streams:
-            self.streams.append(stream)
-            # The default stream comes first, even if another one allocated first.
-            self.streams.sort(key=lambda s: s.index)
-        kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag.role == "optimizer state" else LARGE_BLOCKS
-        # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
-        start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
-        if start is None:
-            self._merge(stream)
-            for may in choices(size, tag) if kind == LARGE_BLOCKS else (None,):
-                start = self._take(stream.free[kind], size, may)
-                if start is not None:
-                    break
-        if start is None:
-            start = self._take_over(size, kind, stream)
-        if start is None:
-            start = self._grow(size, kind, stream, tag)
-        segment = self.segments[start // SPACING]
-        part = kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2
-        block = Block(segment, start & _MASK, size, stream, stream.waiting[PARTS if part else size], nbytes, tag, node)
-        self.blocks.add(block)
-        # Last, since an interrupt comes after a call: a block with a serial is live, and the ledger counts it without a call.
-        block.serial = self.serial = self.serial + 1
-        return block
+        """A block of at least ``nbytes`` bytes, usable on ``stream`` at once. Raises :class:`OutOfMemory`, and RuntimeError
+        while the pool is at work: see :data:`ENTERED`.
+        """
+        if self.at_work:
+            raise RuntimeError(ENTERED)
+        self.at_work = True
+        try:
+            size = round_up(nbytes)
+            if stream not in self.streams:
+                self.streams.append(stream)
+                # The default stream comes first, even if another one allocated first.
+                self.streams.sort(key=lambda s: s.index)
+            kind = SMALL_BLOCKS if size <= SMALL else STATE_BLOCKS if tag.role == "optimizer state" else LARGE_BLOCKS
+            # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
+            start = stream.free[kind].take(size) if kind == SMALL_BLOCKS else None
+            if start is None:
+                self._merge(stream)
+                for may in choices(size, tag) if kind == LARGE_BLOCKS else (None,):
+                    start = self._take(stream.free[kind], size, may)
+                    if start is not None:
+                        break
+            if start is None:
+                start = self._take_over(size, kind, stream)
+            if start is None:
+                start = self._grow(size, kind, stream, tag)
+            segment = self.segments[start // SPACING]
+            part = kind != SMALL_BLOCKS and segment.nbytes > MIDDLE_SEGMENT and size <= segment.nbytes // 2
+            block = Block(segment, start & _MASK, size, stream, stream.waiting[PARTS if part else size], nbytes, tag, node)
+            self.blocks.add(block)
+            # Last, since an interrupt comes after a call: a block with a serial is live; the ledger counts it without a call.
+            block.serial = self.serial = self.serial + 1
+            return block
+        finally:
+            self.at_work = False
 
     def adopt(self, segment: Segment, stream: Stream, tag: Tag) -> Block:
         """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is freed."""
@@ -183,7 +196,7 @@ class Pool:
             start = self._take(free, size, last_choice(size, tag, free.largest()))
             if start is not None:
                 return start
-            self.flush()
+            self._flush()
             try:
                 # A segment of exactly this size may fit where a roomier one does not.
                 segment = self._source.allocate(nbytes if nbytes <= SMALL_SEGMENT else round_up(size, ROUND))
@@ -200,7 +213,7 @@ class Pool:
         self.misses += 1
         self.segments[segment.index] = segment
         self.reserved += segment.nbytes
-        self.changes.append((True, segment.index, segment.nbytes))
+        self.changes.append((RESERVE, segment.index, segment.nbytes))
         base = segment.index * SPACING
         if segment.nbytes > size:
             stream.free[kind].add(base + size, segment.nbytes - size)
@@ -210,6 +223,16 @@ class Pool:
     # -- giving segments back ------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
+        """As :meth:`_flush`. Raises RuntimeError while the pool is at work."""
+        if self.at_work:
+            raise RuntimeError(ENTERED)
+        self.at_work = True
+        try:
+            return self._flush()
+        finally:
+            self.at_work = False
+
+    def _flush(self) -> int:
         """Give wholly free segments back to the source; returns their bytes. Other free memory moves to the first stream."""
         before = self.reserved
         free: dict[int, list[tuple[FreeList, int, int]]] = {}
@@ -254,7 +277,7 @@ class Pool:
         segment = self.segments[index]
         del self.segments[index]
         self.reserved -= segment.nbytes
-        self.changes.append((False, segment.index, segment.nbytes))
+        self.changes.append((UNRESERVE, segment.index, segment.nbytes))
         segment.arrays.clear()
         self._source.deallocate(segment)
 

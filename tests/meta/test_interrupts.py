@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from gradcore.events import MARK, UNTAGGED, Raw
+from gradcore import folds
+from gradcore.events import MARK, UNTAGGED, Raw, typed
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.mending import mend
 from gradcore.memory.nesting import OfThread
+from gradcore.memory.pool import ENTERED
 from gradcore.memory.resource import SMALL_BLOCKS, Block, Segment, Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import Events, MiB, stack
@@ -23,11 +26,16 @@ class Interrupt(BaseException):
     """Like KeyboardInterrupt, which would end pytest."""
 
 
-def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", apart: int = 1) -> Iterator[int]:
+def raise_interrupt() -> None:
+    raise Interrupt
+
+
+def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", apart: int = 1,
+                    handler: Callable[[], None] = raise_interrupt) -> Iterator[int]:
     """Call ``run`` repeatedly, each time interrupted ``apart`` moments later in files ``where``, until one call completes.
 
-    Python raises what a signal's handler raises when a function of C's has returned, and when one of Python's begins: there it
-    calls a profiler, too, which may raise in its place.
+    Python calls a signal's handler when a function of C's has returned, and when one of Python's begins: there it calls a
+    profiler, too, which may call it in its place.
     """
     moment = seen = 0
 
@@ -36,7 +44,7 @@ def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", ap
         if event in ("call", "c_return") and where in frame.f_code.co_filename.replace("\\", "/"):
             seen += 1
             if seen == moment:
-                raise Interrupt
+                handler()
 
     while True:
         moment, seen = moment + apart, 0
@@ -98,6 +106,50 @@ def test_an_allocation_that_is_interrupted_leaves_nothing(sizes: tuple[int, ...]
     assert ledger.allocated == 512
     check(memory)
     ledger.release(first)
+
+
+@pytest.mark.parametrize("passed_on", [False, True], ids=["the error ends there", "the error is passed on"])
+@pytest.mark.parametrize("flushes", [False, True], ids=["allocates", "flushes"])
+@pytest.mark.parametrize("sizes", [(512, 512), (MiB, 512, 3 * MiB), (30 * MiB, 700)], ids=str)
+def test_a_handler_that_allocates_within_an_allocation_is_refused(sizes: tuple[int, ...], flushes: bool,
+                                                                  passed_on: bool) -> None:
+    """It would be given bytes of the block that is being allocated."""
+    memory, stream = stack(), Stream(0)
+    ledger = memory.ledger
+    held: list[Block] = []
+    refused: list[str] = []
+
+    def run() -> None:
+        for nbytes in sizes:
+            held.append(ledger.allocate(nbytes, stream))
+        for block in held:
+            ledger.release(block)
+        held.clear()
+        held.append(ledger.allocate(4 * MiB, stream))
+
+    def handler() -> None:
+        sys.setprofile(None)
+        try:
+            if flushes:
+                ledger.flush()
+            else:
+                held.append(ledger.allocate(512, stream))
+        except RuntimeError as error:
+            refused.append(str(error))
+            if passed_on:
+                raise Interrupt from None
+
+    log = ledger.begin_log()
+    for _ in at_every_moment(run, handler=handler):
+        check_free_lists(memory)
+        places = sorted((b.segment.index, b.offset, b.size) for b in ledger.live.values())
+        assert all(a[0] < b[0] or a[1] + a[2] <= b[1] for a, b in pairwise(places))
+        *_, now = folds.timeline(map(typed, log))
+        assert now == (ledger.requested, sum(size for *_, size in places), ledger.reserved)
+        give_back(ledger, held)
+        assert ledger.allocated == 0
+        ledger.flush()
+    assert set(refused) == {ENTERED}
 
 
 def two_streams() -> tuple[Stack, Events, list[Block]]:
