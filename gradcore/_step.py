@@ -114,7 +114,7 @@ class step:
                 arrivals.append(self._arrived)
             if logged:
                 self._open(within_step())
-                mark("begin", "step")
+                self._mark("begin")
         except BaseException:
             self._end()
             raise
@@ -136,7 +136,7 @@ class step:
             for name in owners.around_steps:
                 name()
             if self.level != "counts":
-                mark("end", "step")
+                self._mark("end")
             seconds = perf_counter() - self._began
             settle()
             self._end()
@@ -165,6 +165,10 @@ class step:
                     [*trend.risen, end])
             built = [e.node for e in ends]
         self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, pinned)
+
+    def _mark(self, what: str) -> None:
+        """Only where it records: on another device, another step may."""
+        mark(what, "step", [start.device for start in self._starts])
 
     def _open(self, context: whole_stacks | within_step) -> None:
         self._opened.append(context)

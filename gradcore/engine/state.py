@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
-from gradcore.devices.device import devices
+from gradcore.devices.device import Device, devices
 from gradcore.events import MARK, Scope, Site, Tag
 from gradcore.interning import Interned
 
@@ -151,8 +152,8 @@ class within_step:
             state.scope, self._before = self._before, None
 
 
-def mark(what: str, label: str) -> None:
-    """Write a named moment into every log that is being written."""
-    for device in devices():
+def mark(what: str, label: str, on: Iterable[Device] | None = None) -> None:
+    """Write a named moment into every log that is being written, or into those of the devices ``on``."""
+    for device in devices() if on is None else on:
         if device.ledger.log is not None:
             device.ledger.log.append((MARK, what, label, perf_counter_ns()))

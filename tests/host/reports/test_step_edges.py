@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import folds
-from gradcore.events import Alloc, Drop, Free, Keep, Retag, Site, Tag
+from gradcore.events import Alloc, Drop, Free, Keep, Launch, Mark, Retag, Site, Tag
 from tests.conftest import raises
 
 
@@ -114,6 +114,15 @@ def test_each_forward_ends_where_a_backward_begins() -> None:
         (w * 2).sum().backward()
         ((w * w).sum() + (w * 3).sum()).backward()
     assert [p.phase for p in s.report.phases] == ["forward", "backward"] * 2 + ["step"]
+
+
+def test_a_step_of_another_device_is_no_phase_of_the_one_around_it() -> None:
+    with gradcore.step(device="meta") as outer:
+        gradcore.ones(1000, device="meta")
+        with gradcore.step(device="cpu") as inner:
+            gradcore.ones(10, device="meta")
+    assert [p.phase for p in outer.report.phases] == [p.phase for p in inner.report.phases] == ["step"]
+    assert [type(r) for r in outer.log[outer.report.peak.position:]] == [Alloc, Launch, Free, Alloc, Launch, Free, Mark]
 
 
 def test_a_generator_is_no_layers() -> None:
