@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -59,6 +60,9 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     with each step, and may need more if many of them change places.
     """
     gradcore.manual_seed(seed)
+    # Beside the generator, a model from before this one may be live, in a reference cycle, as one with a hook of its own is.
+    if len(get_device(device).ledger.live) > 1:
+        gc.collect()
     gradcore.empty_cache(device)
     workload = models.load(model, batch_size, dataset, device)
     # On meta, values are not needed, and a batch of any size costs nothing.

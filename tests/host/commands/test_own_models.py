@@ -99,6 +99,14 @@ def test_find_batch_tells_the_batch_of_a_function(capsys: Any, tmp_path: Path) -
     assert found["confirmed"] is True and found["batch_size"] > 64
 
 
+def test_a_model_in_a_reference_cycle_is_not_counted_with_the_next(capsys: Any, tmp_path: Path) -> None:
+    hooked = "(zeros(b, 10), zeros(b)), module.register_forward_hook(lambda *_: module and None) and scores"
+    for device in ("cpu", "meta"):
+        first, second, _ = measured(capsys, tmp_path, hooked, device, "8,8,8")
+        assert first == second
+    gc.collect()
+
+
 RECURRENT = """
 import numpy as np
 import gradcore
