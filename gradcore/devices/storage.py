@@ -33,8 +33,8 @@ class Storage:
         self.block = block
         self.version = 0
         #: Weak references to the views, whose history a recorded write changes, each with whether the graph was recorded when
-        #: the view was taken; None before the first.
-        self.views: list[Any] | None = None
+        #: the view was taken, by the ids of the views; None before the first.
+        self.views: dict[int, Any] | None = None
 
     def __call__(self) -> None:
         """Raise :class:`NotCovered`: in PyTorch ``x.storage`` is a method."""

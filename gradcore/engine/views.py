@@ -19,15 +19,16 @@ from gradcore.ops.movement import as_strided, permute, write_part
 
 def note_view(view: Any, recorded: bool) -> None:
     """Register a view with its storage, and whether its history is that of its base: see :func:`taken_apart`."""
-    storage = view.storage
-    entry = (ref(view), recorded)
-    if storage.views is None:
-        storage.views = [entry]
+    views, place, entry = view.storage.views, id(view), (ref(view), recorded)
+    if views is None:
+        view.storage.views = {place: entry}
         return
-    storage.views.append(entry)
-    # Parameters are viewed in every step, so the list is cleaned each time that it has doubled.
-    if len(storage.views) & (len(storage.views) - 1) == 0 and len(storage.views) >= 8:
-        storage.views = [e for e in storage.views if e[0]() is not None]
+    # One that had its place before is gone; without it, the views stay in the order in which they were taken.
+    gone = views.pop(place, None)
+    views[place] = entry
+    # Parameters are viewed in every step, so views that are gone are dropped each time that their number has doubled.
+    if gone is None and len(views) & (len(views) - 1) == 0 and len(views) >= 8:
+        view.storage.views = {at: e for at, e in list(views.items()) if e[0]() is not None}
 
 
 def note_views(views: list[Any], source: Any) -> None:
@@ -51,7 +52,8 @@ def _base(view: Any) -> Any:
         return view.base
     if view.base.edge is None or type(view.base.edge[0]) is not Leaf:
         view.base = None
-        view.storage.views = [e for e in view.storage.views or () if e[0]() is not view] or None
+        if view.storage.views is not None:
+            view.storage.views.pop(id(view), None)
     return view.base
 
 
@@ -93,14 +95,15 @@ def show_as(tensor: Any, view: Any) -> Any:
     return tensor
 
 
+def recorded_as(view: Any) -> bool:
+    """Was the graph recorded when the view was taken? Also of one that is not registered."""
+    entry = (view.storage.views or {}).get(id(view))
+    return entry is None or entry[0]() is not view or entry[1]
+
+
 def taken_apart(view: Any) -> bool:
     """Is it a view that was taken in no_grad mode, as by the forward of an autograd.Function, or a view of one?"""
-    if view.base is not None:
-        # A loop, since every view of a view asks.
-        for seen, recorded in view.storage.views or ():
-            if not recorded and seen() is view:
-                return True
-    return False
+    return view.base is not None and not recorded_as(view)
 
 
 def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
@@ -126,7 +129,8 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
 
 
 def _views_of(base: Any) -> list[Any]:
-    return [view for seen, _ in base.storage.views or () for view in [seen()] if view is not None and view.base is base]
+    return [view for seen, _ in list((base.storage.views or {}).values()) for view in [seen()]
+            if view is not None and view.base is base]
 
 
 def _give_base(name: str, tensor: Any) -> None:
@@ -158,7 +162,7 @@ def rebase(target: Any) -> None:
     else:
         before, base.edge = base.edge, write_part(base, target, **_place(base.spec, target.spec)).edge
         hand_on(before, base)
-    for view, recorded in [(seen(), recorded) for seen, recorded in target.storage.views]:
+    for view, recorded in [(seen(), recorded) for seen, recorded in list(target.storage.views.values())]:
         if view is not None and view.base is base and view.spec.dtype == base.spec.dtype:
             before, view.edge = view.edge, as_strided(base, **_place(base.spec, view.spec)).edge
             hand_on(before, view)

@@ -18,7 +18,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
-from gradcore.engine.views import note_view
+from gradcore.engine.views import note_view, recorded_as
 from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.guarding.guards import Asking, Guard
@@ -138,7 +138,7 @@ def views_among(outputs: list[Any], arguments: list[Any], made: frozenset[int],
     for k, t in enumerate(outputs):
         if t.base is None:
             continue
-        recorded = next((grad for view, grad in t.storage.views or () if view() is t), True)
+        recorded = recorded_as(t)
         if id(t.storage) in given:
             # Of several arguments over its bytes, the one whose history it shares.
             related = (i for i, a in enumerate(arguments) if a is t.base or a.base is t.base)

@@ -185,3 +185,19 @@ def test_views_that_are_gone_are_forgotten() -> None:
     for _ in range(200):
         weight.t()
     assert len(weight.storage.views) <= 16
+
+
+def test_a_view_of_a_view_does_not_look_through_all_others() -> None:
+    """Rows that are kept and viewed, as in ``for row in x``, took the square of their number."""
+    class Views(dict):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+        items = values = __iter__
+
+    x = gradcore.ones(100, 4, requires_grad=True)
+    rows = x.unbind()
+    x.storage.views = Views(x.storage.views)
+    parts = [row.view(2, 2) for row in rows[:20]]
+    x.storage.views = dict.copy(x.storage.views)
+    assert all(part.base is x for part in parts) and len(x.storage.views) >= 120
