@@ -153,6 +153,8 @@ class Reach:
         elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
             yield items_of(name, look), (*key, "ids")
+            if isinstance(value, deque):
+                yield Guard(f"maxlen of {name}", lambda: look().maxlen, value.maxlen, equal), (*key, "maxlen")  # type: ignore[attr-defined]
             if len(value) > MOST_INSIDE:
                 yield _unseen(name), (*key, "unseen")
             elif self._enters(value):

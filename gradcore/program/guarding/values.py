@@ -75,6 +75,8 @@ def copied(x: Any) -> Any:
             tuple if isinstance(x, tuple) else frozenset).__new__(kind, items)
     if isinstance(x, (list, deque, set)):
         made = kind.__new__(kind)
+        if isinstance(x, deque):
+            deque.__init__(made, maxlen=x.maxlen)
         for v in x:
             set.add(made, v) if isinstance(x, set) else (list if isinstance(x, list) else deque).append(made, copied(v))
         return made
@@ -90,6 +92,8 @@ def equal(now: Any, seen: Any) -> bool:
         return False
     if isinstance(now, dict):
         return len(now) == len(seen) and _all_equal(now, seen) and _all_equal(now.values(), seen.values())
+    if isinstance(now, deque) and now.maxlen != seen.maxlen:
+        return False
     if isinstance(now, (list, tuple, deque)):
         return len(now) == len(seen) and _all_equal(now, seen)
     if isinstance(now, (set, frozenset)):

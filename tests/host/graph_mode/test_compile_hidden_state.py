@@ -21,7 +21,7 @@ import sys
 import threading
 import weakref
 from abc import ABC
-from collections import UserDict
+from collections import UserDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import MappingProxyType, SimpleNamespace
@@ -133,6 +133,17 @@ def the_code_of_a_function() -> Case:
     return lambda x: doubled(x), lambda: setattr(doubled, "__code__", tripled.__code__)
 
 
+def how_long_a_deque_may_get() -> Case:
+    lines = {"last": deque([1], maxlen=2)}
+    return lambda x: x * lines["last"].maxlen, lambda: lines.update(last=deque([1], maxlen=3))
+
+
+def how_long_a_deque_of_objects_may_get() -> Case:
+    line, lines = object(), SimpleNamespace(last=None)
+    lines.last = deque([line], maxlen=2)
+    return lambda x: x * lines.last.maxlen, lambda: setattr(lines, "last", deque([line], maxlen=3))
+
+
 def which_attributes_there_are() -> Case:
     options = SimpleNamespace(scale=1)
     return lambda x: x * len([a for a in dir(options) if a[0] != "_"]), lambda: setattr(options, "other", 1)
@@ -140,7 +151,8 @@ def which_attributes_there_are() -> Case:
 
 GUARDED = [a_config, a_section, a_dict_of_a_class_of_the_users, the_size_of_a_queue, the_size_of_a_queue_of_asyncio, a_future,
            a_view_of_a_dict, all_of_a_view_of_a_dict, a_number_of_ctypes, a_structure_of_ctypes, a_memoryview, a_mapped_file,
-           a_weak_reference, a_property, the_code_of_a_function, which_attributes_there_are]
+           a_weak_reference, a_property, the_code_of_a_function, how_long_a_deque_may_get, how_long_a_deque_of_objects_may_get,
+           which_attributes_there_are]
 
 
 @pytest.mark.parametrize("case", GUARDED, ids=lambda case: case.__name__)
