@@ -81,6 +81,13 @@ def is_bound(x: Any) -> bool:
         x.__self__, (types.ModuleType, type, types.NoneType))
 
 
+def is_drawn_from(x: Any) -> bool:
+    """Does it give another item each time, as an iterator does, and a file to be read? One to be written gives none."""
+    if not isinstance(x, io.IOBase):
+        return isinstance(x, Iterator)
+    return not (x.closed or x.writable())
+
+
 def is_opaque(x: Any) -> bool:
     """Can no guard see the state of an object, since C code holds it?"""
     if isinstance(x, np.ndarray):

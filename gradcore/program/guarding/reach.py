@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
@@ -44,7 +43,7 @@ from gradcore.program.guarding.guards import (
     state_of,
     weakly,
 )
-from gradcore.program.guarding.libraries import is_bound, is_of_library, is_opaque, is_whole
+from gradcore.program.guarding.libraries import is_bound, is_drawn_from, is_of_library, is_opaque, is_whole
 from gradcore.program.guarding.library_guards import ModuleGuard, hooks_in, is_optimizer
 from gradcore.program.guarding.names import Names, globals_of, imports_of
 from gradcore.program.guarding.optimizers import INTERNAL, of_optimizer
@@ -138,8 +137,8 @@ class Reach:
             yield Guard(f"the strides of {name}", lambda: look().strides, value.strides, equal), (*key, "strides")
         elif isinstance(value, GENERATORS):
             yield Once(name, lambda: state_of(look()), state_of(value), equal, draws_from(name)), key
-        elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
-            # An iterator does not show its state; code that refers to one is taken to draw from it.
+        elif is_drawn_from(value):
+            # It does not show its state; code that refers to one is taken to draw from it.
             yield Never(draws_from(name)), key
         elif has_buffer(value):
             yield Guard(name, look, buffer_of(value), same_buffer), key

@@ -7,6 +7,7 @@ import contextvars
 import datetime
 import genericpath
 import glob
+import linecache
 import logging
 import os
 import pathlib
@@ -16,10 +17,13 @@ import sys
 import tempfile
 import threading
 import time
+import tokenize
 import uuid
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
+
+import numpy as np
 
 from gradcore import _memory, cuda
 from gradcore._random import Generator, initial_seed
@@ -41,16 +45,23 @@ from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import line_of, upwards, users_line
 from gradcore.program.guarding.guards import Guard, Item, identical
 from gradcore.program.guarding.libraries import is_library
-from gradcore.program.guarding.values import equal, is_plain
+from gradcore.program.guarding.names import names_of
+from gradcore.program.guarding.reach import Found, Reach
+from gradcore.program.guarding.values import copied, equal, is_plain
+from gradcore.utils.files import load
 
-#: What NumPy and ``secrets`` call for a new seed.
-_TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
-#: What reads a variable of the environment, for ``os.getenv`` and ``os.environ.get`` too.
+#: What takes random bytes of the system's; NumPy and ``secrets`` call it for a new seed.
+_TAKES_ENTROPY: frozenset[CodeType] = frozenset(
+    f.__code__ for f in (random.SystemRandom.getrandbits, random.SystemRandom.random, uuid.uuid1))
+#: What reads a variable of the environment, for ``os.getenv`` and ``os.environ.get`` too; and what tells which there are.
 _READS_VARIABLE: CodeType = type(os.environ).__getitem__.__code__
+_LISTS_VARIABLES = (type(os.environ).__iter__.__code__, type(os.environ).__len__.__code__)
 _FOR_OTHERS: list[Any] = [genericpath.exists, glob.glob, os.walk, os.path.join, shutil.copy, tempfile.mkstemp, uuid.uuid1,
                           *(f for kind in pathlib.Path.__mro__ for f in vars(kind).values() if isinstance(f, FunctionType))]
 #: The files of Python's own code that asks for whoever calls it; other code, such as that of ``logging``, asks for itself.
 _ASKING = frozenset(f.__code__.co_filename for f in _FOR_OTHERS)
+#: The files of what opens files of source, for a warning say. Whatever else opens a file does so for whoever calls it.
+_SOURCES = frozenset((linecache.__file__, tokenize.__file__))
 _HANDLES: CodeType = logging.Logger.handle.__code__
 #: What a debugger calls to be told of lines, from Python 3.14 on by default through ``sys.monitoring``.
 _DEBUGS = frozenset((sys.settrace, getattr(getattr(sys, "monitoring", None), "use_tool_id", sys.settrace)))
@@ -66,6 +77,7 @@ _ASKS: dict[CodeType, str] = {
     Tensor._version.fget.__code__: "a tensor's _version",  # type: ignore[attr-defined]
     Tensor.retains_grad.fget.__code__: "retains_grad",  # type: ignore[attr-defined]
     Tensor.data_ptr.__code__: "the address of a tensor",
+    load.__code__: "what a file holds",
     Generator.initial_seed.__code__: "a generator's seed",
     initial_seed.__code__: "a generator's seed",
     **{getattr(of, name).__code__: "figures of the memory" for of in (_memory, cuda) for name in _FIGURES if hasattr(of, name)},
@@ -75,6 +87,7 @@ _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
     (are_deterministic_algorithms_enabled, use_deterministic_algorithms), (get_num_threads, set_num_threads),
     (get_float32_matmul_precision, set_float32_matmul_precision), (allowed_in_convolutions, allow_in_convolutions),
 ) for code in (tells.__code__, sets.__code__)}
+_READING = frozenset((open, input, np.fromfile))
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
 _PURE = frozenset(("fspath", "cpu_count"))
@@ -82,10 +95,11 @@ _ALL: frozenset[str] = frozenset(("all",))
 #: By module, without an underscore in front: the functions written in C, methods included, that answer by their arguments alone
 #: as far as a traced function is concerned, or that have effects only. What other guards know is among them.
 _BY_ARGUMENTS: dict[str, frozenset[str]] = {
-    **dict.fromkeys("""abc array ast asyncio bisect builtins binascii blake2 bz2 cmath codecs collections contextvars csv
+    **dict.fromkeys("""abc array ast asyncio bisect builtins binascii blake2 bz2 cmath codecs collections csv
         datetime decimal elementtree functools hashlib heapq io itertools json locale lzma marshal math md5 ml_dtypes numpy
         operator pickle posix nt random re sha1 sha2 sha3 sre statistics string struct time types typing unicodedata uuid
         warnings weakref zlib zoneinfo""".split(), _ALL),
+    "contextvars": frozenset(("get", "set", "reset")),
     "gc": frozenset(("collect", "freeze", "unfreeze", "enable", "disable")),
     "sys": frozenset(("audit", "exc_info", "exception", "getrefcount", "getsizeof", "intern")),
     "thread": frozenset(("acquire", "acquire_lock", "release", "release_lock", "locked", "__enter__", "__exit__",
@@ -94,10 +108,15 @@ _BY_ARGUMENTS: dict[str, frozenset[str]] = {
 
 
 class Outside:
-    """Records what user code asks while a function is traced: reasons against a replay in ``drawn``, and guards by place."""
+    """Records what user code asks while a function is traced: reasons against a replay in ``drawn``, and guards by place.
 
-    def __init__(self, drawn: list[str]) -> None:
+    ``began`` gets guards with the plain data that the code which asks can reach from the answers.
+    """
+
+    def __init__(self, drawn: list[str], began: dict[tuple[Any, ...], Guard]) -> None:
         self._drawn = drawn
+        self._began = began
+        #: Of what was there when the run first asked, or changed it.
         self.guards: dict[tuple[str, Any], Guard] = {}
         #: The frame that has called ``print``, or that of ``Logger.handle``, while it runs.
         self._telling: FrameType | None = None
@@ -128,43 +147,64 @@ class Outside:
             return
         file = frame.f_code.co_filename
         what = _asked(called, not is_library(file))
-        if what is not None and (not is_library(file) or file in _ASKING):
+        if what is not None and (not is_library(file) or file in _ASKING or (called is open and file not in _SOURCES)):
             self._refuse(frame, f"calls {what}, which may give something else each time")
-        if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and called.__name__ == "get":
-            self._guard(f"the context variable {variable.name}", variable, lambda: variable.get(None))
+        if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar):
+            self._guard(frame, f"the context variable {variable.name}", variable, lambda: _value_of(variable))
 
     def _saw_function(self, frame: FrameType) -> None:
         code, caller = frame.f_code, frame.f_back
-        if code is _TAKES_ENTROPY:
-            self._refuse(frame, "takes a seed from the system, which differs each time")
+        if code in _TAKES_ENTROPY:
+            self._refuse(frame, "takes a number from the system, which differs each time")
         elif code in _ASKS and caller is not None and caller is _asker(caller):
             self._drawn.append(f"{line_of(caller)} asks for {_ASKS[code]}, which may differ in a later call")
         elif code in _RESETS and caller is not None and caller is _asker(caller):
             self._drawn.append(f"{line_of(caller)} calls {code.co_name}(), which a replay would not do")
         elif code in _SETTINGS:
             tells = _SETTINGS[code]
-            self._guard(f"{tells.__name__}()", tells, tells)
+            self._guard(frame, f"{tells.__name__}()", tells, tells)
             if code.co_argcount and frame.f_locals[code.co_varnames[0]] != tells():
                 self._drawn.append(f"{users_line(frame)} calls {code.co_name}(), which a replay would not do")
         elif code is _ASKS_FOR_THREAD and caller is not None and not is_library(caller.f_code.co_filename):
             self._refuse(frame, "asks for the thread, which may be another one")
         elif code is _COMPUTES:
-            self._guard("the number of blocks of parametrize.cached()", "cached", Item(parametrize._open, 0))
+            self._guard(frame, "the number of blocks of parametrize.cached()", "cached", Item(parametrize._open, 0))
             if parametrize._open[0]:
                 self._drawn.append(f"{users_line(frame)} reads a parametrized parameter, which parametrize.cached() keeps")
         elif code is _READS_VARIABLE and _asker(frame) is not None:
-            key = frame.f_locals["key"]
-            if isinstance(key, str):
-                self._guard(f"the environment variable {key}", key, lambda: os.environ.get(key))
+            variables, key = frame.f_locals["self"], frame.f_locals["key"]
+            if isinstance(key, (str, bytes)):
+                self._guard(frame, f"the environment variable {key!s}", key, lambda: variables.get(key))
+        elif code in _LISTS_VARIABLES and _asker(frame) is not None:
+            self._guard(frame, "the names of the environment's variables", "environ", lambda: tuple(os.environ))
 
     def _refuse(self, frame: FrameType, why: str) -> None:
         asker = _asker(frame)
         if asker is not None:
             self._drawn.append(f"{line_of(asker)} {why}")
 
-    def _guard(self, name: str, place: Any, look: Any) -> None:
-        value = look()
-        self.guards["outside", place] = Guard(name, look, value, equal if is_plain(value) else identical)
+    def _guard(self, frame: FrameType, name: str, place: Any, look: Callable[[], Any]) -> None:
+        key = "outside", place
+        if key not in self.guards:
+            value = look()
+            self.guards[key] = (Guard(name, look, copied(value), equal) if is_plain(value)
+                                else Guard(name, look, value, identical))
+            note(Reach(names_of(frame.f_code)).of_value(name, look, value, key), self._began)
+
+
+def note(found: Found, began: dict[tuple[Any, ...], Guard]) -> None:
+    """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
+    for guard, key in found:
+        if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
+            began.setdefault(key, guard)
+
+
+def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a context variable holds, or else its default; None if it has none."""
+    try:
+        return variable.get()
+    except LookupError:
+        return None
 
 
 def _asked(called: Any, user: bool) -> str | None:
@@ -177,7 +217,7 @@ def _asked(called: Any, user: bool) -> str | None:
         return f"time.{name}()"
     if isinstance(of, type) and issubclass(of, datetime.date) and name in ("now", "utcnow", "today"):
         return f"{of.__name__}.{name}()"
-    if called is open or called is input:
+    if called in _READING:
         return f"{name}()"
     if module in ("posix", "nt") and name not in _PURE:
         return f"os.{name}()"

@@ -32,14 +32,13 @@ from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.names import Names, names_of
 from gradcore.program.guarding.reach import Found, Reach
-from gradcore.program.guarding.values import is_plain
 from gradcore.program.tracing.carried import Stored, place_of
 from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.watching.newness import New
-from gradcore.program.watching.outside import Outside
+from gradcore.program.watching.outside import Outside, note
 from gradcore.program.watching.schedules import Schedules
 
 _SETS_MODE: CodeType = Module.train.__code__
@@ -90,7 +89,7 @@ class Watcher:
         self.fresh: set[int] = set()
         self.made: list[ref[Optimizer]] = []
         self.drawn: list[str] = []
-        self._outside = Outside(self.drawn)
+        self._outside = Outside(self.drawn, self.began)
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
@@ -112,7 +111,7 @@ class Watcher:
             self._note_value(Reach(Names()), name, generator, ("draws", name))
         if isinstance(self._function, FunctionType):
             # Code does not name the contents of a default.
-            self._note(Reach(names_of(self._function.__code__)).of_function(self._function))
+            note(Reach(names_of(self._function.__code__)).of_function(self._function), self.began)
         self._before = sys.getprofile()
         self.new.__enter__()
         sys.setprofile(self._saw)
@@ -195,7 +194,7 @@ class Watcher:
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self.new:
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed.setdefault(id(x), (name, x, set()))[2].add(code)
-                    self._note(Reach(names_of(code)).of_object(x))
+                    note(Reach(names_of(code)).of_object(x), self.began)
                 else:
                     self._enters(x, code, False)
             if isinstance(x, GENERATORS):
@@ -213,7 +212,7 @@ class Watcher:
         code, seen = frame.f_code, frame.f_locals
         reach = Reach(names_of(code))
         if self.called.enters(frame):
-            self._note(reach.of_code(code, frame.f_globals))
+            note(reach.of_code(code, frame.f_globals), self.began)
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
                 self._note_value(reach, f"the default of {n} of {code.co_name}", x, ("default", id(x)))
@@ -228,16 +227,10 @@ class Watcher:
         if code not in codes:
             codes.add(code)
             if not inside:
-                self._note(Reach(names_of(code)).of_object(owner))
+                note(Reach(names_of(code)).of_object(owner), self.began)
 
     def _note_value(self, reach: Reach, name: str, x: Any, key: tuple[Any, ...]) -> None:
-        self._note(reach.of_value(name, lambda: x, x, key))
-
-    def _note(self, found: Found) -> None:
-        """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
-        for guard, key in found:
-            if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
-                self.began.setdefault(key, guard)
+        note(reach.of_value(name, lambda: x, x, key), self.began)
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
         """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
@@ -261,7 +254,7 @@ class Watcher:
 
     def guards(self) -> list[Asking]:
         """Guards for everything that was seen."""
-        found: dict[tuple[Any, ...], Asking] = {**self._outside.guards}
+        found: dict[tuple[Any, ...], Asking] = {}
 
         def add(more: Found) -> None:
             for guard, key in more:
@@ -275,6 +268,8 @@ class Watcher:
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
             if not isinstance(owner, LRScheduler):
                 add(reach.of_object(owner))
+        for place, guard in self._outside.guards.items():
+            add(reach.of_value(guard.name, guard.look, guard.look(), place))
         for i, (name, x, _) in self.passed.items():
             # That it is the same object says the key of the call, or the place where the function has it from.
             key = "argument", i
@@ -319,7 +314,8 @@ class Watcher:
 
         ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
         """
-        found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self.drawn]
+        found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self.drawn,
+                 *(guard.refusal() for guard in self._outside.guards.values() if not guard.holds())]
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found

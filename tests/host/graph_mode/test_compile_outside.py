@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import datetime
+import itertools
 import logging
+import mimetypes
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -36,6 +40,9 @@ ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "date and time": (lambda x: twice(x, datetime.datetime.now()), "calls datetime.now()"),
     "a file": (lambda x: x * float(open(NUMBER).read()), "calls open()"),  # noqa: SIM115
     "a file by its path": (lambda x: x * float(NUMBER.read_text()), "calls open()"),
+    "what a library reads": (lambda x: twice(x, mimetypes.read_mime_types(str(NUMBER))), "calls open()"),
+    "a file of NumPy's": (lambda x: x * float(np.fromfile(NUMBER, sep=" ")[0]), "calls fromfile()"),
+    "a file by a process": (lambda x: x * float(subprocess.check_output(["cat", NUMBER])), "calls open()"),
     "whether a file exists": (lambda x: twice(x, os.path.exists(NUMBER)), "calls os."),
     "whether a path exists": (lambda x: twice(x, NUMBER.exists()), "calls os."),
     "a folder": (lambda x: twice(x, os.listdir(NUMBER.parent)), "calls os.listdir()"),
@@ -45,6 +52,8 @@ ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "figures as text": (lambda x: twice(x, gradcore.memory_summary()), "asks for figures of the memory"),
     "a new peak": (lambda x: twice(x, gradcore.reset_peak_memory_stats()), "calls reset_peak_memory_stats(), which a replay"),
     "a unique name": (lambda x: twice(x, uuid.uuid4()), "calls os.urandom()"),
+    "a name from the time": (lambda x: twice(x, uuid.uuid1()), "takes a number from the system"),
+    "the system's chance": (lambda x: twice(x, random.SystemRandom().random()), "takes a number from the system"),
 }
 
 
@@ -73,6 +82,16 @@ def test_a_file_that_is_open_is_read_at_each_call() -> None:
         assert "calls readline() of a file" in f.traces[0]
 
 
+def test_a_file_that_is_open_is_iterated_at_each_call() -> None:
+    with tempfile.TemporaryFile("w+") as file:
+        file.write("2\n2\n3\n")
+        file.seek(0)
+        with open(file.fileno(), closefd=False) as lines:
+            f = gradcore.compile(lambda x: x * float(*itertools.islice(lines, 1)))
+            assert [f(gradcore.ones(1)).item() for _ in range(3)] == [2, 2, 3]
+        assert "draws from the variable lines" in f.traces[0]
+
+
 @pytest.mark.parametrize("read", [os.environ.__getitem__, os.getenv, os.environ.get])
 def test_variables_of_the_environment_are_guarded(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCORE_TEST", "2")
@@ -92,6 +111,23 @@ def test_whether_a_variable_is_set_is_guarded(monkeypatch: pytest.MonkeyPatch) -
     assert [*found, f(gradcore.ones(1)).item()] == [3, 3, 2]
 
 
+@pytest.mark.parametrize("names", [lambda: [*os.environ], lambda: dict(os.environ), lambda: os.environ.copy()])
+def test_which_variables_are_set_is_guarded(names: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    f = gradcore.compile(lambda x: x * sum(name == "GRADCORE_TEST" for name in names()))
+    found = [f(gradcore.ones(1)).item(), f(gradcore.ones(1)).item()]
+    monkeypatch.setenv("GRADCORE_TEST", "")
+    assert [*found, f(gradcore.ones(1)).item()] == [0, 0, 1] and len(f.traces) == 2
+
+
+def test_variables_of_the_environment_are_guarded_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = gradcore.compile(lambda x: x * float(os.environb[b"GRADCORE_TEST"]))
+    found = []
+    for value in "223":
+        monkeypatch.setenv("GRADCORE_TEST", value)
+        found.append(f(gradcore.ones(1)).item())
+    assert found == [2, 2, 3] and len(f.traces) == 2
+
+
 def test_variables_of_contexts_are_guarded() -> None:
     f = gradcore.compile(lambda x: x * FACTOR.get())
     found = []
@@ -100,6 +136,47 @@ def test_variables_of_contexts_are_guarded() -> None:
         found.append(f(gradcore.ones(1)).item())
         FACTOR.reset(token)
     assert found == [1, 1, 4, 1] and len(f.traces) == 2 and f.traces[1] == "the context variable FACTOR is 4.0 and was 1.0"
+
+
+def test_what_variables_of_contexts_hold_is_guarded() -> None:
+    settings = contextvars.ContextVar("settings", default={"scale": [1.0]})  # noqa: B039
+    f = gradcore.compile(lambda x: x * settings.get()["scale"][0])
+    found = []
+    for value in (1.0, 1.0, 4.0):
+        settings.get()["scale"][0] = value
+        found.append(f(gradcore.ones(1)).item())
+    assert found == [1, 1, 4] and len(f.traces) == 2
+    assert f.traces[1] == "the context variable settings is {'scale': [4.0]} and was {'scale': [1.0]}"
+
+
+def test_a_function_that_leaves_another_value_in_a_variable_of_a_context_is_not_replayed() -> None:
+    counter = contextvars.ContextVar("counter", default=0)
+
+    def count(x: Any) -> Any:
+        counter.set(counter.get() + 1)
+        return x * counter.get()
+
+    f = gradcore.compile(count)
+    assert [f(gradcore.ones(1)).item() for _ in range(3)] == [1, 2, 3]
+    assert f.traces[0].endswith("the function changes what it reads: the context variable counter is 1 and was 0")
+
+    def restore(x: Any) -> Any:
+        token = counter.set(2)
+        try:
+            return x * counter.get()
+        finally:
+            counter.reset(token)
+
+    f = gradcore.compile(restore)
+    assert [f(gradcore.ones(1)).item() for _ in range(3)] == [2, 2, 2] and len(f.programs) == len(f.traces) == 1
+
+
+def test_another_context_is_not_replayed() -> None:
+    context = contextvars.copy_context()
+    f = gradcore.compile(lambda x: x * context.run(FACTOR.get))
+    assert f(gradcore.ones(1)).item() == 1
+    context.run(FACTOR.set, 4.0)
+    assert f(gradcore.ones(1)).item() == 4 and "calls run() of _contextvars" in f.traces[0]
 
 
 def test_what_python_asks_for_itself_is_no_reason(capsys: Any) -> None:
