@@ -13,6 +13,7 @@ from gradcore.engine.below import GradientEdge, behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag, retag_gradient
+from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import Edge, Value, alias
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import LASTING
@@ -165,6 +166,9 @@ class Gradients(Value):
 
     def detach(self) -> Any:
         """A tensor with the same memory and without a graph."""
+        log = self.storage.device.ledger.log
+        if log is not None and (tracer := tracer_of(log)) is not None:
+            tracer.detached(self)
         return alias(self, None)
 
     def detach_(self) -> Any:

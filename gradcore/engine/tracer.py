@@ -9,7 +9,7 @@ from gradcore.memory.nesting import OfThread
 
 
 class Tracer(OfThread):
-    """A log that is also given the tensors and numbers of each launch and view, and told which uploads are constant."""
+    """A log that is also given the tensors and numbers of each launch, view and detach, and told which uploads are constant."""
 
     #: Nodes built during the trace have this number or a larger one.
     first: int
@@ -19,6 +19,9 @@ class Tracer(OfThread):
 
     @abstractmethod
     def viewed(self, source: Any) -> None: ...
+
+    def detached(self, source: Any) -> None:
+        """Another tensor shows all that ``source`` does, without its graph; it may be the only one that ops read."""
 
     @abstractmethod
     def reshaped(self, tensor: Any) -> None: ...

@@ -66,6 +66,8 @@ class _OpLog(TraceLog):
     def viewed(self, source: Any) -> None:
         self._name(source)
 
+    detached = viewed
+
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
         counts = [len(p) for p in call.positions] if call.op.lists else None
@@ -114,7 +116,7 @@ class _Record:
     roots: dict[Name, Any] = field(default_factory=dict)
     #: The serials of those roots that were created inside the recording.
     leaves: set[int] = field(default_factory=set)
-    compiled: dict[Name, Compiled] = field(default_factory=dict)
+    compiled: dict[tuple[Name, bool], Compiled] = field(default_factory=dict)
 
     def needed(self, target: Name) -> list[_Step]:
         """The steps that compute a result, in order, with those that write to it in place."""
@@ -148,17 +150,17 @@ class _Record:
             raise RuntimeError(f"forward() cannot recompute the leaf that was made at {site} from other tensors and then got "
                                "requires_grad_(): make it before `with gradcore.record():`")
 
-    def run(self, target: Name) -> Any:
-        """The result, computed again from the present values of the roots."""
+    def run(self, target: tuple[Name, bool]) -> Any:
+        """The result, with its graph if it had one, computed again from the present values of the roots."""
         compiled = self.compiled.get(target)
         if compiled is None:
-            steps, names = self.needed(target), list(self.roots)
+            steps, names = self.needed(target[0]), list(self.roots)
             compiled = self.compiled[target] = Compiled(
                 lambda *tensors: _again(steps, dict(zip(names, tensors, strict=True)), target), leaves=True)
         return compiled(*self.roots.values())
 
 
-def _again(steps: list[_Step], known: dict[Name, Any], target: Name) -> Any:
+def _again(steps: list[_Step], known: dict[Name, Any], target: tuple[Name, bool]) -> Any:
     for step in steps:
         op: Any = get_op(step.op)
         with set_grad_enabled(step.grad):
@@ -166,7 +168,7 @@ def _again(steps: list[_Step], known: dict[Name, Any], target: Name) -> Any:
             made = op(*(args if step.counts is None else grouped(op, args, step.counts)), **step.attrs)
         for name, value in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=False):
             known[name] = value
-    return known[target]
+    return _operand(target, known)
 
 
 def _operand(x: Any, known: dict[Name, Any]) -> Any:
@@ -177,8 +179,9 @@ def _operand(x: Any, known: dict[Name, Any]) -> Any:
     return found if graph or found.edge is None else found.detach()
 
 
-#: By storage, the record that made it, and the name of its tensor in the record if ``forward()`` made the storage since.
-_records: WeakKeyDictionary[Storage, tuple[_Record, Name | None]] = WeakKeyDictionary()
+#: By storage, the record that made it, and if ``forward()`` made the storage since, the name of its tensor in the record and
+#: whether that had a graph.
+_records: WeakKeyDictionary[Storage, tuple[_Record, tuple[Name, bool] | None]] = WeakKeyDictionary()
 
 
 class record(Noting):
@@ -215,10 +218,10 @@ def forward(self: Any) -> Any:
     known = _records.get(self.storage)
     if known is None:
         raise RuntimeError("forward() needs a recorded graph, but this tensor was not computed under `with gradcore.record():`")
-    found, name = known
-    if name is None:
+    found, target = known
+    if target is None:
         _refuse_what_is_lost(self, found.first)
-    target = (self.storage.serial, self.spec) if name is None else name
+        target = (self.storage.serial, self.spec), self.edge is not None
     result = found.run(target)
     self.storage, self.spec, self.array, self.edge, self.base = result.storage, result.spec, result.array, result.edge, None
     _records[self.storage] = found, target

@@ -22,8 +22,11 @@ class NotingLog(TraceLog):
         self.tensors: dict[int, tuple[ref[Any], int, TensorSpec]] = {}
 
     def _read(self, value: Any) -> None:
-        self.tensors[id(value)] = ref(value), value.storage.serial, value.spec
+        self.detached(value)
         super()._read(value)
+
+    def detached(self, source: Any) -> None:
+        self.tensors[id(source)] = ref(source), source.storage.serial, source.spec
 
 
 class Followed:

@@ -110,3 +110,24 @@ def test_a_leaf_that_moved_is_named() -> None:
     layer.weight.data = gradcore.ones(2)
     with pytest.raises(TraceError, match=r"traced with weight, float32\[1, 3\]"):
         graph.execute(x)
+
+
+@pytest.mark.parametrize("detached", [lambda c: c.detach(), lambda c: c.data])
+def test_a_tensor_of_which_only_a_detached_one_is_read_is_followed(detached: Any) -> None:
+    c, x = gradcore.ones(2), gradcore.ones(2)
+    graph = gradcore.trace(lambda x: x * detached(c), x)
+    with gradcore.record():
+        y = detached(c) * 2
+    for k in range(1, 4):
+        assert graph.execute(x).tolist() == [k, k] and y.forward().tolist() == [2 * k, 2 * k]
+        c.data = gradcore.full((2,), k + 1.0)
+
+
+def test_a_detached_result_that_is_computed_again_has_no_graph() -> None:
+    a = gradcore.ones(2, requires_grad=True)
+    with gradcore.record():
+        y = a * 2
+        z = y.detach()
+    for k in (1.0, 2.0, 3.0):
+        a.data = gradcore.full((2,), k)
+        assert not z.forward().requires_grad and y.forward().requires_grad and z.tolist() == y.tolist() == [2 * k, 2 * k]
