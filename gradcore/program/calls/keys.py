@@ -95,7 +95,7 @@ class Keys:
         if isinstance(x, deque):
             # The same object again, if the function returns it, and its items, which may be others.
             return deque, id(x), *map(self.of, x)
-        return (id(x), *buffer_of(x)) if has_buffer(x) else id(x)
+        return (type(x), id(x), *buffer_of(x)) if has_buffer(x) else id(x)
 
 
 def _key_of_value(x: Any) -> tuple[Any, ...]:

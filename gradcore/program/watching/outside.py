@@ -7,6 +7,7 @@ import contextvars
 import datetime
 import genericpath
 import glob
+import importlib
 import linecache
 import logging
 import os
@@ -66,6 +67,7 @@ _HANDLES: CodeType = logging.Logger.handle.__code__
 #: What a debugger calls to be told of lines, from Python 3.14 on by default through ``sys.monitoring``.
 _DEBUGS = frozenset((sys.settrace, getattr(getattr(sys, "monitoring", None), "use_tool_id", sys.settrace)))
 _ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
+_IMPORTS: CodeType = importlib.import_module.__code__
 #: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
 _COMPUTES: CodeType = parametrize._value.__code__
 _FIGURES = ("memory_allocated", "memory_requested", "memory_reserved", "max_memory_allocated", "max_memory_requested",
@@ -175,6 +177,10 @@ class Outside:
             variables, key = frame.f_locals["self"], frame.f_locals["key"]
             if isinstance(key, (str, bytes)):
                 self._guard(frame, f"the environment variable {key!s}", key, lambda: variables.get(key))
+        elif code is _IMPORTS and _asker(frame) is not None:
+            name = frame.f_locals["name"]
+            if isinstance(name, str) and not name.startswith("."):
+                self._guard(frame, f"the module {name}", ("module", name), lambda: sys.modules.get(name))
         elif code in _LISTS_VARIABLES and _asker(frame) is not None:
             self._guard(frame, "the names of the environment's variables", "environ", lambda: tuple(os.environ))
 

@@ -289,7 +289,7 @@ def test_the_reasons_of_the_first_two_traces_of_an_ordinary_step() -> None:
 
 
 def test_the_reason_names_the_argument_that_is_new() -> None:
-    f = gradcore.compile(lambda x, *others, **options: x * 2, max_programs=20)
+    f = gradcore.compile(lambda x, *others, **options: x * 2, max_programs=22)
     x, y = gradcore.zeros(4), gradcore.zeros(9)
     w, v = gradcore.zeros(3, requires_grad=True), gradcore.zeros(3, requires_grad=True)
     more = "there are more or fewer arguments or tensors in them, or they share memory in another way"
@@ -307,6 +307,7 @@ def test_the_reason_names_the_argument_that_is_new() -> None:
         ((x,), {"by": x[:2]}, more), ((x,), {"by": y[1:4]}, more), ((v * 1,), {}, more),
         ((w,), {}, "argument 0 is a leaf that requires a gradient and was float32[3] on cpu that requires a gradient"),
         ((x, slice(2)), {}, more), ((x, slice(3)), {}, "argument 1 has changed"),
+        ((x, bytearray(b"a")), {}, "argument 1 has changed"), ((x, bytearray(b"b")), {}, "argument 1 has changed"),
     ]
     for args, options, reason in calls:
         f(*args, **options)

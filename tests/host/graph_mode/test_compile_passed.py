@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import operator
 import sys
 import warnings
@@ -190,6 +191,12 @@ def from_a_module_that_it_imports() -> Case:
         return x * value
 
     return f, (), {}, to_seven(m)
+
+
+@case
+def from_a_module_that_it_imports_by_a_name_in_a_string() -> Case:
+    m = imported()
+    return lambda x: x * importlib.import_module("of_a_user.inner").value, (), {}, to_seven(m)
 
 
 @case
