@@ -82,7 +82,7 @@ class Reach:
     def __init__(self, names: Names, own: Mapping[int, Names] | None = None) -> None:
         self._names = names
         self._own = own or {}
-        self._entered: set[int] = set()
+        self._entered: set[tuple[int, bool]] = set()
 
     def of_code(self, code: CodeType, variables: dict[str, Any]) -> Found:
         """Guards for the globals that a code object names, and the modules that it imports."""
@@ -156,7 +156,7 @@ class Reach:
                 yield Guard(f"maxlen of {name}", lambda: look().maxlen, value.maxlen, equal), (*key, "maxlen")  # type: ignore[attr-defined]
             if len(value) > MOST_INSIDE:
                 yield _unseen(name), (*key, "unseen")
-            elif self._enters(value):
+            elif self._enters(value, items=True):
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
                     at = weakly(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
@@ -187,7 +187,7 @@ class Reach:
         if len(value) > MOST_INSIDE:
             yield Guard(name, look, dict(value), same_entries), key
             yield _unseen(name), (*key, "unseen")
-        elif self._enters(value):
+        elif self._enters(value, items=True):
             for k, item in value.items():
                 if k in unread:
                     continue
@@ -323,10 +323,10 @@ class Reach:
                 yield Guard(f"the dict of {whose}", AttributeOf(of, "__dict__"), own, identical), ("dict", id(owner))
         yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
 
-    def _enters(self, value: Any) -> bool:
-        """Is this the first time that the walk comes to the object?"""
-        known = id(value) in self._entered
-        self._entered.add(id(value))
+    def _enters(self, value: Any, items: bool = False) -> bool:
+        """Is this the first time that the walk comes to the object, or to the ``items`` of a container, which may be one?"""
+        known = (id(value), items) in self._entered
+        self._entered.add((id(value), items))
         return not known
 
     @staticmethod

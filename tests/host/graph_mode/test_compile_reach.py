@@ -6,7 +6,7 @@ import functools
 import gc
 import itertools
 import sys
-from collections import UserDict, deque
+from collections import OrderedDict, UserDict, deque, namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +108,13 @@ def an_item_of_globals() -> Case:
 def a_tensor_in_a_deque() -> Case:
     line = deque([two()])
     return lambda x: x * line[0], lambda: line.appendleft(seven())
+
+
+@case
+def a_container_with_attributes_that_is_passed_on() -> Case:
+    pair = namedtuple("pair", "scales bias")(OrderedDict(first=[2.0, two()]), two())
+    inner = lambda scales: scales["first"][0]
+    return lambda x: x * (lambda pair: inner(pair.scales))(pair), lambda: pair.scales["first"].__setitem__(0, 7.0)
 
 
 @case
