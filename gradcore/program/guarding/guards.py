@@ -225,6 +225,16 @@ def draws_from(name: str) -> str:
     return f"the function draws from {name}, which gives different values each time"
 
 
+def unseen(name: str) -> Never:
+    return Never(f"it makes a tensor of Python numbers, and {name} has too many items to be compared: make the tensor outside",
+                 numbers=True)
+
+
+def member_of(kind: type, name: str) -> Any:
+    """What a class, or the first of its bases that has the name, has under it: a descriptor itself."""
+    return next(vars(c)[name] for c in kind.__mro__ if name in vars(c))
+
+
 def items_of(name: str, look: Callable[[], Any]) -> Once:
     """Which objects a container has, by their ids, so that none is held."""
     return Once(name, lambda: _ids_in(look()), _ids_in(look()), equal,

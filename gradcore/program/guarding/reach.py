@@ -34,6 +34,7 @@ from gradcore.program.guarding.guards import (
     draws_from,
     identical,
     items_of,
+    member_of,
     same_buffer,
     same_entries,
     same_items,
@@ -41,6 +42,7 @@ from gradcore.program.guarding.guards import (
     same_object,
     same_of_its_class,
     state_of,
+    unseen,
     weakly,
 )
 from gradcore.program.guarding.libraries import is_bound, is_drawn_from, is_of_library, is_opaque, is_whole
@@ -50,6 +52,7 @@ from gradcore.program.guarding.optimizers import INTERNAL, of_optimizer
 from gradcore.program.guarding.values import (
     LONG,
     MOST_INSIDE,
+    VALUES,
     attributes_of,
     buffer_of,
     copied,
@@ -57,6 +60,7 @@ from gradcore.program.guarding.values import (
     has_buffer,
     is_plain,
     is_settings,
+    kinds_in,
     same_array,
 )
 
@@ -68,7 +72,7 @@ _INTERNAL = frozenset((*KINDS, "training", "forward", "_transient", "_places", "
                        "_foreign", "_whole"))
 
 #: What is compared by its value, or by its items.
-_DATA = (int, float, complex, str, bytes, list, tuple, deque, set, frozenset, dict, np.ndarray)
+_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, deque, set, frozenset, dict, np.ndarray)
 
 _absent = object()
 
@@ -116,13 +120,16 @@ class Reach:
 
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
         """Guards for a value, and for what the code can reach from it."""
-        if isinstance(value, _DATA):
+        if isinstance(value, _DATA) and type(value) not in VALUES:
             # One of a class of the user's may have attributes, and an equal one others.
-            own = attributes_of(value) or {}
-            if found := self._names.among(own):
+            names, own = self._names, attributes_of(value) or {}
+            if found := names.among(own):
                 yield self._identity(name, look, value), (*key, "itself")
             for attribute in found:
                 yield from self._attribute(value, attribute, own[attribute])
+            yield (Guard(f"which attributes {name} has", lambda: names.among(attributes_of(look()) or {}), found, equal),
+                   (*key, "attributes"))
+            yield from self.of_object(type(value))
         if is_lazy(value):
             # It has no bytes yet.
             yield Guard(name, look, (value, type(value)), same_of_its_class), key
@@ -131,6 +138,8 @@ class Reach:
             yield from self._of_tensor(value)
         elif is_plain(value):
             yield Guard(name, look, copied(value), equal), key
+            for kind in kinds_in(value):
+                yield from self.of_object(kind)
         elif isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
             yield Guard(name, look, value.copy(), same_array), key
             # NumPy adds in the order in which items lie.
@@ -155,7 +164,7 @@ class Reach:
             if isinstance(value, deque):
                 yield Guard(f"maxlen of {name}", lambda: look().maxlen, value.maxlen, equal), (*key, "maxlen")  # type: ignore[attr-defined]
             if len(value) > MOST_INSIDE:
-                yield _unseen(name), (*key, "unseen")
+                yield unseen(name), (*key, "unseen")
             elif self._enters(value, items=True):
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
@@ -166,7 +175,7 @@ class Reach:
         else:
             yield self._identity(name, look, value), key
             if isinstance(value, LONG):
-                yield _unseen(name), (*key, "unseen")
+                yield unseen(name), (*key, "unseen")
             if is_opaque(value):
                 why = f"the function refers to {name}, of type {type(value).__name__}, whose state no guard can see"
                 yield Never(why), (*key, "opaque")
@@ -186,7 +195,7 @@ class Reach:
             yield items_of(name, look), (*key, "ids")
         if len(value) > MOST_INSIDE:
             yield Guard(name, look, dict(value), same_entries), key
-            yield _unseen(name), (*key, "unseen")
+            yield unseen(name), (*key, "unseen")
         elif self._enters(value, items=True):
             for k, item in value.items():
                 if k in unread:
@@ -297,7 +306,7 @@ class Reach:
                                  False, identical), ("absent", id(owner), name))
             else:
                 # Another descriptor, such as a partialmethod: what code of the user's it calls is watched by itself.
-                yield (Guard(f"{name} of {kind.__name__}", partial(_member, kind, name), member, identical),
+                yield (Guard(f"{name} of {kind.__name__}", partial(member_of, kind, name), member, identical),
                        ("property", kind, name))
 
     def _hidden(self, kind: type, own: Container[str], names: Collection[str]) -> Found:
@@ -338,13 +347,3 @@ class Reach:
             except TypeError:
                 pass
         return Guard(name, look, value, identical)
-
-
-def _member(kind: type, name: str) -> Any:
-    """What a class, or the first of its bases that has the name, has under it: a descriptor itself."""
-    return next(vars(c)[name] for c in kind.__mro__ if name in vars(c))
-
-
-def _unseen(name: str) -> Never:
-    return Never(f"it makes a tensor of Python numbers, and {name} has too many items to be compared: make the tensor outside",
-                 numbers=True)

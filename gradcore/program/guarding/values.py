@@ -51,6 +51,14 @@ def is_plain(x: Any, depth: int = 4) -> bool:
         isinstance(k, _PLAIN) and is_plain(v, depth - 1) for k, v in x.items())
 
 
+def kinds_in(x: Any) -> set[type]:
+    """The classes of plain data, and of what is in it, that are not Python's own: code may read what they have."""
+    found = set() if type(x) in VALUES else {type(x)}
+    if isinstance(x, (list, tuple, set, frozenset, deque, dict)):
+        found.update(*map(kinds_in, [*x, *x.values()] if isinstance(x, dict) else x))
+    return found
+
+
 def is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
     """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
     return own is not None and all(
@@ -89,6 +97,9 @@ def equal(now: Any, seen: Any) -> bool:
         return True
     # 1, 1.0 and True are equal, but ops treat them differently.
     if type(now) is not type(seen):
+        return False
+    if type(now) not in VALUES and not isinstance(now, Enum) and attributes_of(now):
+        # Plain data has none.
         return False
     if isinstance(now, dict):
         return len(now) == len(seen) and _all_equal(now, seen) and _all_equal(now.values(), seen.values())

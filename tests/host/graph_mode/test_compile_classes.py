@@ -65,6 +65,42 @@ def a_property_that_a_derived_class_extends() -> Case:
 
 
 @case
+def an_attribute_of_the_class_of_a_dict() -> Case:
+    class Settings(dict[str, float]):
+        value = 2.0
+
+    one = Settings()
+    return lambda x: x * one.value, lambda: setattr(Settings, "value", 7.0)
+
+
+@case
+def an_attribute_of_the_class_of_numbers_in_a_list() -> Case:
+    class Number(float):
+        value = 2.0
+
+    numbers = [[Number(1)]]
+    return lambda x: x * numbers[0][0].value, lambda: setattr(Number, "value", 7.0)
+
+
+@case
+def an_attribute_that_a_tuple_has_from_its_class_and_is_given() -> Case:
+    class Pair(tuple[float, float]):
+        value = 2.0
+
+    one = Pair((1.0, 2.0))
+    return lambda x: x * one.value, lambda: setattr(one, "value", 7.0)
+
+
+@case
+def an_attribute_that_a_dict_in_a_list_is_given() -> Case:
+    class Settings(dict[str, float]):
+        value = 2.0
+
+    held = [Settings()]
+    return lambda x: x * held[0].value, lambda: setattr(held[0], "value", 7.0)
+
+
+@case
 def an_attribute_of_a_class_that_its_object_hides() -> Case:
     class Settings:
         value = 2.0
