@@ -162,7 +162,7 @@ class Reach:
             yield Guard(name, look, tuple(value), same_items), key
             yield items_of(name, look), (*key, "ids")
             if isinstance(value, deque):
-                yield Guard(f"maxlen of {name}", lambda: look().maxlen, value.maxlen, equal), (*key, "maxlen")  # type: ignore[attr-defined]
+                yield Guard(f"maxlen of {name}", lambda: look().maxlen, value.maxlen, equal), (*key, "maxlen")
             if len(value) > MOST_INSIDE:
                 yield unseen(name), (*key, "unseen")
             elif self._enters(value, items=True):
