@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.calls import Operands
-from gradcore.dtypes import category, is_floating, promote
+from gradcore.dtypes import category, promote
 from gradcore.spec import TensorSpec
 
 Kernel = Callable[..., Any]
@@ -64,16 +64,17 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     if any(s.narrow for s in specs) and operands.op not in MOVES:
         return _widened(kernel, operands)
     if isinstance(kernel, np.ufunc) or operands.function in _CHOICES:
-        result = _results(operands)[0]
+        result, tensors = _results(operands)[0], [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec)]
         dtype = promote(operands.inputs) if operands.function in _COMPARED else result.dtype
-        wider = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim and result.ndim
+        whole = [k for k in tensors if result.floating and not operands.inputs[k].floating]
+        if whole and isinstance(kernel, np.ufunc):
+            # By default NumPy computes bytes in float16, larger integers in float64, and divides integers as integers.
+            return partial(kernel, dtype=dtype), 0
+        wider = [k for k in tensors if not (s := operands.inputs[k]).ndim and result.ndim
                  and category(s.dtype) == category(dtype) and np.result_type(s.dtype, dtype) != dtype]
-        if wider:
-            return _narrowed(numbers_fitted(kernel, operands), wider, dtype), 0
-    if isinstance(kernel, np.ufunc) and all(is_floating(s.dtype) for s in operands.outputs) and not any(
-            is_floating(s.dtype) for s in operands.inputs if isinstance(s, TensorSpec)):
-        # By default NumPy computes bytes in float16, and divides integers as integers.
-        return partial(kernel, dtype=operands.outputs[0].dtype), 0
+        if wider or whole:
+            return _narrowed(numbers_fitted(kernel, operands), wider + whole, dtype), dtype.itemsize * sum(
+                operands.inputs[k].numel for k in whole)
     return numbers_fitted(kernel, operands), 0
 
 
@@ -115,7 +116,9 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
 def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     """The kernel on float32 copies of operands with 16-bit floats."""
     count = len(operands.inputs)
-    given = [isinstance(s, TensorSpec) and s.narrow for s in operands.inputs]
+    # NumPy would compute in float64 with integers beside those copies.
+    elementwise = isinstance(kernel, np.ufunc) or operands.function in _CHOICES - _COMPARED
+    given = [isinstance(s, TensorSpec) and (s.narrow or (elementwise and not s.floating)) for s in operands.inputs]
     made = [s.narrow for s in operands.outputs]
     rounded = next((s.dtype for s in operands.inputs if isinstance(s, TensorSpec) and s.narrow),
                    None) if operands.function in _COMPARED else None
@@ -141,8 +144,8 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
 
 
 def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:
-    """The kernel with 0-d operands, beside ones with dimensions, in the dtype of the computation, where NumPy would widen it:
-    integers wrap around."""
+    """The kernel with some operands in the dtype of the computation, where NumPy would widen it: 0-d ones beside ones with
+    dimensions, of which integers wrap around, and integers beside floats."""
 
     def run(*arrays: Any) -> None:
         kernel(*[a.astype(dtype) if k in wider else a for k, a in enumerate(arrays)])

@@ -89,6 +89,20 @@ def test_a_0d_operand_is_first_given_the_dtype_of_the_result(name: str, wide: st
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+@pytest.mark.parametrize("name", "add sub mul div floor_divide remainder fmod".split())
+def test_an_integer_beside_floats_is_first_given_their_dtype(name: str, dtype: str, torch: Any) -> None:
+    """The GPU's kernels compute so, too; NumPy would take float64, in which 21 % 0.7 is 0.7."""
+    numbers = [0, 3, 21, 254] if dtype == "uint8" else [21, 16777217, 2147483646, -2147483647]
+    for second in (0.7, [0.7, 2.0, 16777216.0, 3.3], "0-d"):
+        ours, theirs = (getattr(t, name)(t.tensor(numbers, dtype=getattr(t, dtype)), second if second == 0.7 else t.tensor(
+            2.3 if second == "0-d" else second)) for t in (gradcore, torch))
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), str(second))
+    made = [t.full((4,), 16777216.0).sub_(t.tensor([0, 1, 16777217, 16777219])).tolist() for t in (gradcore, torch)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.oracle
 def test_a_divisor_that_wraps_around_to_0_is_refused(torch: Any) -> None:
     for t in (gradcore, torch):
         for call in (lambda x, y: x // y, lambda x, y: x % y, lambda x, y: x.floor_divide_(y)):
