@@ -101,6 +101,11 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "cosine_similarity of floats and ints": lambda t: t.nn.functional.cosine_similarity(
         t.tensor([[2.0, 0.0]]), t.tensor([[4, 0]])),
     "tensordot with a size of 1": lambda t: t.tensordot(t.ones(2, 1), t.arange(6.0).reshape(3, 2), dims=1),
+    "tensordot of bytes with sizes of 1": lambda t: tuple(t.tensordot(
+        t.ones(*s, dtype=t.uint8), t.full(r, 100, dtype=t.uint8), dims=1) for s, r in (((2, 1), (3, 2)), ((2, 3), (1, 2)))),
+    **{f"round of {d} to {n} decimals": lambda t, d=d, n=n: t.tensor(
+        [1.5, -100.0, 60000.0, 3.14159, 2.5e-4, 1234.5], dtype=getattr(t, d)).round(decimals=n)
+       for d in ("float16", "float32") for n in (3, 1, -2)},
     "tensordot with sizes of 1 on both sides": lambda t: t.tensordot(
         t.arange(6.0).reshape(2, 3, 1), t.arange(8.0).reshape(1, 4, 2), dims=([1, 2], [0, 1])),
     "slope of a tensordot with a size of 1": lambda t: slope(
