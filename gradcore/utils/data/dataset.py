@@ -66,8 +66,9 @@ class Subset(Dataset[T]):
         self.dataset = dataset
         self.indices = indices
 
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[self.indices[index]]
+    def __getitem__(self, index: Any) -> Any:
+        """The sample at an index; for a list of them, what the data set gives for a list, as in PyTorch."""
+        return self.dataset[[self.indices[k] for k in index] if isinstance(index, list) else self.indices[index]]
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -148,6 +148,14 @@ def test_subsets_of_tensors_are_read_by_whole_batches_to_the_same_rows() -> None
         [t.tolist() for t in b] for b in data.DataLoader(part, 3, collate_fn=lambda batch: data.default_collate(batch))]
 
 
+@pytest.mark.oracle
+def test_a_subset_is_asked_for_several_samples_by_a_list(torch: Any) -> None:
+    for library in (gradcore, torch):
+        d = library.utils.data
+        part = d.Subset(d.Subset(d.TensorDataset(library.arange(9)), [1, 8, 3]), [2, 0])
+        assert part[[0, 1]][0].tolist() == [3, 1] and part[1][0].item() == 1
+
+
 def test_sets_and_splits() -> None:
     a, b = Squares(5), Squares(3)
     both = a + b
