@@ -126,11 +126,13 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
         raise SpecError("renorm: expected a positive p, a maxnorm that is not negative, and at least 2 dimensions, but got "
                         f"{p}, {maxnorm} and {spec.ndim}")
     kept = dim_of(dim, input)
-    size = reduce.vector_norm(input, p=real(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
+    # A norm may be beyond the numbers of 16 bits.
+    x = movement.cast_to(input, spec.widened())
+    size = reduce.vector_norm(x, p=real(p), dims=tuple(d for d in range(spec.ndim) if d != kept), keepdim=True)
     large = elementwise.gt(size, maxnorm)
     # The same number as PyTorch's against a division by 0. Where nothing is scaled, the slope of the quotient may be infinite.
     factor = maxnorm / (elementwise.where(large, size, 1.0) + 1e-7)
-    return input * elementwise.where(large, factor, 1.0)
+    return movement.cast_to(x * elementwise.where(large, factor, 1.0), spec)
 
 
 # -- in place --------------------------------------------------------------------------------------------------------------

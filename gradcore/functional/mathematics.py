@@ -145,9 +145,8 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     if not input.spec.floating:
         raise NotImplementedError(f"round with decimals={decimals} is not implemented for {input.spec.dtype.name}: expected a "
                                   "tensor of a floating type")
-    scale = 10.0 ** builtins.abs(decimals)
     # In 16 bits the scaled number may be infinite.
-    x = movement.cast_to(input, input.spec.widened())
+    x, scale = movement.cast_to(input, input.spec.widened()), 10.0 ** builtins.abs(decimals)
     x = elementwise.round(x * scale) / scale if decimals > 0 else elementwise.round(x / scale) * scale
     return movement.cast_to(x, input.spec)
 

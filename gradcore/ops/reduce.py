@@ -10,7 +10,7 @@ import numpy as np
 from gradcore.errors import DimError, SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, exp, ne, pow, sign, where
-from gradcore.ops.movement import cast, expand, reshape, take_along_grad
+from gradcore.ops.movement import cast, cast_to, expand, reshape, take_along_grad
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import need_float, with_workspace
 from gradcore.spec import TensorSpec
@@ -146,6 +146,10 @@ def _norm_spec(x: TensorSpec, *, p: float, dims: Dims, keepdim: bool) -> Inferre
 
 def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
     """Where the norm is 0, so is the gradient; the largest share theirs."""
+    if x.spec.narrow:
+        # A quotient by the norm, or a power of it, may be too small for 16 bits.
+        wide = (cast_to(v, v.spec.widened()) for v in (g, x, out))
+        return cast_to(_norm_rule(*wide, p, dims), x.spec)
     if p == 0:
         return widen(zeros_of(g), x.spec, dims) * 1
     if p == 1:

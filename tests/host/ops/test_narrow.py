@@ -254,7 +254,8 @@ def test_lengths_are_those_of_the_numbers_and_not_of_their_squares(name: str, to
         functional = library.nn.functional
         found = [library.linalg.vector_norm(x), x.norm(3), x.std(), x.var(), library.dist(x, x * 0),
                  functional.normalize(x, dim=0)[1], functional.cosine_similarity(x, x, 0),
-                 functional.pairwise_distance(x.view(50, 2), x.view(50, 2) * 0)[0]]
+                 functional.pairwise_distance(x.view(50, 2), x.view(50, 2) * 0)[0],
+                 (x * 150).view(1, 100).renorm(2, 0, 5.0)[0, 1]]
         return [y.item() for y in found]
 
     np.testing.assert_allclose(lengths(gradcore), lengths(torch), rtol=2**-7)
@@ -320,6 +321,18 @@ def test_the_gradients_of_an_rms_norm_are_rounded_once(name: str, size: float) -
     for found, exact in zip(gradients(dtype), gradients(gradcore.float32), strict=True):
         assert found.dtype == dtype
         np.testing.assert_array_equal(found.float().numpy(), exact.to(dtype).float().numpy())
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("p", [0.5, 2, 3])
+def test_the_gradient_of_a_norm_needs_no_quotient_by_it(name: str, p: float) -> None:
+    """g / norm is too small for float16 long before g and the norm are."""
+    def gradient(dtype: Any) -> Any:
+        x = gradcore.tensor([300.0, -200.0, 1000.0], dtype=dtype, requires_grad=True)
+        gradcore.linalg.vector_norm(x, p).backward(gradcore.tensor(1e-4, dtype=dtype))
+        return x.grad.float().numpy()
+
+    np.testing.assert_allclose(gradient(getattr(gradcore, name)), gradient(gradcore.float32), rtol=2**-6)
 
 
 @pytest.mark.oracle
