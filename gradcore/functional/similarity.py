@@ -52,9 +52,12 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
     if not input1.spec.ndim == input2.spec.ndim == target.spec.ndim + 1 or input1.spec.ndim not in (1, 2):
         raise SpecError(f"{target.spec.ndim}D target tensor expects {target.spec.ndim + 1}D input tensors, but found inputs "
                         f"with sizes {list(input1.spec.shape)} and {list(input2.spec.shape)}.")
-    eps = 1e-12
-    squares = [sum(elementwise.square(x), -1) + eps for x in (input1, input2)]
-    cosine = sum(input1 * input2, -1) * elementwise.rsqrt(squares[0] * squares[1])
+    eps, inputs = 1e-12, [movement.as_float(x) for x in (input1, input2)]
+    made = TensorSpec.of((), promote([x.spec for x in inputs]))
+    # The product of two squares, and the slope of its root, may be beyond the numbers of 16 bits.
+    x, y = (movement.cast_to(v, made.widened()) for v in inputs)
+    squares = [sum(elementwise.square(v), -1) + eps for v in (x, y)]
+    cosine = movement.cast_to(sum(x * y, -1) * elementwise.rsqrt(squares[0] * squares[1]), made)
     alike = elementwise.where(elementwise.eq(target, 1), 1.0 - cosine, 0.0)
     short = elementwise.clamp(cosine - number("cosine_embedding_loss", "margin", margin), 0.0, None)
     apart = elementwise.where(elementwise.eq(target, -1), short, 0.0)

@@ -180,3 +180,18 @@ def test_errors_have_pytorchs_words() -> None:
             call()
     with pytest.warns(UserWarning, match="Using a target size"):
         F.l1_loss(x, t[:1])
+
+
+@pytest.mark.parametrize("size", [0.01, 30.0])
+def test_a_cosine_loss_of_halves_is_that_of_single_precision(size: float) -> None:
+    """The product of the squared lengths is not a number of float16, nor is the slope of its root."""
+    rows = np.random.default_rng(0).normal(size=(2, 3, 64)) * size
+
+    def found(dtype: Any) -> list[Any]:
+        x, y = (gradcore.tensor(r, dtype=gradcore.float16).to(dtype).detach().requires_grad_() for r in rows)
+        loss = F.cosine_embedding_loss(x, y, gradcore.tensor([1, -1, 1]))
+        loss.backward()
+        return [v.detach().double().numpy() for v in (loss, x.grad, y.grad)]
+
+    for half, single in zip(found(gradcore.float16), found(gradcore.float32), strict=True):
+        np.testing.assert_allclose(half, single, rtol=2**-9, atol=2**-9 * np.abs(single).max())
