@@ -277,6 +277,16 @@ def test_the_largest_share_the_gradient_with_an_equal_element_only_if_it_takes_p
         np.testing.assert_allclose(x.grad.numpy(), [share * include_self], rtol=1e-6)
 
 
+def test_equal_extremes_are_not_added_up_to_share_the_gradient() -> None:
+    """Scores that are masked are the least number, of which two add up to minus infinity."""
+    least = float(np.finfo(np.float32).min)
+    src = gradcore.tensor([least, least], requires_grad=True)
+    found = gradcore.full((1,), least).scatter_reduce(0, gradcore.zeros(2, dtype=np.int64), src, "amax")
+    found.sum().backward()
+    assert found.item() == least
+    np.testing.assert_allclose(src.grad.numpy(), [1 / 3, 1 / 3], rtol=1e-6)
+
+
 def test_the_last_of_repeated_positions_wins_and_sums_add_up() -> None:
     x = gradcore.zeros(3)
     x[gradcore.tensor([1, 1, 1])] = gradcore.tensor([1.0, 2.0, 3.0])
