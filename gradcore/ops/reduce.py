@@ -148,8 +148,8 @@ def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
     """Where the norm is 0, so is the gradient; the largest share theirs."""
     if x.spec.narrow:
         # A quotient by the norm, or a power of it, may be too small for 16 bits.
-        wide = (cast_to(v, v.spec.widened()) for v in (g, x, out))
-        return cast_to(_norm_rule(*wide, p, dims), x.spec)
+        g, wide, out = (cast_to(v, v.spec.widened()) for v in (g, x, out))
+        return cast_to(_norm_rule(g, wide, out, p, dims), x.spec)
     if p == 0:
         return widen(zeros_of(g), x.spec, dims) * 1
     if p == 1:
