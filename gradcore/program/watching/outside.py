@@ -151,7 +151,8 @@ class Outside:
         what = _asked(called, not is_library(file))
         if what is not None and (not is_library(file) or file in _ASKING or (called is open and file not in _SOURCES)):
             self._refuse(frame, f"calls {what}, which may give something else each time")
-        if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar):
+        if isinstance(variable := getattr(called, "__self__", None), contextvars.ContextVar) and _asker(frame) is not None:
+            # Kernels have a context of their own, in which NumPy's settings are other ones.
             self._guard(frame, f"the context variable {variable.name}", variable, lambda: _value_of(variable))
 
     def _saw_function(self, frame: FrameType) -> None:
