@@ -155,7 +155,7 @@ class step:
         with ledger.lock:
             pool = pool_figures(ledger, most.allocations, most.misses)
             live = ledger.present[:2]
-            arenas = [(b.segment.index, b.offset, b.requested) for b in ledger.arenas]
+            arenas = [(b.serial, b.segment.index, b.offset, b.requested) for b in ledger.arenas]
             end = End(live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
             trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
             trend.add(end.requested, end)
@@ -231,8 +231,8 @@ class _Ended(NamedTuple):
     seconds: float
     peaks: tuple[int, int, int]
     live: tuple[int, int]
-    #: Of compiled functions: segment, offset and bytes of each.
-    arenas: list[tuple[int, int, int]]
+    #: Of compiled functions: serial, segment, offset and bytes of each.
+    arenas: list[tuple[int, int, int, int]]
     pool: PoolFigures
     driver: DriverFigures | None
     growth: Growth | None

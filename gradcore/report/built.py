@@ -30,11 +30,11 @@ _TOP = 10
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
                  gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None,
-                 arenas: Sequence[tuple[int, int, int]] = (), who: Who | None = None,
+                 arenas: Sequence[tuple[int, int, int, int]] = (), who: Who | None = None,
                  graph: Callable[[], Growth | None] = lambda: None) -> StepReport:
     """The report of a step's log, which lasts from the mark ``begin step`` to ``end step``.
 
-    ``arenas`` are those of compiled functions, each as its segment, its offset there, and its bytes.
+    ``arenas`` are those of compiled functions, each as its serial, its segment, its offset there, and its bytes.
     ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`, and
     ``graph`` that of :func:`~gradcore.report.growth.of_the_graph`.
     """
@@ -90,15 +90,16 @@ def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks
         pinned=pinned)
 
 
-def _planned(records: Sequence[Record], peak: int, arenas: Iterable[tuple[int, int, int]]) -> PlannedFigures | None:
+def _planned(records: Sequence[Record], peak: int, arenas: Iterable[tuple[int, int, int, int]]) -> PlannedFigures | None:
     """What lay in the arenas; ``peak`` is the position of the peak."""
     live, used = {}, set()
     now = most = at_peak = 0
     for position, record in enumerate(records if arenas else ()):
         if isinstance(record, Alloc):
             for arena in arenas:
-                segment, offset, nbytes = arena
-                if record.segment == segment and offset <= record.offset < offset + nbytes:
+                made, segment, offset, nbytes = arena
+                # What lay there before is no part of it.
+                if record.serial > made and record.segment == segment and offset <= record.offset < offset + nbytes:
                     used.add(arena)
                     live[record.serial] = record.allocated
                     now += record.allocated
@@ -107,7 +108,7 @@ def _planned(records: Sequence[Record], peak: int, arenas: Iterable[tuple[int, i
             now -= live.pop(record.serial, 0)
         if position == peak:
             at_peak = now
-    return PlannedFigures(len(used), sum(nbytes for _, _, nbytes in used), most, at_peak) if used else None
+    return PlannedFigures(len(used), sum(nbytes for *_, nbytes in used), most, at_peak) if used else None
 
 
 def _exported(holders: Iterable[folds.Holder]) -> tuple[Exported, ...]:

@@ -20,6 +20,7 @@ from gradcore.report.step import (
     PeakPoint,
     PhaseEnd,
     PinnedFigures,
+    PlannedFigures,
     PoolFigures,
     StepReport,
     TopTensor,
@@ -151,6 +152,14 @@ def test_the_peak_is_reached_by_the_last_allocation_before_it_and_nodes_have_num
     report = report_of([Alloc(1, 0, 0, 9, 2048, 0, MUL, 1), Alloc(2, OUTSIDE, 0, 0, 0, 0, INPUT, 0), Free(1), later])
     assert (report.peak.op, report.peak.line) == ("mul", FORWARD)
     assert report_of([Launch(CALL, EXP, 0, (), (), 0), Launch(CALL, EXP, 5, (), (), 0)]).nodes == 1
+
+
+def test_what_lay_in_an_arenas_place_before_it_is_not_planned() -> None:
+    before, within = Alloc(1, 0, 512, 1000, 1024, 0, EXP, 1), [Alloc(n, 0, 512 * n - 1024, 500, 512, 0, EXP, 1) for n in (3, 4)]
+    records: list[Record] = [Reserve(0, 4096), Mark("begin", "step", 0), before, Free(1), *within, Free(3), Free(4)]
+    # The arena has the serial 2.
+    planned = build_report(records, device="cpu", batch_size=None, pool=POOL, arenas=[(2, 0, 512, 600)]).planned
+    assert planned == PlannedFigures(1, 600, 1024, 0)
 
 
 def test_bands_by_layer_and_by_op() -> None:
