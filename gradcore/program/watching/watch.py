@@ -11,6 +11,7 @@ import random
 import sys
 from collections import Counter
 from functools import cached_property
+from itertools import takewhile
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import ref
@@ -26,9 +27,9 @@ from gradcore.nn.utils.spectral_norm import SpectralNorm
 from gradcore.nn.utils.weight_norm import WeightNorm
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_line
+from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, upwards, users_line
 from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Guard, Never, Once, identical, weakly
-from gradcore.program.guarding.libraries import is_library
+from gradcore.program.guarding.libraries import is_library, is_users
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.names import Names, names_of
 from gradcore.program.guarding.reach import Found, Reach
@@ -103,10 +104,13 @@ class Watcher:
         self.updated: set[int] = set()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
         self.modes: dict[int, tuple[Module, bool]] = {}
+        #: The id of the user's frame that runs the function, which others of the user's may be below.
+        self._runs = 0
         #: The profiler that it takes the place of.
         self._before: Any = None
 
     def __enter__(self) -> Watcher:
+        self._runs = id(next((f for f in upwards(sys._getframe()) if is_users(f.f_code)), None))
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note_value(Reach(Names()), name, generator, ("draws", name))
         if isinstance(self._function, FunctionType):
@@ -169,7 +173,7 @@ class Watcher:
             self.updated.add(id(first))
             self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
-            self._enters(first, code, inside)
+            self._enters(first, frame, inside)
         if code is _LOADS and id(first) not in self.fresh:
             self.drawn.append(f"{users_line(frame)} loads the state of a {type(first).__name__}, which a replay would not do")
         if is_optimizer(first) and id(first) not in self.fresh:
@@ -194,9 +198,9 @@ class Watcher:
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self.new:
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed.setdefault(id(x), (name, x, set()))[2].add(code)
-                    note(Reach(names_of(code)).of_object(x), self.began)
+                    note(self._reach_at(frame).of_object(x), self.began)
                 else:
-                    self._enters(x, code, False)
+                    self._enters(x, frame, False)
             if isinstance(x, GENERATORS):
                 self._note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
 
@@ -210,24 +214,28 @@ class Watcher:
     def _saw_variables(self, frame: FrameType) -> None:
         """Record a call of a function of the user's, and what variables it has that no call before had."""
         code, seen = frame.f_code, frame.f_locals
-        reach = Reach(names_of(code))
         if self.called.enters(frame):
-            note(reach.of_code(code, frame.f_globals), self.began)
+            note(self._reach_at(frame).of_code(code, frame.f_globals), self.began)
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
-                self._note_value(reach, f"the default of {n} of {code.co_name}", x, ("default", id(x)))
+                self._note_value(self._reach_at(frame), f"the default of {n} of {code.co_name}", x, ("default", id(x)))
         for n, x in self.called.variables(frame):
             # What the run has made must be freed with its tensors.
             if type(x) not in PLAIN and not isinstance(x, Value) and x not in self.new:
-                self._note_value(reach, f"the variable {n} of {code.co_name}'s closure", x, ("cell", n, id(x)))
+                self._note_value(self._reach_at(frame), f"the variable {n} of {code.co_name}'s closure", x, ("cell", n, id(x)))
 
-    def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
+    def _reach_at(self, frame: FrameType) -> Reach:
+        """A walk by what the code of a frame names, and the user's code that it runs for, which gets what it returns."""
+        frames = takewhile(lambda f: id(f) != self._runs, upwards(frame))
+        return Reach(Names().union(*[names_of(f.f_code) for f in frames if is_users(f.f_code)]))
+
+    def _enters(self, owner: Any, frame: FrameType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""
         codes = self.methods.setdefault(id(owner), (owner, set()))[1]
-        if code not in codes:
-            codes.add(code)
+        if frame.f_code not in codes:
+            codes.add(frame.f_code)
             if not inside:
-                note(Reach(names_of(code)).of_object(owner), self.began)
+                note(self._reach_at(frame).of_object(owner), self.began)
 
     def _note_value(self, reach: Reach, name: str, x: Any, key: tuple[Any, ...]) -> None:
         note(reach.of_value(name, lambda: x, x, key), self.began)

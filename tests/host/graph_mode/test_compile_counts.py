@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections import OrderedDict, deque
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,12 @@ class Counting(nn.Module):
         self.ordered, self.array, self.last = OrderedDict(n=0), np.zeros(1), deque([0], maxlen=1)
         self.members = [type("Member", (), {"own": None})()]
         self.members[0].own = {"n": 0}
+        self.hidden = SimpleNamespace(numbers=[0])
         self.count = count
+
+    @property
+    def shown(self) -> Any:
+        return self.hidden
 
     def forward(self, x: Any) -> Any:
         return x * self.count(self)
@@ -72,8 +78,20 @@ def by_member(m: Any) -> int:
     return m.members[0].own["n"]  # type: ignore[no-any-return]
 
 
+def by_property(m: Any) -> int:
+    numbers = m.shown.numbers
+    numbers[0] += 1
+    return numbers[0]  # type: ignore[no-any-return]
+
+
+def by_generator(m: Any) -> int:
+    member, = (m.hidden for _ in range(1))
+    member.numbers.__setitem__(0, member.numbers[0] + 1)
+    return member.numbers[0]  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize("count", [by_name, by_variable, by_position, by_method, by_order, by_element,
-                                   by_end, by_member])
+                                   by_end, by_member, by_property, by_generator])
 def test_items_that_the_function_writes_are_not_frozen(count: Any) -> None:
     compiled = gradcore.compile(Counting(count))
     assert [compiled(gradcore.ones(1)).item() for _ in range(5)] == [1, 2, 3, 4, 5]
