@@ -28,7 +28,7 @@ def note_view(view: Any, recorded: bool) -> None:
     views[place] = entry
     # Parameters are viewed in every step, so views that are gone are dropped each time that their number has doubled.
     if gone is None and len(views) & (len(views) - 1) == 0 and len(views) >= 8:
-        view.storage.views = {at: e for at, e in list(views.items()) if e[0]() is not None}
+        view.storage.views = {at: e for at, e in views.copy().items() if e[0]() is not None}
 
 
 def note_views(views: list[Any], source: Any) -> None:
@@ -129,7 +129,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
 
 
 def _views_of(base: Any) -> list[Any]:
-    return [view for seen, _ in list((base.storage.views or {}).values()) for view in [seen()]
+    return [view for seen, _ in (base.storage.views or {}).copy().values() for view in [seen()]
             if view is not None and view.base is base]
 
 
@@ -162,7 +162,7 @@ def rebase(target: Any) -> None:
     else:
         before, base.edge = base.edge, write_part(base, target, **_place(base.spec, target.spec)).edge
         hand_on(before, base)
-    for view, recorded in [(seen(), recorded) for seen, recorded in list(target.storage.views.values())]:
+    for view, recorded in [(seen(), recorded) for seen, recorded in target.storage.views.copy().values()]:
         if view is not None and view.base is base and view.spec.dtype == base.spec.dtype:
             before, view.edge = view.edge, as_strided(base, **_place(base.spec, view.spec)).edge
             hand_on(before, view)
