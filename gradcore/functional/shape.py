@@ -264,25 +264,25 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     _need_list("stack", tensors)
     if not tensors:
         raise SpecError("stack expects a non-empty list of Tensors")
-    shapes = {x.spec.shape for x in tensors}
-    if len(shapes) > 1:
-        raise SpecError(f"stack expects each tensor to be equal size, but got {sorted(map(list, shapes))}")
-    return cat([unsqueeze(x, dim) for x in tensors], normalize_dim(dim, tensors[0].spec.ndim + 1))
+    shape, *others = {x.spec.shape for x in tensors}
+    if others:
+        raise SpecError(f"stack expects each tensor to be equal size, but got {sorted(map(list, (shape, *others)))}")
+    d = normalize_dim(dim, len(shape) + 1)
+    # Parts joined along a dimension lie in the order of a new one before it, so only a new last one takes an op for each part.
+    joined = cat([unsqueeze(x, d) for x in tensors] if d == len(shape) else tensors, d)
+    return reshape(joined, *shape[:d], len(tensors), *shape[d:])
 
 
 def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Views of parts along ``dim``: of one size (the last may be smaller), or of the sizes given."""
     _need_dims("split expects at least a 1-dimensional tensor", tensor)
     d = dim_of(dim, tensor)
-    n = tensor.spec.shape[d]
-    size: Any = plain(split_size_or_sections)
+    n, size = tensor.spec.shape[d], plain(split_size_or_sections)
     if isinstance(size, int):
         if size <= 0:
             raise SpecError(f"split expects split_size be positive, but got split_size={size}")
-        sizes = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]
-    else:
-        sizes = list(size)
-    return movement.split(tensor, sizes=tuple(sizes), dim=d)
+        size = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]
+    return movement.split(tensor, sizes=tuple(size), dim=d)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:

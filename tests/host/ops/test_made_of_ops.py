@@ -165,3 +165,10 @@ def test_a_range_has_to_arrive() -> None:
 def test_what_is_in_a_run_is_read_on_the_host() -> None:
     with raises(gradcore.DataDependentShape, "unique_consecutive"):
         gradcore.unique_consecutive(gradcore.zeros(3, device="meta"))
+
+
+def test_a_stack_takes_no_op_for_each_tensor() -> None:
+    """Each batch of a DataLoader is a stack, and so is what a loop over time steps has made."""
+    rows = [gradcore.ones(2, 3, requires_grad=True) for _ in range(20)]
+    for dim in (0, 1, -2):
+        assert len(gradcore.graph(gradcore.stack(rows, dim)).nodes) == 2
