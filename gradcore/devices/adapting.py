@@ -66,7 +66,9 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     if isinstance(kernel, np.ufunc) or operands.function in _CHOICES:
         result, tensors = _results(operands)[0], [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec)]
         dtype = promote(operands.inputs) if operands.function in _COMPARED else result.dtype
-        whole = [k for k in tensors if result.floating and not operands.inputs[k].floating]
+        alone = not any(operands.inputs[k].floating for k in tensors)
+        whole = [k for k in tensors if result.floating and not (s := operands.inputs[k]).floating and (
+            alone or np.result_type(s.dtype, dtype) != dtype)]
         if whole and isinstance(kernel, np.ufunc):
             # By default NumPy computes bytes in float16, larger integers in float64, and divides integers as integers.
             return partial(kernel, dtype=dtype), 0
@@ -116,9 +118,10 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
 def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     """The kernel on float32 copies of operands with 16-bit floats."""
     count = len(operands.inputs)
-    # NumPy would compute in float64 with integers beside those copies.
+    # NumPy would compute in float64 with larger integers beside those copies.
     elementwise = isinstance(kernel, np.ufunc) or operands.function in _CHOICES - _COMPARED
-    given = [isinstance(s, TensorSpec) and (s.narrow or (elementwise and not s.floating)) for s in operands.inputs]
+    given = [isinstance(s, TensorSpec) and (s.narrow or (
+        elementwise and not s.floating and np.result_type(s.dtype, _FLOAT) != _FLOAT)) for s in operands.inputs]
     made = [s.narrow for s in operands.outputs]
     rounded = next((s.dtype for s in operands.inputs if isinstance(s, TensorSpec) and s.narrow),
                    None) if operands.function in _COMPARED else None
