@@ -144,8 +144,10 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def is_sparse(self) -> bool:
-        """False: many optimizers written for PyTorch ask it of each gradient."""
+        """False, as ``is_mps`` and ``is_xpu`` are: what is written for PyTorch asks it, such as optimizers of each gradient."""
         return False
+
+    is_mps = is_xpu = is_sparse
 
     @property
     def _version(self) -> int:

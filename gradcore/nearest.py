@@ -69,7 +69,7 @@ WORDS: dict[str, str] = {
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",
     "gradcore.float16": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
-    "gradcore.Tensor.device, which has a device's type and index": """is_mps is_mtia is_xla is_xpu is_ipu is_maia
+    "gradcore.Tensor.device, which has a device's type and index": """is_mtia is_xla is_ipu is_maia
         is_vulkan xpu mtia ipu mps""",
     "dense tensors: gradcore.zeros, and gradcore.Tensor.index_add": """sparse sparse_coo sparse_csr sparse_csc sparse_bsr
         sparse_bsc sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor
