@@ -92,14 +92,14 @@ from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
 int8, int16, int32, int64 = (_np.dtype(kind) for kind in (_np.int8, _np.int16, _np.int32, _np.int64))
-uint8, short = _np.dtype(_np.uint8), int16
+uint8, uint16, uint32, uint64 = (_np.dtype(kind) for kind in (_np.uint8, _np.uint16, _np.uint32, _np.uint64))
 #: The type of dtypes, for annotations and ``isinstance``.
 dtype = _np.dtype
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
 #: Names of layouts and memory formats, which are accepted and change nothing.
 strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
-half, float, double, int, long = float16, float32, float64, int32, int64
+half, float, double, short, int, long = float16, float32, float64, int16, int32, int64
 bool = _np.dtype(_np.bool_)
 
 

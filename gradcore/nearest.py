@@ -66,7 +66,7 @@ WORDS: dict[str, str] = {
     "gradcore.from_numpy, of what numpy.frombuffer gives": "frombuffer",
     "gradcore.tensor": "from_file as_subclass",
     "gradcore.empty": "new_empty_strided empty_strided empty_permuted",
-    "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
+    "gradcore.uint8": "uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",
     "gradcore.float16": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
     "gradcore.Tensor.device, which has a device's type and index": """is_mtia is_xla is_ipu is_maia
