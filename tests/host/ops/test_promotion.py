@@ -39,8 +39,8 @@ ALONE: dict[str, Callable[[Any, Any], Any]] = {
 }
 #: Calls that accept a Python number or a bool here, where PyTorch needs a tensor, or has no kernel.
 LENIENT = {"logical_or", "maximum", "fmod", "atan2", "clamp", "abs", "argmax", "floor"}
-#: Calls with another dtype, or an error: in PyTorch a bool to the power True is unchanged, and uint8 gives uint8.
-OTHER = {("pow", "bool", True), ("pow_", "bool", True), ("any", "uint8")}
+#: Calls with another dtype, or an error: in PyTorch a bool to the power True is unchanged.
+OTHER = {("pow", "bool", True), ("pow_", "bool", True)}
 
 
 def made(library: Any, operand: tuple[Any, Any]) -> Any:
