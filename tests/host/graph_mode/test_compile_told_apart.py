@@ -13,6 +13,7 @@ import pytest
 
 import gradcore
 from gradcore import nn, ones
+from gradcore.nn.hooks import Hooked
 
 Wrap = Callable[[Any], Any]
 
@@ -291,8 +292,10 @@ def test_gradients_are_those_of_a_graph() -> None:
         gradcore.gradients(ones(2).sum(), wrt=[])
 
 
-def test_the_librarys_own_code_asks_for_no_attributes() -> None:
-    # Guards cost time at every call, and Module.__call__ catches AttributeError.
+def test_the_librarys_own_code_asks_for_no_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Guards cost time at every call, and Module.__call__ catches AttributeError. So does what looks for hooks of all modules,
+    # in a process that has ever had one, as another test may have left it.
+    monkeypatch.setattr(Hooked, "_hooks", None)
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     f = gradcore.compile(lambda x: model(x))
     f(ones(1, 2))
