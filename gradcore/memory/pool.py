@@ -223,7 +223,10 @@ class Pool:
     # -- giving segments back ------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """As :meth:`_flush`. Raises RuntimeError while the pool is at work."""
+        """Give wholly free segments back to the source; returns their bytes. Other free memory moves to the first stream.
+
+        Raises RuntimeError while the pool is at work: see :data:`ENTERED`.
+        """
         if self.at_work:
             raise RuntimeError(ENTERED)
         self.at_work = True
@@ -233,7 +236,6 @@ class Pool:
             self.at_work = False
 
     def _flush(self) -> int:
-        """Give wholly free segments back to the source; returns their bytes. Other free memory moves to the first stream."""
         before = self.reserved
         free: dict[int, list[tuple[FreeList, int, int]]] = {}
         for stream in self.streams:
