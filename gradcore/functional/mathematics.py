@@ -272,8 +272,8 @@ def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def _found(op: Any, input: Tensor, dim: Dim, keepdim: bool) -> Tensor:
-    spec = input.spec
-    found = elementwise.ne(input, 0) if dim in ((), []) else op(input, dims=normalize_dims(dim, spec.ndim), keepdim=keepdim)
+    spec, each = input.spec, isinstance(dim, Sequence) and not dim
+    found = elementwise.ne(input, 0) if each else op(input, dims=normalize_dims(dim, spec.ndim), keepdim=keepdim)
     return movement.cast_to(found, spec) if spec.dtype == np.uint8 else found
 
 

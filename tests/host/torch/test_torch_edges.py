@@ -117,7 +117,7 @@ def of_integers(t: Any) -> Any:
     bytes_ = t.tensor([[0, 3], [1, 2]], dtype=t.uint8)
     found = [t.arange(0.0, -8.000001, -4.0, dtype=t.int32), t.arange(0.5, 2.1, dtype=t.int64),
              t.arange(-0.9, 2.1, 2.0, dtype=t.uint8),
-             bytes_.any(), bytes_.all(0), bytes_.any(()), t.any(bytes_, 1, keepdim=True),
+             bytes_.any(), bytes_.all(np.int64(0)), bytes_.any(()), t.any(bytes_, 1, keepdim=True),
              t.tensordot(t.ones(1, 2, dtype=t.int32), t.ones(2, 2, dtype=t.int32), ([0], [1]))]
     names = "uint8 int32 int64 bool".split()
     return [*found, *(names.index(str(x.dtype).removeprefix("torch.")) for x in found)]
