@@ -19,10 +19,11 @@ import gradcore
 TIES = "which of equal elements comes first is not specified"
 TRIANGLE = "the gradient is that of the triangle which is read"
 NEARER = "the numbers here are nearer to those of float64"
+#: These depend on the instructions that a CPU has: another's samples may agree.
+OF_THE_CPU = (TIES, NEARER)
 #: Where samples differ, and why, with the dtypes. Whatever else differs fails, and so does a line here that nothing needs.
 KNOWN = {
-    "argsort": (TIES, "bool"), "kthvalue": (TIES, "int64"), "mode": (TIES, "int64 bool"), "sort": (TIES, "bool"),
-    "topk": (TIES, "int64"),
+    **dict.fromkeys("argsort kthvalue mode sort topk".split(), (TIES, "int64 bool")),
     "cholesky_inverse": (TRIANGLE, "float32 float64"), "cholesky_solve": (TRIANGLE, "float32 float64"),
     "linalg.pinv.hermitian": (TRIANGLE, "float32 float64"),
     "cov": ("float32 weights of float64 are multiplied in float64", "float64"),
@@ -60,6 +61,20 @@ INTERNAL = ("aten", "max_pool2d_with_indices_backward")
 CLOSE = {"float64": (1e-7, 1e-9), "float32": (2e-4, 2e-5)}
 #: Samples of an op and dtype: max_pool2d has 1,440, which combine all arguments.
 MOST = 50
+
+
+@pytest.fixture(autouse=True)
+def no_chance(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some samples read memory that ``torch.empty`` has left as it was."""
+    empty = torch.empty
+
+    def ones(*args: Any, **named: Any) -> Any:
+        made = empty(*args, **named)
+        if made.layout is torch.strided:
+            made.detach().fill_(1)
+        return made
+
+    monkeypatch.setattr(torch, "empty", ones)
 
 
 def ours(x: Any, made: list[tuple[Any, Any]], torch: Any) -> Any:
@@ -232,8 +247,9 @@ def test_ops(torch: Any, dtype: str) -> None:
                 found.setdefault(op.full_name, []).append(why)
     print(counts)
     known = {name for name, (_, dtypes) in KNOWN.items() if dtype in dtypes.split()}
+    needed = {name for name in known if KNOWN[name][0] not in OF_THE_CPU}
     assert not found.keys() - known, "\n".join(f"{len(found[n])}x {found[n][0]}" for n in sorted(found.keys() - known))
-    assert not known - found.keys(), "these agree"
+    assert not needed - found.keys(), "these agree"
     assert counts["calls"] > 2000
 
 
