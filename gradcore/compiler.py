@@ -7,7 +7,18 @@ from typing import Any
 
 from gradcore.program.tracing.recorder import busy
 
-__all__ = ["cudagraph_mark_step_begin", "disable", "is_compiling", "is_dynamo_compiling"]
+__all__ = ["allow_in_graph", "assume_constant_result", "cudagraph_mark_step_begin", "disable", "is_compiling",
+           "is_dynamo_compiling", "is_exporting"]
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """The function itself, or the list of them: every function may be traced."""
+    return fn
+
+
+def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself: what it reads is guarded as elsewhere, so that its result is not assumed to be constant."""
+    return fn
 
 
 def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -24,6 +35,11 @@ def is_compiling() -> bool:
 
 
 is_dynamo_compiling = is_compiling
+
+
+def is_exporting() -> bool:
+    """Whether the caller runs to be written to a file: no, as :mod:`gradcore.onnx` reads a recorded graph."""
+    return False
 
 
 def cudagraph_mark_step_begin() -> None:

@@ -83,11 +83,15 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | Non
     return _random.normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor))), generator)
 
 
-def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
+    """Inputs, or outputs, of one unit."""
     if mode.lower() not in ("fan_in", "fan_out"):
         raise ValueError(f"Mode {mode.lower()} not supported, please use one of ['fan_in', 'fan_out']")
-    fan = _calculate_fan_in_and_fan_out(tensor)[mode.lower() == "fan_out"]
-    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
+    return _calculate_fan_in_and_fan_out(tensor)[mode.lower() == "fan_out"]
+
+
+def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
 
 
 def _empty(tensor: Tensor) -> bool:
@@ -121,8 +125,11 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
 
 
 @modes.no_grad()
-def _put(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    return tensor.copy_(upload(values.astype(tensor.spec.dtype), tensor.storage.device, role="temporary"))
+def _put(tensor: Tensor, values: Callable[[], np.ndarray[Any, Any]]) -> Tensor:
+    """Fill with numbers that are computed on the host, which for meta they are not."""
+    device, dtype = tensor.storage.device, tensor.spec.dtype
+    found = np.zeros(tensor.spec.shape, dtype) if device.type == "meta" else values().astype(dtype)
+    return tensor.copy_(upload(found, device, role="temporary"))
 
 
 def _drawn(draw: Any, shape: tuple[int, ...], tensor: Tensor, generator: Generator | None) -> np.ndarray[Any, Any]:
@@ -142,12 +149,17 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     if not a < b:
         raise ValueError(f"trunc_normal_ expects a < b, but got a={a} and b={b}")
     mean, std = float(mean), float(std)
-    # The normal density beyond ten deviations is negligible, so infinite bounds may be cut to this.
-    low, high = (min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b))
-    points = np.linspace(low, high, 1 << 14)
-    below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in points.tolist()])
-    u = _drawn(_random.rand, tensor.spec.shape, tensor, generator) * (below[-1] - below[0]) + below[0]
-    return _put(tensor, np.clip(np.interp(u, below, points) * std + mean, a, b))
+    u = _drawn(_random.rand, tensor.spec.shape, tensor, generator)
+
+    def values() -> np.ndarray[Any, Any]:
+        # The normal density beyond ten deviations is negligible, so infinite bounds may be cut to this.
+        low, high = (min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b))
+        points = np.linspace(low, high, 1 << 14)
+        below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in points.tolist()])
+        found = np.interp(u * (below[-1] - below[0]) + below[0], below, points) * std + mean
+        return np.clip(found, a, b)
+
+    return _put(tensor, values)
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
@@ -161,16 +173,21 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None =
         return tensor
     rows = tensor.spec.shape[0]
     columns = tensor.spec.numel // rows
-    q, r = np.linalg.qr(_drawn(_random.randn, (max(rows, columns), min(rows, columns)), tensor, generator))
-    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
-    return _put(tensor, (q if rows >= columns else q.T).reshape(tensor.spec.shape) * gain)
+    drawn = _drawn(_random.randn, (max(rows, columns), min(rows, columns)), tensor, generator)
+
+    def values() -> np.ndarray[Any, Any]:
+        q, r = np.linalg.qr(drawn)
+        q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+        return (q if rows >= columns else q.T).reshape(tensor.spec.shape) * gain
+
+    return _put(tensor, values)
 
 
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with the identity. Raises ValueError unless there are two dimensions."""
     if tensor.spec.ndim != 2:
         raise ValueError(f"Only tensors with 2 dimensions are supported, but got {tensor.spec.ndim}")
-    return _put(tensor, np.eye(*tensor.spec.shape))
+    return _put(tensor, lambda: np.eye(*tensor.spec.shape))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
@@ -187,7 +204,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     out = shape[0] // groups
     for k in range(min(out, shape[1])):
         values[(slice(k, None, out), k, *[n // 2 for n in shape[2:]])] = 1
-    return _put(tensor, values)
+    return _put(tensor, lambda: values)
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
@@ -198,9 +215,13 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     if tensor.spec.ndim != 2:
         raise ValueError(f"Only tensors with 2 dimensions are supported, but got {tensor.spec.ndim}")
     rows, columns = tensor.spec.shape
-    values = _drawn(_random.randn, (rows, columns), tensor, generator) * std
-    order = np.argsort(_drawn(_random.rand, (rows, columns), tensor, generator), axis=0)
-    np.put_along_axis(values, order[:math.ceil(sparsity * rows)], 0.0, axis=0)
+    drawn, ranks = (_drawn(draw, (rows, columns), tensor, generator) for draw in (_random.randn, _random.rand))
+
+    def values() -> np.ndarray[Any, Any]:
+        found = drawn * std
+        np.put_along_axis(found, np.argsort(ranks, axis=0)[:math.ceil(sparsity * rows)], 0.0, axis=0)
+        return found
+
     return _put(tensor, values)
 
 

@@ -241,6 +241,11 @@ def items_of(name: str, look: Callable[[], Any]) -> Once:
                 f"the function changes what it reads: {name} has other items, or has them in another order")
 
 
+def entry(container: Any, key: Any) -> Any:
+    """What a dict has under a key, whatever a ``__getitem__`` of the user's makes of it."""
+    return dict.__getitem__(container, key) if isinstance(container, dict) else container[key]
+
+
 def _ids_in(container: Any) -> tuple[int, ...]:
     return tuple(map(id, (*container, *container.values()) if isinstance(container, Mapping) else container))
 

@@ -32,6 +32,7 @@ from gradcore.program.guarding.guards import (
     Once,
     TensorGuard,
     draws_from,
+    entry,
     identical,
     items_of,
     member_of,
@@ -203,7 +204,7 @@ class Reach:
                 if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
                     yield from self.of_value(f"a key of {name}", weakly(k), k, (*key, "key", id(k)))
                 label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", weakly(k)
-                yield from self.of_value(f"{name}[{label}]", lambda at=at: look()[at()],  # type: ignore[misc]
+                yield from self.of_value(f"{name}[{label}]", lambda at=at: entry(look(), at()),  # type: ignore[misc]
                                          item, (*key, "item", id(k)))
 
     def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:

@@ -219,7 +219,8 @@ def _asked(called: Any, user: bool) -> str | None:
 
     Of those that the ``user`` calls, only what is known to answer by its arguments alone is no such function.
     """
-    of, module, name = (getattr(called, key, None) for key in ("__self__", "__module__", "__name__"))
+    of, module = getattr(called, "__self__", None), getattr(called, "__module__", None)
+    name = str(getattr(called, "__name__", None))
     if called in _CLOCKS:
         return f"time.{name}()"
     if isinstance(of, type) and issubclass(of, datetime.date) and name in ("now", "utcnow", "today"):
@@ -228,14 +229,15 @@ def _asked(called: Any, user: bool) -> str | None:
         return f"{name}()"
     if module in ("posix", "nt") and name not in _PURE:
         return f"os.{name}()"
-    if type(of).__module__ == "_io" and str(name).startswith(("read", "getvalue", "getbuffer", "tell")):
+    if type(of).__module__ == "_io" and name.startswith(("read", "getvalue", "getbuffer", "tell")):
         return f"{name}() of a file"
     if not user:
         return None
     if not isinstance(of, (ModuleType, NoneType)):
         kind = of if isinstance(of, type) else type(of)
-        # A class of the user's may inherit the method.
-        module = next((c.__module__ for c in kind.__mro__ if name in vars(c)), kind.__module__)
+        # A class of the user's may inherit the method, or have one in Python that calls it.
+        module = next((c.__module__ for c in kind.__mro__ if name in vars(c) and not isinstance(vars(c)[name], FunctionType)),
+                      kind.__module__)
     known = _BY_ARGUMENTS.get(str(module).partition(".")[0].lstrip("_"), ())
     return None if known is _ALL or name in known else f"{name}() of {module}"
 

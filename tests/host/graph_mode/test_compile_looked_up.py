@@ -33,6 +33,20 @@ def a_number_by_a_parameter() -> Case:
     return lambda x: x * factors[p], lambda: factors.__setitem__(p, 7.0)
 
 
+class Made(dict[str, Any]):
+    """What it gives is made of what it has, each time."""
+
+    def __getitem__(self, key: str) -> Any:
+        kind, options = super().__getitem__(key)
+        return kind(**options)
+
+
+@case
+def a_layer_made_of_what_a_dict_has() -> Case:
+    layers = Made(plain=(nn.LeakyReLU, {"negative_slope": 2.0}), other=(nn.ReLU, {}))
+    return lambda x: -layers["plain"](-x), lambda: layers.__setitem__("plain", (nn.LeakyReLU, {"negative_slope": 7.0}))
+
+
 @case
 def a_tensor_by_a_parameter_and_a_name() -> Case:
     p, one = nn.Parameter(filled(2.0)), SimpleNamespace()

@@ -27,10 +27,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import torch.backends.cudnn
 
 try:
-    import torch.fx
-    traced = True
+    import torch.sparse
+    sparse = True
 except ImportError:
-    traced = False
+    sparse = False
 
 
 class Clamp(torch.autograd.Function):
@@ -68,7 +68,7 @@ as_torch.install()
 import gradcore
 import package, torch, torch.nn as nn
 from package import model as of
-assert torch is gradcore and nn is gradcore.nn and not of.traced
+assert torch.Tensor is gradcore.Tensor and nn is gradcore.nn and not of.sparse
 assert torch.nn.__spec__.name == "gradcore.nn" and gradcore.nn.__name__ == "gradcore.nn"
 for device in ("cpu", "meta"):
     with torch.device(device):
@@ -81,7 +81,7 @@ for device in ("cpu", "meta"):
         optimizer.step()
     print(step.report.peak.allocated)
 try:
-    import torch.distributed.tensor
+    import torch.masked
 except ImportError as error:
     print(error)
 '''
@@ -100,7 +100,7 @@ def test_a_package_written_for_pytorch_runs_on_gradcore(tmp_path: Path) -> None:
         (tmp_path / "package" / name).write_text(text)
     cpu, meta, missing = run(USE, tmp_path)
     assert int(cpu) == int(meta) > 0
-    assert "torch.distributed.tensor is not implemented by gradcore" in missing
+    assert "torch.masked is not implemented by gradcore" in missing
 
 
 def test_layers_of_einops_for_pytorch(tmp_path: Path) -> None:
@@ -120,6 +120,125 @@ y.sum().backward()
 print(y.shape[0], int(x.grad.sum()))
 ''', tmp_path)
     assert found == ["12 12"]
+
+
+#: What packages write at the level of modules, of which they use nothing in the end.
+MENTIONS = """
+import importlib.metadata, importlib.util
+import torch, torch._dynamo, torch.fft, torch.fx
+from torch.cuda import CUDAGraph
+from torch.distributed.tensor import DTensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.utils._pytree import _dict_flatten_with_keys, register_pytree_node
+from torchvision import transforms
+from torchvision.transforms.functional import resize
+
+assert importlib.metadata.version("torch") == "2.8.1" == torch.__version__ and importlib.util.find_spec("torch") is not None
+assert importlib.util.find_spec("torch.fx") and importlib.util.find_spec("torchvision")
+SIZES = {torch.float8_e4m3fn: 1, torch.complex64: 8, torch.bfloat16: 2}
+LARGEST = torch.finfo(torch.float8_e4m3fn).max
+torch._C._log_api_usage_once("package")
+
+
+class Sharded(DTensor):
+    graph: CUDAGraph | None = None
+
+
+@torch.fx.wrap
+@torch._dynamo.allow_in_graph
+def plain(x: torch.Tensor, mask: BlockMask | None = None, device=torch.device("cuda")) -> float:
+    return 1.0
+
+
+class Output(dict):
+    pass
+
+
+register_pytree_node(Output, lambda o: (o.values(), [*o]), lambda values, keys: Output(zip(keys, values)),
+                     flatten_with_keys_fn=_dict_flatten_with_keys)
+"""
+MENTIONED = """
+import gradcore
+from gradcore.utils import as_torch
+as_torch.install("2.8.1", unused=["torchvision"])
+as_torch.install()
+import package, torch
+from torch.utils._pytree import tree_map
+assert gradcore.__version__ != "2.8.1" and not hasattr(gradcore, "complex64") and not hasattr(torch, "xpu")
+assert package.plain(3) == 1.0 and package.LARGEST == 448 and not isinstance(3, package.DTensor)
+out = tree_map(lambda x: x + 1, package.Output(a=1, b=[2]))
+assert type(out) is package.Output and out == {"a": 2, "b": [3]}, out
+device = torch.device("cuda")
+assert isinstance(device, torch.device) and isinstance(torch.device("meta"), torch.device) and device.type == "cuda"
+for use in (lambda: package.transforms.Compose([1], 2), lambda: package.Sharded(), lambda: torch.fft.rfft(torch.ones(3)),
+            lambda: package.create_block_mask(None, 1), lambda: torch.zeros(2, dtype=torch.complex64),
+            lambda: torch.device("gpu")):
+    try:
+        use()
+    except (NotImplementedError, TypeError, gradcore.DeviceError) as error:
+        print(error)
+    else:
+        raise AssertionError
+try:
+    torch.ones(2).to(device)
+except gradcore.DeviceError as error:
+    assert not gradcore.cuda.is_available() and "cuda is not available" in str(error)
+"""
+
+
+def test_what_packages_only_mention(tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install -e '.[bfloat16]'")
+    (tmp_path / "package.py").write_text(MENTIONS)
+    found = run(MENTIONED, tmp_path)
+    assert found[:4] == [f"{name} is not implemented by gradcore: it can be mentioned, not used"
+                         for name in ("torchvision.transforms.Compose", "package.Sharded", "torch.fft.rfft",
+                                      "torch.nn.attention.flex_attention.create_block_mask")]
+    assert "cannot be of dtype complex64" in found[4] and "unknown device 'gpu'" in found[5]
+
+
+OPERATORS = """
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+
+
+@torch.library.custom_op("package::double", mutates_args=())
+def double(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+    return x * by
+
+
+@double.register_fake
+def _(x, by=2.0):
+    return torch.empty_like(x)
+
+
+def setup(ctx, inputs, output):
+    ctx.by = inputs[1]
+
+
+x = torch.ones(3, requires_grad=True)
+double(x).sum().backward()
+print(x.grad.tolist())
+torch.library.register_autograd("package::double", lambda ctx, g: (g * ctx.by * 10, None), setup_context=setup)
+x.grad = None
+torch.ops.package.double(x, by=3.0).sum().backward()
+print(x.grad.tolist())
+torch.library.custom_op("package::one", lambda x: x + 1, mutates_args=())
+print(torch.ops.package.one(torch.zeros(1)).item())
+for use in (lambda: torch.library.custom_op("double", lambda x: x, mutates_args=()),
+            lambda: torch.library.register_autograd("package::none", None)):
+    try:
+        use()
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_operators_of_a_package(tmp_path: Path) -> None:
+    assert run(OPERATORS, tmp_path) == [
+        "[2.0, 2.0, 2.0]", "[30.0, 30.0, 30.0]", "1.0",
+        "custom_op(): expected a name such as 'package::name', but got 'double'",
+        "there is no operator 'package::none': custom_op makes one"]
 
 
 def test_pytorch_itself_cannot_be_replaced() -> None:

@@ -1,0 +1,54 @@
+"""Stand-ins, for :mod:`gradcore.utils.as_torch`, for what packages import without a need for it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from gradcore.errors import NotCovered
+
+#: Modules of PyTorch's, with those in them, that packages import all the same.
+MODULES = """_C _dynamo _higher_order_ops _inductor _subclasses ao distributed distributions.wishart export fft fx
+    jit.annotations nn.attention.flex_attention profiler utils._foreach_utils utils.flop_counter""".split()
+#: Names in modules that gradcore has.
+NAMES = {
+    "": "svd_lowrank", "cuda": "CUDAGraph StreamContext graph",
+    "distributed": "ProcessGroup ReduceOp all_gather all_reduce barrier broadcast get_rank get_world_size group",
+    "hub": "HASH_REGEX download_url_to_file get_dir urlparse"}
+
+
+class Unused(type):
+    """The type of stand-ins. Each is a class, for annotations, ``isinstance`` and classes that are derived from it."""
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        """The function or class that is given alone, as to a decorator. Raises NotCovered for anything else."""
+        if len(args) == 1 and callable(args[0]) and not named:
+            return args[0]
+        raise NotCovered(f"{cls.__module__}.{cls.__qualname__} is not implemented by gradcore: it can be mentioned, not used")
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"{cls.__module__}.{cls.__qualname__} has no attribute {name!r}")
+        return stand_in(cls.__module__, f"{cls.__qualname__}.{name}")
+
+
+def stand_in(module: str, path: str) -> Unused:
+    """A stand-in for a name of a module."""
+    return Unused(path.rpartition(".")[2], (), {"__module__": module, "__qualname__": path})
+
+
+class UnusedModule(ModuleType):
+    """A module that has a stand-in for every name, but for those that are given."""
+
+    def __init__(self, name: str, given: dict[str, Any] | None = None) -> None:
+        super().__init__(name, "Names that can be imported and mentioned, but not used.")
+        self.__path__: list[str] = []
+        self.__version__ = "0"
+        vars(self).update(given or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        made = stand_in(self.__name__, name)
+        setattr(self, name, made)
+        return made
