@@ -24,13 +24,15 @@ SOURCES: dict[str, str] = {
     "utils.data.dataloader": "utils.data", "nn.utils.clip_grad": "nn.utils", "nn.utils.convert_parameters": "nn.utils",
     "autograd.grad_mode": "autograd", "autograd.variable": "autograd", "cuda.memory": "cuda", "cuda.random": "cuda",
     "random": ""}
-#: By path: names that PyTorch has there without counting them as its own or as public, and that code written for it uses.
-BESIDE: dict[str, tuple[str, str]] = {
+#: By path: modules here, each before names that PyTorch has there without counting them as its own or as public, and that code
+#: written for it uses.
+BESIDE: dict[str, tuple[str, ...]] = {
     "nn.modules.batchnorm": ("nn.norm", "_NormBase _BatchNorm"), "nn.modules.instancenorm": ("nn.norm", "_InstanceNorm"),
     "nn.modules.conv": ("nn.convolution", "_ConvNd _ConvTransposeNd"), "nn.modules.dropout": ("nn.dropout", "_DropoutNd"),
     "nn.modules.lazy": ("nn.lazy", "LazyModuleMixin"), "nn.modules.loss": ("nn.loss", "_Loss _WeightedLoss"),
     "nn.modules.module": ("nn.hooks", "register_module_forward_pre_hook register_module_forward_hook "
-                          "register_module_full_backward_pre_hook register_module_full_backward_hook"),
+                          "register_module_full_backward_pre_hook register_module_full_backward_hook",
+                          "nn._state_dict", "_EXTRA_STATE_KEY_SUFFIX"),
     "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
     "nn.modules.pooling": ("nn.pooling", "_MaxPoolNd _AvgPoolNd _LPPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd"),
     "utils.data.dataloader": ("utils.data", "default_collate get_worker_info"),
@@ -43,8 +45,8 @@ def install() -> None:
         module = ModuleType(f"gradcore.{path}", f"The names of PyTorch's torch.{path} that gradcore has.")
         known = missing.torch_names().get(path, frozenset())
         vars(module).update((name, value) for name, value in vars(_at(source)).items() if name in known)
-        if path in BESIDE:
-            source, names = BESIDE[path]
+        beside = BESIDE.get(path, ())
+        for source, names in zip(beside[::2], beside[1::2], strict=True):
             vars(module).update((name, getattr(_at(source), name)) for name in names.split())
         missing.watch(module, path)
         sys.modules[module.__name__] = module

@@ -150,6 +150,11 @@ class Tensor(Operators, Conversions, Gradients):
     is_mps = is_xpu = is_sparse
 
     @property
+    def layout(self) -> str:
+        """``gradcore.strided``, as there is no other."""
+        return "strided"
+
+    @property
     def _version(self) -> int:
         return self.storage.version
 

@@ -33,7 +33,7 @@ class IncompatibleKeys(NamedTuple):
 
 
 #: The last part of the key under which a module's ``get_extra_state`` is stored.
-_EXTRA = "_extra_state"
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"
 #: The entry of a module's metadata with the loading that it is a part of.
 _LOADING = "loading"
 
@@ -56,7 +56,7 @@ class Stateful:
     _parameters: Any
     _buffers: Any
     _modules: Any
-    _transient: set[str]
+    _non_persistent_buffers_set: set[str]
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
         """Parameters and persistent buffers by path. The tensors share their storage with the module.
@@ -86,7 +86,7 @@ class Stateful:
         """Add what this module has to a state dict, without its children."""
         destination.update(_tensors(self, prefix, keep_vars))
         if type(self).get_extra_state is not Named.get_extra_state:  # type: ignore[attr-defined]
-            destination[prefix + _EXTRA] = self.get_extra_state()  # type: ignore[attr-defined]
+            destination[prefix + _EXTRA_STATE_KEY_SUFFIX] = self.get_extra_state()  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
@@ -141,12 +141,12 @@ class Stateful:
             elif strict and (key[len(prefix):] not in self._may_be_missing or (now.assign and target.device.type == "meta")):
                 missing_keys.append(key)
         has_extra = type(self).set_extra_state is not Named.set_extra_state  # type: ignore[attr-defined]
-        if has_extra and prefix + _EXTRA in state_dict:
-            now.extra.append((self, state_dict[prefix + _EXTRA]))
+        if has_extra and prefix + _EXTRA_STATE_KEY_SUFFIX in state_dict:
+            now.extra.append((self, state_dict[prefix + _EXTRA_STATE_KEY_SUFFIX]))
         elif has_extra and strict:
-            missing_keys.append(prefix + _EXTRA)
+            missing_keys.append(prefix + _EXTRA_STATE_KEY_SUFFIX)
         if strict:
-            known = {*own, prefix + _EXTRA} if has_extra else own
+            known = {*own, prefix + _EXTRA_STATE_KEY_SUFFIX} if has_extra else own
             unexpected_keys += [k for k in state_dict if k.startswith(prefix) and k not in known
                                 and _child_of(k, prefix) not in self._modules]
         if loading is None:
@@ -205,7 +205,7 @@ def _child_of(key: str, prefix: str) -> str | None:
 def _tensors(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
     return {prefix + name: value if keep_vars else value.detach()
             for name, value in (*module._parameters.items(), *module._buffers.items())
-            if value is not None and name not in module._transient}
+            if value is not None and name not in module._non_persistent_buffers_set}
 
 
 def _load(module: Module, state_dict: dict[str, Any], prefix: str, metadata: Any, loading: _Loading,

@@ -37,7 +37,7 @@ class Module(Converted, Hooked, Named, Stateful):
     _buffers = members("_buffers")
     _modules = members("_modules")
     #: Names of the buffers that are not persistent.
-    _transient: set[str]
+    _non_persistent_buffers_set: set[str]
     #: The module's place in each tree.
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None
@@ -58,8 +58,8 @@ class Module(Converted, Hooked, Named, Stateful):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         take_none(self, args, kwargs)
-        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
-                             _tree=None, _parents=[], _module_number=next(paths.numbers))
+        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _non_persistent_buffers_set=set(),
+                             _places={}, _tree=None, _parents=[], _module_number=next(paths.numbers))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
@@ -119,7 +119,7 @@ class Module(Converted, Hooked, Named, Stateful):
                 owners.retag(value, role="buffer")
             self._put("_buffers", name, value)
             if isinstance(value, Buffer):
-                (self._transient.discard if value.persistent else self._transient.add)(name)
+                (self._non_persistent_buffers_set.discard if value.persistent else self._non_persistent_buffers_set.add)(name)
         else:
             object.__setattr__(self, name, value)
             if name == "forward":
@@ -140,7 +140,7 @@ class Module(Converted, Hooked, Named, Stateful):
         for kind in KINDS:
             if name in self.__dict__[kind]:
                 del self.__dict__[kind][name]
-                self._transient.discard(name)
+                self._non_persistent_buffers_set.discard(name)
                 if self._places:
                     paths.structure_changed()
         object.__delattr__(self, name)
@@ -166,7 +166,7 @@ class Module(Converted, Hooked, Named, Stateful):
         self._register("_buffers", name, tensor, Tensor)
         if tensor is not None:
             owners.retag(tensor, role="buffer")
-        (self._transient.discard if persistent else self._transient.add)(name)
+        (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a submodule. Raises KeyError for a name that is taken, empty or contains a dot, TypeError for no module."""

@@ -25,8 +25,16 @@ def register_pytree_node(cls: type, flatten_fn: _Flatten, unflatten_fn: _Unflatt
     _registered[cls] = flatten_fn, unflatten_fn
 
 
+def _dict_flatten(tree: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+    """The values of a dict, and its keys. Packages give this function and the next ones to :func:`register_pytree_node`."""
+    return list(tree.values()), list(tree)
+
+
+def _dict_unflatten(values: Iterable[Any], context: list[Any]) -> dict[Any, Any]:
+    return dict(zip(context, values, strict=True))
+
+
 def _dict_flatten_with_keys(tree: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    """The items of a dict, and its keys. Packages give it to :func:`register_pytree_node`."""
     return list(tree.items()), list(tree)
 
 

@@ -9,11 +9,12 @@ from gradcore.errors import NotCovered
 
 #: Modules of PyTorch's, with those in them, that packages import all the same.
 MODULES = """_C _dynamo _higher_order_ops _inductor _subclasses ao distributed distributions.wishart export fft fx
-    jit.annotations nn.attention.flex_attention profiler utils._foreach_utils utils.flop_counter""".split()
+    jit.annotations nn.attention.flex_attention overrides profiler utils._foreach_utils utils.flop_counter""".split()
 #: Names in modules that gradcore has.
 NAMES = {
-    "": "svd_lowrank", "cuda": "CUDAGraph StreamContext graph",
-    "distributed": "ProcessGroup ReduceOp all_gather all_reduce barrier broadcast get_rank get_world_size group",
+    "": "Stream svd_lowrank", "cuda": "CUDAGraph StreamContext graph",
+    "distributed": """ProcessGroup ReduceOp all_gather all_reduce barrier broadcast device_mesh fsdp get_rank get_world_size
+        group""",
     "hub": "HASH_REGEX download_url_to_file get_dir urlparse"}
 
 

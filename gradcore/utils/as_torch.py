@@ -14,28 +14,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
 
-import numpy as np
-
 import gradcore
 from gradcore.devices.device import Device, get_device
 from gradcore.errors import DeviceError
-from gradcore.utils import _library
+from gradcore.utils import _dtypes, _foreach, _library, _safetensors_torch
 from gradcore.utils._unused import MODULES, NAMES, UnusedModule, stand_in
 
 __all__ = ["install"]
 
 #: Where packages look for what gradcore has elsewhere, or has another thing by that name.
 _OWN: dict[str, Any] = {"library": _library, "ops": _library.ops}
+_SAFETENSORS = "safetensors.torch"
 #: Functions of PyTorch's internal modules that packages call.
 _GIVEN: dict[str, dict[str, Any]] = {
     "_dynamo": {**{name: getattr(gradcore.compiler, name) for name in gradcore.compiler.__all__},
                 "mark_static_address": lambda tensor, guard=True: None},
     "_C": {"_log_api_usage_once": lambda event: None},
-    "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple}}
-
-#: Dtypes that no tensor here has, but that tables of packages list. NumPy has the second by the package ml_dtypes.
-_COMPLEX = ("complex64", "complex128")
-_SMALL = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+    "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
+    "utils._foreach_utils": {"_group_tensors_by_device_and_dtype": _foreach._group_tensors_by_device_and_dtype}}
 
 
 class _AbsentDevice(str):
@@ -83,11 +79,8 @@ class _Torch(ModuleType):
         vars(self).update((name, value) for name, value in vars(gradcore).items() if name == "__getattr__" or name[:2] != "__")
         self.__spec__ = ModuleSpec("torch", finder, is_package=True)
         self.__path__, self.__file__, self.__version__ = gradcore.__path__, gradcore.__file__, finder.version
-        self.device = _device
-        vars(self).update((name, np.dtype(name)) for name in _COMPLEX)
-        if find_spec("ml_dtypes"):
-            vars(self).update((name, np.dtype(getattr(import_module("ml_dtypes"), name))) for name in _SMALL)
-        vars(self).update(_OWN)
+        self.device, self.dtype = _device, _dtypes.dtype
+        vars(self).update(_dtypes.ALL | _dtypes.FUNCTIONS | _foreach.FUNCTIONS | _OWN)
 
 
 class _Version(Distribution):
@@ -110,7 +103,7 @@ class _Finder(DistributionFinder, Loader):
         self.version, self.unused = version, set[str]()
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        known = fullname.startswith("torch.") or fullname.partition(".")[0] in self.unused
+        known = fullname.startswith("torch.") or fullname == _SAFETENSORS or fullname.partition(".")[0] in self.unused
         return ModuleSpec(fullname, self, is_package=True) if known else None
 
     def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
@@ -118,13 +111,13 @@ class _Finder(DistributionFinder, Loader):
             yield _Version(self.version)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None if spec.name.startswith("torch.") else UnusedModule(spec.name)
+        return UnusedModule(spec.name) if spec.name.partition(".")[0] in self.unused else None
 
     def exec_module(self, module: ModuleType) -> None:
         root, _, path = module.__name__.partition(".")
-        if root == "torch":
+        if root not in self.unused:
             # The import takes what stands here afterwards.
-            found = sys.modules[module.__name__] = _found(path)
+            found = sys.modules[module.__name__] = _found(path) if root == "torch" else _safetensors_torch
             if not hasattr(found, "__path__"):
                 found.__path__ = []
             if getattr(found, "__spec__", None) is None:
@@ -158,12 +151,16 @@ def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
     if torch is None:
         torch = sys.modules["torch"] = _Torch(_Finder(version))
         sys.meta_path.insert(0, torch.finder)
+        gradcore.Tensor.dtype = property(lambda self: _dtypes.named(self.spec.dtype))  # type: ignore[assignment]
         for path, names in NAMES.items():
             module = import_module(f"torch.{path}" if path else "torch")
             for name in names.split():
                 vars(module).setdefault(name, stand_in(f"torch.{path}".rstrip("."), name))
         for path in MODULES:
             import_module(f"torch.{path}")
+        if find_spec("safetensors"):
+            safetensors: Any = import_module("safetensors")
+            safetensors.safe_open = _safetensors_torch.opening(safetensors.safe_open)
     elif not isinstance(torch, _Torch):
         raise RuntimeError("as_torch.install() must come before the first import of PyTorch, which has been imported")
     torch.finder.unused.update(unused)

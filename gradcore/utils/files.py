@@ -37,12 +37,12 @@ _KEYS = (bool, int, float, str, tuple, type(None))
 _DEPTH = 100
 
 
-class _Leaf:
+class Leaf:
     """A tensor on any device, which is read only when it is written."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
-        self.dtype = tensor.dtype
+        self.dtype = tensor.spec.dtype
         self.shape = tensor.spec.shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -78,7 +78,7 @@ def save(obj: Any, f: Place) -> None:
 
 
 def _leaf(value: Any) -> Any:
-    return _Leaf(value) if isinstance(value, Tensor) else value
+    return Leaf(value) if isinstance(value, Tensor) else value
 
 
 def _identity(value: Any) -> Any:

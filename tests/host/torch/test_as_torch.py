@@ -196,51 +196,6 @@ def test_what_packages_only_mention(tmp_path: Path) -> None:
     assert "cannot be of dtype complex64" in found[4] and "unknown device 'gpu'" in found[5]
 
 
-OPERATORS = """
-from gradcore.utils import as_torch
-as_torch.install()
-import torch
-
-
-@torch.library.custom_op("package::double", mutates_args=())
-def double(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
-    return x * by
-
-
-@double.register_fake
-def _(x, by=2.0):
-    return torch.empty_like(x)
-
-
-def setup(ctx, inputs, output):
-    ctx.by = inputs[1]
-
-
-x = torch.ones(3, requires_grad=True)
-double(x).sum().backward()
-print(x.grad.tolist())
-torch.library.register_autograd("package::double", lambda ctx, g: (g * ctx.by * 10, None), setup_context=setup)
-x.grad = None
-torch.ops.package.double(x, by=3.0).sum().backward()
-print(x.grad.tolist())
-torch.library.custom_op("package::one", lambda x: x + 1, mutates_args=())
-print(torch.ops.package.one(torch.zeros(1)).item())
-for use in (lambda: torch.library.custom_op("double", lambda x: x, mutates_args=()),
-            lambda: torch.library.register_autograd("package::none", None)):
-    try:
-        use()
-    except ValueError as error:
-        print(error)
-"""
-
-
-def test_operators_of_a_package(tmp_path: Path) -> None:
-    assert run(OPERATORS, tmp_path) == [
-        "[2.0, 2.0, 2.0]", "[30.0, 30.0, 30.0]", "1.0",
-        "custom_op(): expected a name such as 'package::name', but got 'double'",
-        "there is no operator 'package::none': custom_op makes one"]
-
-
 def test_pytorch_itself_cannot_be_replaced() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed: pip install -e '.[oracle]'")
@@ -262,3 +217,20 @@ def test_trees() -> None:
     assert _pytree.tree_map_only(int, lambda n: -n, ["a", 1]) == ["a", -1]
     with raises(ValueError, "expected 5 leaves, but got 1"):
         _pytree.tree_unflatten([0], spec)
+
+
+def test_trees_with_nodes_of_other_classes() -> None:
+    class Pair:
+        def __init__(self, a: int, b: int) -> None:
+            self.both = a, b
+
+    _pytree.register_pytree_node(Pair, lambda p: (p.both, "pair"), lambda parts, context: Pair(*parts))
+    tree = [Pair(1, 2), {"k": Pair(3, 4)}]
+    leaves, spec = _pytree.tree_flatten(tree)
+    assert leaves == [1, 2, 3, 4] and _pytree.tree_map(lambda x: x * 2, tree)[1]["k"].both == (6, 8)
+    assert spec == _pytree.tree_structure([Pair(0, 0), {"k": Pair(0, 0)}]) != _pytree.tree_structure([Pair(0, 0), {"k": 1}])
+    with raises(ValueError, "already registered"):
+        _pytree.register_pytree_node(Pair, lambda p: (p.both, None), lambda parts, context: Pair(*parts))
+    items = _pytree._dict_flatten({"a": 1, "b": 2})
+    assert _pytree._dict_unflatten(*items) == {"a": 1, "b": 2}
+    assert _pytree._dict_flatten_with_keys({"a": 1}) == ([("a", 1)], ["a"])

@@ -1,0 +1,149 @@
+"""What packages get as ``torch`` that is not gradcore's by that name: dtypes, functions of lists, operators; safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.host.torch.test_as_torch import run
+
+DTYPES = """
+import copy, pickle
+import numpy as np
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+x = torch.zeros(2, dtype=torch.float16)
+assert x.dtype is torch.half and str(x.dtype).split(".") == ["torch", "float16"] and x.dtype.is_floating_point
+assert isinstance(x.dtype, torch.dtype) and isinstance(np.dtype("f4"), torch.dtype) and not isinstance(3, torch.dtype)
+assert torch.int64.is_signed and not torch.uint8.is_signed and torch.complex64.is_complex and torch.float.itemsize == 4
+assert x.dtype == np.float16 and {torch.float16: 1}[x.dtype] == 1 and np.zeros(1, x.dtype).dtype == np.float16
+assert torch.get_default_dtype() is torch.float32 is torch.promote_types(torch.float16, torch.float32)
+assert torch.result_type(x, 2.5) is torch.float16 and torch.finfo(x.dtype).bits == 16
+assert pickle.loads(pickle.dumps(x.dtype)) is copy.deepcopy(x.dtype) is torch.float16
+for kind in (torch.float64, torch.int32, torch.bool, torch.bfloat16):
+    assert x.to(kind).dtype is x.type(kind).dtype is torch.ones(2, dtype=kind).dtype is x.new_ones(2, dtype=kind).dtype is kind
+assert torch.nn.Linear(2, 2, dtype=torch.float64).to(x.dtype).weight.dtype is torch.float16
+f = torch.compile(lambda x: x.to(torch.float64) * 2 if x.dtype == torch.float32 else x)
+print([str(f(torch.ones(1, dtype=kind)).dtype) for kind in (torch.float32, torch.float16, torch.float32)], len(f.traces))
+"""
+
+
+def test_dtypes_have_pytorchs_attributes(tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install -e '.[bfloat16]'")
+    assert run(DTYPES, tmp_path) == ["['torch.float64', 'torch.float16', 'torch.float64'] 2"]
+
+
+LISTS = """
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+x, y = [torch.ones(2), torch.full((3,), 2.0)], [torch.ones(2) * 3, torch.ones(3) * 4]
+assert torch._foreach_add_(x, y, alpha=2) is None
+print([t.tolist() for t in x])
+print([t.tolist() for t in torch._foreach_addcmul(x, y, y, value=0.5)], torch._foreach_norm(y, 1)[1].item())
+torch._foreach_mul_(x, [2.0, 3.0])
+torch._foreach_maximum_(x, 15.0)
+print([t.tolist() for t in torch._foreach_sqrt(x)])
+groups = _group_tensors_by_device_and_dtype([[x[0], x[1].double(), x[1]], [y[0], y[1], y[1]], []], with_indices=True)
+print([(str(dtype), [len(part) for part in lists], places) for (_, dtype), (lists, places) in groups.items()])
+"""
+
+
+def test_functions_of_lists(tmp_path: Path) -> None:
+    assert run(LISTS, tmp_path) == [
+        "[[7.0, 7.0], [10.0, 10.0, 10.0]]", "[[11.5, 11.5], [18.0, 18.0, 18.0]] 12.0",
+        f"[{[15 ** 0.5 for _ in range(2)]}, {[30 ** 0.5 for _ in range(3)]}]".replace("3.872983346207417", "3.872983455657959")
+        .replace("5.477225575051661", "5.4772257804870605"),
+        "[('torch.float32', [2, 2, 0], [0, 2]), ('torch.float64', [1, 1, 0], [1])]"]
+
+
+FILES = """
+from gradcore.utils import as_torch
+as_torch.install()
+import safetensors, torch
+from safetensors import safe_open
+from safetensors.torch import load, load_file, load_model, save, save_file, save_model
+tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+save_file(tensors, "x.safetensors", {"k": "v"})
+with safe_open("x.safetensors", framework="pt") as file:
+    part = file.get_slice("a")
+    print(file.keys(), file.metadata(), part.get_shape(), part.get_dtype(), part[1:].tolist())
+for found in (load_file("x.safetensors"), load(save(tensors))):
+    assert all(torch.equal(found[k], tensors[k]) and found[k].dtype is tensors[k].dtype for k in tensors)
+with safe_open("x.safetensors", framework="np") as file:
+    print(type(file.get_tensor("a")).__name__)
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(2, 2)
+        self.b = torch.nn.Linear(2, 2)
+        self.b.weight = self.a.weight
+
+
+one, two = Tied(), Tied()
+save_model(one, "m.safetensors")
+print(sorted(load_file("m.safetensors")), load_model(two, "m.safetensors"), torch.equal(one.b.weight, two.b.weight))
+try:
+    load_model(torch.nn.Linear(2, 2), "m.safetensors")
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_files_of_safetensors(tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install -e '.[bfloat16]'")
+    pytest.importorskip("safetensors", reason="safetensors is not installed: pip install -e '.[oracle]'")
+    assert run(FILES, tmp_path) == [
+        "['a', 'b'] {'k': 'v'} [2, 3] F32 [[3.0, 4.0, 5.0]]", "ndarray",
+        "['a.bias', 'a.weight', 'b.bias'] (set(), []) True",
+        "m.safetensors does not fit Linear: missing ['bias', 'weight'], in excess ['a.bias', 'a.weight', 'b.bias']"]
+
+
+OPERATORS = """
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+
+
+@torch.library.custom_op("package::double", mutates_args=())
+def double(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+    return x * by
+
+
+@double.register_fake
+def _(x, by=2.0):
+    return torch.empty_like(x)
+
+
+def setup(ctx, inputs, output):
+    ctx.by = inputs[1]
+
+
+x = torch.ones(3, requires_grad=True)
+double(x).sum().backward()
+print(x.grad.tolist())
+torch.library.register_autograd("package::double", lambda ctx, g: (g * ctx.by * 10, None), setup_context=setup)
+x.grad = None
+torch.ops.package.double(x, by=3.0).sum().backward()
+print(x.grad.tolist())
+torch.library.custom_op("package::one", lambda x: x + 1, mutates_args=())
+print(torch.ops.package.one(torch.zeros(1)).item())
+for use in (lambda: torch.library.custom_op("double", lambda x: x, mutates_args=()),
+            lambda: torch.library.register_autograd("package::none", None)):
+    try:
+        use()
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_operators_of_a_package(tmp_path: Path) -> None:
+    assert run(OPERATORS, tmp_path) == [
+        "[2.0, 2.0, 2.0]", "[30.0, 30.0, 30.0]", "1.0",
+        "custom_op(): expected a name such as 'package::name', but got 'double'",
+        "there is no operator 'package::none': custom_op makes one"]
