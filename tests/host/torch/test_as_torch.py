@@ -87,8 +87,8 @@ except ImportError as error:
 '''
 
 
-def run(code: str, folder: Path) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder,
+def run(code: str, folder: Path, *arguments: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=folder,
                           env={**os.environ, "PYTHONPATH": str(Path(gradcore.__file__).parents[1])})
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
