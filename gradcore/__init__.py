@@ -76,7 +76,8 @@ from gradcore import (
     multiprocessing, nn, onnx, optim, program, testing, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
-    are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
+    are_deterministic_algorithms_enabled, get_num_threads, is_deterministic_algorithms_warn_only_enabled, set_num_threads,
+    use_deterministic_algorithms)
 from gradcore.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd import functional as _derivatives
 from gradcore.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled

@@ -32,7 +32,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "nn.modules.lazy": ("nn.lazy", "LazyModuleMixin"), "nn.modules.loss": ("nn.loss", "_Loss _WeightedLoss"),
     "nn.modules.module": ("nn.hooks", "register_module_forward_pre_hook register_module_forward_hook "
                           "register_module_full_backward_pre_hook register_module_full_backward_hook",
-                          "nn._state_dict", "_EXTRA_STATE_KEY_SUFFIX"),
+                          "nn._state_dict", "_EXTRA_STATE_KEY_SUFFIX _IncompatibleKeys"),
     "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
     "nn.modules.pooling": ("nn.pooling", "_MaxPoolNd _AvgPoolNd _LPPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd"),
     "utils.data.dataloader": ("utils.data", "default_collate get_worker_info"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 _threads = [int(os.environ.get("OMP_NUM_THREADS") or 0) or os.cpu_count() or 1]
-_deterministic = [False]
+#: Whether algorithms are to be deterministic, and whether others only warn.
+_deterministic = [False, False]
 
 
 def set_num_threads(num: int) -> None:
@@ -27,9 +28,14 @@ def get_num_threads() -> int:
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Remember the mode. It changes nothing: kernels add in the same order in every run."""
-    _deterministic[0] = bool(mode)
+    _deterministic[:] = bool(mode), bool(warn_only)
 
 
 def are_deterministic_algorithms_enabled() -> bool:
     """The mode last given to :func:`use_deterministic_algorithms`."""
     return _deterministic[0]
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """The ``warn_only`` last given to :func:`use_deterministic_algorithms`."""
+    return _deterministic[1]

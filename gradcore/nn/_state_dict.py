@@ -20,7 +20,7 @@ from gradcore.nn.named import Named
 Module = Any
 
 
-class IncompatibleKeys(NamedTuple):
+class _IncompatibleKeys(NamedTuple):
     """The keys of a module and of a loaded state dict that had no counterpart."""
 
     missing_keys: list[str]
@@ -29,7 +29,7 @@ class IncompatibleKeys(NamedTuple):
     def __repr__(self) -> str:
         if not any(self):
             return "<All keys matched successfully>"
-        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+        return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
 #: The last part of the key under which a module's ``get_extra_state`` is stored.
@@ -88,7 +88,7 @@ class Stateful:
         if type(self).get_extra_state is not Named.get_extra_state:  # type: ignore[attr-defined]
             destination[prefix + _EXTRA_STATE_KEY_SUFFIX] = self.get_extra_state()  # type: ignore[attr-defined]
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> IncompatibleKeys:
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> _IncompatibleKeys:
         """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
 
         With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs, and
@@ -105,7 +105,7 @@ class Stateful:
             # Hooks see the loaded values, and may forgive what is missing.
             loading.run()
             for module, hook in loading.hooks:
-                hook(module, IncompatibleKeys(missing, unexpected))
+                hook(module, _IncompatibleKeys(missing, unexpected))
         if strict and unexpected:
             errors.insert(0, f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
         if strict and missing:
@@ -114,7 +114,7 @@ class Stateful:
             raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(errors))
         if not loading.hooks:
             loading.run()
-        return IncompatibleKeys(missing, unexpected)
+        return _IncompatibleKeys(missing, unexpected)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
                               unexpected_keys: list[str], error_msgs: list[str]) -> None:

@@ -17,6 +17,20 @@ from gradcore.nn import paths
 C = TypeVar("C", bound="Converted")
 
 
+def given_to(args: tuple[Any, ...], device: Any = None, dtype: Any = None, non_blocking: Any = False) -> tuple[Any, Any, Any]:
+    """The device, the dtype, and whether the host need not wait, of what :meth:`Converted.to` is given, in any place."""
+    for a in args:
+        if a is True or a is False:
+            non_blocking = a
+        elif isinstance(a, Tensor):
+            device, dtype = a.device, a.dtype
+        elif isinstance(a, (Device, str)) and not is_dtype(a):
+            device = a
+        elif a is not None:
+            dtype = a
+    return device, dtype, non_blocking
+
+
 class Converted:
     """The part of :class:`Module` that converts its tensors."""
 
@@ -46,15 +60,7 @@ class Converted:
 
         ``memory_format`` has no effect.
         """
-        for a in args:
-            if a is True or a is False:
-                non_blocking = a
-            elif isinstance(a, Tensor):
-                device, dtype = a.device, a.dtype
-            elif isinstance(a, (Device, str)) and not is_dtype(a):
-                device = a
-            elif a is not None:
-                dtype = a
+        device, dtype, non_blocking = given_to(args, device, dtype, non_blocking)
         if dtype is not None and not is_floating(np.dtype(dtype)):
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={np.dtype(dtype)}")
         return self._apply(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,

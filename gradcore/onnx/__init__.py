@@ -2,4 +2,9 @@
 
 from gradcore.onnx._export import export
 
-__all__ = ["export"]
+__all__ = ["export", "is_in_onnx_export"]
+
+
+def is_in_onnx_export() -> bool:
+    """Whether the caller runs to be exported: no, as what is exported is a recorded graph."""
+    return False

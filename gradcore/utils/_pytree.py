@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradcore import trees
+__all__ = ["LeafSpec", "TreeSpec", "register_pytree_node", "tree_all", "tree_any", "tree_flatten", "tree_leaves", "tree_map",
+           "tree_map_only", "tree_structure", "tree_unflatten"]
 
-__all__ = ["TreeSpec", "register_pytree_node", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_structure",
-           "tree_unflatten"]
-
-_Flatten = Callable[[Any], tuple[Iterable[Any], Any]]
-_Unflatten = Callable[[Iterable[Any], Any], Any]
-_registered: dict[type, tuple[_Flatten, _Unflatten]] = {}
+PyTree = Any
+IsLeaf = Callable[[Any], bool] | None
 
 
-def register_pytree_node(cls: type, flatten_fn: _Flatten, unflatten_fn: _Unflatten, **named: Any) -> None:
-    """Let objects of a class be nodes: one function gives the parts and a context, from which the other makes the object.
+class NodeDef(NamedTuple):
+    """How objects of a class are taken apart, into their parts and a context, and put together."""
 
-    PyTorch's further arguments, for files and for paths to leaves, change nothing. Raises ValueError for a class that is known.
-    """
-    if cls in _registered:
-        raise ValueError(f"{cls} is already registered as a pytree node")
-    _registered[cls] = flatten_fn, unflatten_fn
+    type: Any
+    flatten_fn: Callable[[Any], tuple[Iterable[Any], Any]]
+    unflatten_fn: Callable[[Iterable[Any], Any], Any]
 
 
 def _dict_flatten(tree: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
@@ -38,24 +34,42 @@ def _dict_flatten_with_keys(tree: dict[Any, Any]) -> tuple[list[tuple[Any, Any]]
     return list(tree.items()), list(tree)
 
 
-def _parts(tree: Any) -> tuple[Iterable[Any], Any] | None:
-    """The parts of a node, and what else makes it; None for a leaf."""
-    if type(tree) in _registered:
-        return _registered[type(tree)][0](tree)
-    if isinstance(tree, (list, tuple, dict)):
-        return tree.values() if isinstance(tree, dict) else tree, trees.mapped(tree, lambda part: None)
-    return None
+#: By class. Objects of other classes, derived ones too, are leaves; all named tuples are nodes.
+SUPPORTED_NODES: dict[Any, NodeDef] = {node.type: node for node in (
+    NodeDef(list, lambda x: (x, None), lambda parts, _: list(parts)),
+    NodeDef(tuple, lambda x: (x, None), lambda parts, _: tuple(parts)),
+    NodeDef(namedtuple, lambda x: (x, type(x)), lambda parts, kind: kind(*parts)),
+    NodeDef(dict, _dict_flatten, _dict_unflatten),
+    NodeDef(OrderedDict, _dict_flatten, lambda parts, keys: OrderedDict(zip(keys, parts, strict=True))),
+    NodeDef(defaultdict, lambda x: ([*x.values()], (x.default_factory, [*x])),
+            lambda parts, made: defaultdict(made[0], zip(made[1], parts, strict=True))),
+    NodeDef(deque, lambda x: (x, x.maxlen), lambda parts, maxlen: deque(parts, maxlen)))}
+
+
+def register_pytree_node(cls: type, flatten_fn: Callable[[Any], tuple[Iterable[Any], Any]],
+                         unflatten_fn: Callable[[Iterable[Any], Any], Any], **named: Any) -> None:
+    """Let objects of a class be nodes: one function gives the parts and a context, from which the other makes the object.
+
+    PyTorch's further arguments, for files and for paths to leaves, change nothing. Raises ValueError for a class that is known.
+    """
+    if cls in SUPPORTED_NODES:
+        raise ValueError(f"{cls} is already registered as a pytree node")
+    SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn)
+
+
+def _get_node_type(tree: Any) -> Any:
+    return namedtuple if isinstance(tree, tuple) and hasattr(type(tree), "_fields") else type(tree)
 
 
 class TreeSpec:
-    """The structure of a tree without its leaves; equal for trees that differ in these alone."""
+    """The structure of a tree without its leaves: the class of its root, the context, and the structure of each part."""
 
-    def __init__(self, tree: Any) -> None:
-        found = _parts(tree)
-        self.type: type | None = None if found is None else type(tree)
-        self.context: Any = None if found is None else found[1]
-        self._parts = [] if found is None else [TreeSpec(part) for part in found[0]]
-        self.num_leaves: int = 1 if found is None else sum(part.num_leaves for part in self._parts)
+    def __init__(self, type: Any, context: Any, children_specs: list[TreeSpec]) -> None:
+        self.type, self.context, self.children_specs = type, context, children_specs
+        self.num_leaves: int = 1 if type is None else sum(part.num_leaves for part in children_specs)
+
+    def is_leaf(self) -> bool:
+        return self.type is None
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
         """A tree of this structure. Raises ValueError for another number of leaves."""
@@ -67,34 +81,44 @@ class TreeSpec:
     def _filled(self, given: Iterator[Any]) -> Any:
         if self.type is None:
             return next(given)
-        parts = [part._filled(given) for part in self._parts]
-        return _registered[self.type][1](parts, self.context) if self.type in _registered else trees.filled(self.context, parts)
+        return SUPPORTED_NODES[self.type].unflatten_fn([part._filled(given) for part in self.children_specs], self.context)
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, TreeSpec) and self.type is other.type and self.context == other.context
-                and self._parts == other._parts)
+                and self.children_specs == other.children_specs)
 
     def __hash__(self) -> int:
         return hash(self.num_leaves)
 
     def __repr__(self) -> str:
-        return "*" if self.type is None else f"TreeSpec({self.type.__name__}, {self._parts})"
+        return "*" if self.type is None else f"TreeSpec({self.type.__name__}, {self.context}, {self.children_specs})"
 
 
-def tree_leaves(tree: Any) -> list[Any]:
-    """All that is no list, tuple, dict or object of a registered class, in order."""
-    found = _parts(tree)
-    return [tree] if found is None else [leaf for part in found[0] for leaf in tree_leaves(part)]
+class LeafSpec(TreeSpec):
+    """The structure of a leaf."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
 
 
-def tree_structure(tree: Any) -> TreeSpec:
+def tree_flatten(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
+    """The leaves of a tree, in order, and its structure. What ``is_leaf`` says is one is not taken apart."""
+    node = SUPPORTED_NODES.get(_get_node_type(tree))
+    if node is None or (is_leaf is not None and is_leaf(tree)):
+        return [tree], LeafSpec()
+    parts, context = node.flatten_fn(tree)
+    found = [tree_flatten(part, is_leaf) for part in parts]
+    return [leaf for leaves, _ in found for leaf in leaves], TreeSpec(node.type, context, [spec for _, spec in found])
+
+
+def tree_leaves(tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves of a tree, in order."""
+    return tree_flatten(tree, is_leaf)[0]
+
+
+def tree_structure(tree: PyTree, is_leaf: IsLeaf = None) -> TreeSpec:
     """The structure of a tree."""
-    return TreeSpec(tree)
-
-
-def tree_flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
-    """The leaves of a tree, and its structure."""
-    return tree_leaves(tree), TreeSpec(tree)
+    return tree_flatten(tree, is_leaf)[1]
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
@@ -102,11 +126,22 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
     return treespec.unflatten(leaves)
 
 
-def tree_map(func: Callable[..., Any], tree: Any, *rests: Any) -> Any:
+def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> Any:
     """The tree with ``func`` of each leaf, and of those in its place in ``rests``. Raises ValueError if these have fewer."""
-    return TreeSpec(tree).unflatten(map(func, tree_leaves(tree), *map(tree_leaves, rests)))
+    leaves, spec = tree_flatten(tree, is_leaf)
+    return spec.unflatten(map(func, leaves, *(tree_leaves(rest, is_leaf) for rest in rests)))
 
 
-def tree_map_only(kind: type | tuple[type, ...], func: Callable[[Any], Any], tree: Any) -> Any:
+def tree_map_only(kind: type | tuple[type, ...], func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None) -> Any:
     """The tree with ``func`` of each leaf of a type."""
-    return tree_map(lambda x: func(x) if isinstance(x, kind) else x, tree)
+    return tree_map(lambda x: func(x) if isinstance(x, kind) else x, tree, is_leaf=is_leaf)
+
+
+def tree_all(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether something holds for all leaves."""
+    return all(map(pred, tree_leaves(tree, is_leaf)))
+
+
+def tree_any(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether something holds for a leaf."""
+    return any(map(pred, tree_leaves(tree, is_leaf)))

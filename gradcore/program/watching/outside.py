@@ -31,6 +31,7 @@ from gradcore._random import Generator, initial_seed
 from gradcore._settings import (
     are_deterministic_algorithms_enabled,
     get_num_threads,
+    is_deterministic_algorithms_warn_only_enabled,
     set_num_threads,
     use_deterministic_algorithms,
 )
@@ -88,7 +89,8 @@ _ASKS: dict[CodeType, str] = {
 _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
     (are_deterministic_algorithms_enabled, use_deterministic_algorithms), (get_num_threads, set_num_threads),
     (get_float32_matmul_precision, set_float32_matmul_precision), (allowed_in_convolutions, allow_in_convolutions),
-) for code in (tells.__code__, sets.__code__)}
+) for code in (tells.__code__, sets.__code__)} | {
+    is_deterministic_algorithms_warn_only_enabled.__code__: is_deterministic_algorithms_warn_only_enabled}
 _READING = frozenset((open, input, np.fromfile))
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.

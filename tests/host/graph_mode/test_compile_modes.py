@@ -159,9 +159,15 @@ def test_a_setting_that_a_function_leaves_changed_is_left_changed_by_each_call(n
         sets(usual)
 
 
-@pytest.mark.parametrize("name", ["the precision", "TF32", "TF32 in convolutions", "determinism", "threads"])
+#: Those that a function may ask for.
+TOLD = {name: SETS[name][:4] for name in ("the precision", "TF32", "TF32 in convolutions", "determinism", "threads")} | {
+    "warnings": (lambda on: gradcore.use_deterministic_algorithms(False, warn_only=on),
+                 gradcore.is_deterministic_algorithms_warn_only_enabled, False, True)}
+
+
+@pytest.mark.parametrize("name", TOLD)
 def test_a_setting_that_a_function_asks_for_is_guarded(name: str) -> None:
-    sets, tells, usual, other, _ = SETS[name]
+    sets, tells, usual, other = TOLD[name]
     f = gradcore.compile(lambda x: x * 2 if tells() == other else x * 3)
     try:
         for setting, result in ((usual, 3), (other, 2), (usual, 3)):

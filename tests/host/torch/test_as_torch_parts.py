@@ -147,3 +147,48 @@ def test_operators_of_a_package(tmp_path: Path) -> None:
         "[2.0, 2.0, 2.0]", "[30.0, 30.0, 30.0]", "1.0",
         "custom_op(): expected a name such as 'package::name', but got 'double'",
         "there is no operator 'package::none': custom_op makes one"]
+
+
+INTERNALS = """
+import warnings
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+from torch import _assert
+from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch.utils.flop_counter import FlopCounterMode
+x = torch.arange(6.0).reshape(2, 3)
+view, other = x[1:], torch.ones(6)
+storage = view.untyped_storage()
+assert storage == x.untyped_storage() != other.untyped_storage() and len({storage, x.untyped_storage()}) == 1
+print(storage.nbytes(), len(storage), storage.device, storage.data_ptr() == x.data_ptr() == view.data_ptr() - 12)
+print(torch._C._nn._parse_to("cpu", torch.float16, True), torch._C._nn._parse_to(other, memory_format=torch.preserve_format))
+print(from_dlpack(to_dlpack(x)).tolist(), torch.onnx.is_in_onnx_export(), torch._dynamo.is_compiling())
+_assert(True, "never")
+try:
+    _assert(x is None, "x is a tensor")
+except AssertionError as error:
+    print(error)
+layer = torch.nn.Linear(3, 2)
+assert not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+seen = []
+handle = layer.register_forward_hook(lambda *given: seen.append("after"))
+layer.register_forward_pre_hook(lambda *given: seen.append("before"))
+print(len(layer._forward_hooks), [*layer._forward_hooks] == [handle.id], len(layer._backward_hooks))
+del layer._forward_hooks[handle.id]
+layer(x)
+layer._forward_pre_hooks.clear()
+layer(x)
+print(seen)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    with FlopCounterMode(display=False) as counted:
+        layer(x)
+print(counted.get_total_flops(), counted.get_flop_counts(), len(told))
+"""
+
+
+def test_what_packages_call_of_pytorchs_internals(tmp_path: Path) -> None:
+    assert run(INTERNALS, tmp_path) == [
+        "24 24 cpu True", "(device(type='cpu'), torch.float16, True, None) (device(type='cpu'), torch.float32, False, None)",
+        "[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] False False", "x is a tensor", "1 True 0", "['before']", "0 {} 1"]

@@ -31,7 +31,7 @@ INTERNAL = re.compile(
     r"q_.*|sym_.*|(?!index|narrow).*_copy|unsafe_.*|native_.*|(cudnn|miopen|mkldnn|fbgemm|quantized|batch_norm_)_?.+|choose_qparams.*|"
     r"fake_quantize(?!_per_(channel|tensor)_affine$).+|"
     r".*_(indices_copy|quantized)|parse_.*|import_ir.*|merge_type.*|unify_type.*|.*torch_function.*|.*autocast_(inc|dec)rement.*|"
-    r"torch|typename|types|classes|cpp|package|monitor|overrides|torch_version|version|return_types|windows|"
+    r"torch|tqdm|typename|types|classes|cpp|package|monitor|overrides|torch_version|version|return_types|windows|"
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 #: PyTorch documents these, too.

@@ -14,7 +14,7 @@ from gradcore._paths import BESIDE, SOURCES
 
 #: Base classes, by the path of their module, beside which there are functions.
 BASES = [(path, name) for path, beside in BESIDE.items() if path not in ("nn.modules.utils", "utils.data.dataloader")
-         for name in " ".join(beside[1::2]).split() if not name.startswith(("register_", "_EXTRA"))]
+         for name in " ".join(beside[1::2]).split() if not name.startswith(("register_", "_EXTRA", "_Incompatible"))]
 
 
 @pytest.mark.oracle

@@ -1,4 +1,4 @@
-"""PyTorch's functions of lists of tensors, ``torch._foreach_add_`` and the like, for :mod:`gradcore.utils.as_torch`."""
+"""PyTorch's functions of lists of tensors, ``torch._foreach_add_`` and the like."""
 
 from __future__ import annotations
 

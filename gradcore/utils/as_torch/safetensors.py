@@ -1,4 +1,4 @@
-"""``safetensors.torch`` and ``safe_open``, for :mod:`gradcore.utils.as_torch`: the package's own make PyTorch's tensors."""
+"""``safetensors.torch`` and ``safe_open``: the package's own make PyTorch's tensors."""
 
 from __future__ import annotations
 

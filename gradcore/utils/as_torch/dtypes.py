@@ -1,4 +1,4 @@
-"""PyTorch's dtypes, for :mod:`gradcore.utils.as_torch`: NumPy's, by the names and with the attributes that packages ask for."""
+"""PyTorch's dtypes: NumPy's, by the names and with the attributes that packages ask for."""
 
 from __future__ import annotations
 

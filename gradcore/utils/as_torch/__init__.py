@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -12,62 +12,18 @@ from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any
 
 import gradcore
-from gradcore.devices.device import Device, get_device
-from gradcore.errors import DeviceError
-from gradcore.utils import _dtypes, _foreach, _library, _safetensors_torch
-from gradcore.utils._unused import MODULES, NAMES, UnusedModule, stand_in
+from gradcore.utils.as_torch import devices, dtypes, foreach, library, safetensors
+from gradcore.utils.as_torch.internals import GIVEN, HOOKS, Hooks, UntypedStorage
+from gradcore.utils.as_torch.stand_ins import MODULES, NAMES, UnusedModule, stand_in
 
 __all__ = ["install"]
 
 #: Where packages look for what gradcore has elsewhere, or has another thing by that name.
-_OWN: dict[str, Any] = {"library": _library, "ops": _library.ops}
+_OWN: dict[str, Any] = {"library": library, "ops": library.ops}
 _SAFETENSORS = "safetensors.torch"
-#: Functions of PyTorch's internal modules that packages call.
-_GIVEN: dict[str, dict[str, Any]] = {
-    "_dynamo": {**{name: getattr(gradcore.compiler, name) for name in gradcore.compiler.__all__},
-                "mark_static_address": lambda tensor, guard=True: None},
-    "_C": {"_log_api_usage_once": lambda event: None},
-    "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
-    "utils._foreach_utils": {"_group_tensors_by_device_and_dtype": _foreach._group_tensors_by_device_and_dtype}}
-
-
-class _AbsentDevice(str):
-    """``cuda:1`` on a machine without it: packages compare and keep the name, and whoever uses it gets a DeviceError."""
-
-    @property
-    def type(self) -> str:
-        return self.partition(":")[0]
-
-    @property
-    def index(self) -> int | None:  # type: ignore[override]
-        return int(self.partition(":")[2]) if ":" in self else None
-
-    def __enter__(self) -> Any:
-        return get_device(self).__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        """Not reached, as ``__enter__`` raises."""
-
-
-class _Naming(type(gradcore.device)):  # type: ignore[misc]
-    def __call__(cls, type: Any = None, index: int | None = None) -> Any:
-        try:
-            return super().__call__(type, index)
-        except DeviceError:
-            name = f"cuda:{type}" if isinstance(type, int) else type if index is None else f"{type}:{index}"
-            if re.fullmatch(r"cuda(:\d+)?", str(name)) is None:
-                raise
-            return _AbsentDevice(name)
-
-    def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, (Device, _AbsentDevice))
-
-
-class _device(gradcore.device, metaclass=_Naming):
-    """``gradcore.device``, but that a GPU may be named where there is none, as in the default of an argument."""
 
 
 class _Torch(ModuleType):
@@ -79,8 +35,8 @@ class _Torch(ModuleType):
         vars(self).update((name, value) for name, value in vars(gradcore).items() if name == "__getattr__" or name[:2] != "__")
         self.__spec__ = ModuleSpec("torch", finder, is_package=True)
         self.__path__, self.__file__, self.__version__ = gradcore.__path__, gradcore.__file__, finder.version
-        self.device, self.dtype = _device, _dtypes.dtype
-        vars(self).update(_dtypes.ALL | _dtypes.FUNCTIONS | _foreach.FUNCTIONS | _OWN)
+        self.device, self.dtype = devices.device, dtypes.dtype
+        vars(self).update(dtypes.ALL | dtypes.FUNCTIONS | foreach.FUNCTIONS | GIVEN[""] | _OWN)
 
 
 class _Version(Distribution):
@@ -117,7 +73,7 @@ class _Finder(DistributionFinder, Loader):
         root, _, path = module.__name__.partition(".")
         if root not in self.unused:
             # The import takes what stands here afterwards.
-            found = sys.modules[module.__name__] = _found(path) if root == "torch" else _safetensors_torch
+            found = sys.modules[module.__name__] = _found(path) if root == "torch" else safetensors
             if not hasattr(found, "__path__"):
                 found.__path__ = []
             if getattr(found, "__spec__", None) is None:
@@ -133,7 +89,7 @@ def _found(path: str) -> Any:
     except ImportError:
         if not any(path == of or path.startswith(f"{of}.") for of in MODULES):
             raise
-        return UnusedModule(f"torch.{path}", _GIVEN.get(path, {}))
+        return UnusedModule(f"torch.{path}", GIVEN.get(path, {}))
 
 
 def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
@@ -151,7 +107,10 @@ def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
     if torch is None:
         torch = sys.modules["torch"] = _Torch(_Finder(version))
         sys.meta_path.insert(0, torch.finder)
-        gradcore.Tensor.dtype = property(lambda self: _dtypes.named(self.spec.dtype))  # type: ignore[assignment]
+        gradcore.Tensor.dtype = property(lambda self: dtypes.named(self.spec.dtype))  # type: ignore[assignment]
+        gradcore.Tensor.untyped_storage = lambda self: UntypedStorage(self.storage)  # type: ignore[attr-defined]
+        for attribute, kind in HOOKS.items():
+            setattr(gradcore.nn.Module, attribute, property(partial(Hooks, kind=kind)))
         for path, names in NAMES.items():
             module = import_module(f"torch.{path}" if path else "torch")
             for name in names.split():
@@ -159,8 +118,8 @@ def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
         for path in MODULES:
             import_module(f"torch.{path}")
         if find_spec("safetensors"):
-            safetensors: Any = import_module("safetensors")
-            safetensors.safe_open = _safetensors_torch.opening(safetensors.safe_open)
+            package: Any = import_module("safetensors")
+            package.safe_open = safetensors.opening(package.safe_open)
     elif not isinstance(torch, _Torch):
         raise RuntimeError("as_torch.install() must come before the first import of PyTorch, which has been imported")
     torch.finder.unused.update(unused)

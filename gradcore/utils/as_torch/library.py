@@ -1,4 +1,4 @@
-"""PyTorch's ``torch.library``, for :mod:`gradcore.utils.as_torch`: a package's own operators run as the functions they are."""
+"""PyTorch's ``torch.library``: a package's own operators run as the functions they are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gradcore.autograd import Function
+from gradcore.utils.as_torch.stand_ins import stand_in
 
 __all__ = ["CustomOpDef", "custom_op", "register_autograd", "register_fake", "register_kernel"]
 
@@ -38,8 +39,8 @@ class CustomOpDef:
 
 
 _ops: dict[str, CustomOpDef] = {}
-#: ``torch.ops``: ``ops.namespace.name`` is an operator.
-ops = SimpleNamespace()
+#: ``torch.ops``: ``ops.namespace.name`` is an operator. PyTorch's own are only mentioned.
+ops = SimpleNamespace(aten=stand_in("torch.ops", "aten"))
 
 
 def custom_op(name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: Any = (), device_types: Any = None,

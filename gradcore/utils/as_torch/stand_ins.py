@@ -1,4 +1,4 @@
-"""Stand-ins, for :mod:`gradcore.utils.as_torch`, for what packages import without a need for it."""
+"""Stand-ins, for what packages import without a need for it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from typing import Any
 from gradcore.errors import NotCovered
 
 #: Modules of PyTorch's, with those in them, that packages import all the same.
-MODULES = """_C _dynamo _higher_order_ops _inductor _subclasses ao distributed distributions.wishart export fft fx
-    jit.annotations nn.attention.flex_attention overrides profiler utils._foreach_utils utils.flop_counter""".split()
+MODULES = """__config__ _C _dynamo _higher_order_ops _inductor _subclasses _tensor_str ao autograd.profiler distributed
+    distributions.wishart export fft futures fx jit.annotations nn.attention.flex_attention nn.parallel.distributed
+    nn.parallel.scatter_gather overrides profiler serialization types utils._foreach_utils utils.data._utils utils.dlpack
+    utils.flop_counter utils.tensorboard""".split()
 #: Names in modules that gradcore has.
 NAMES = {
-    "": "Stream svd_lowrank", "cuda": "CUDAGraph StreamContext graph",
+    "": """Future PyTorchFileReader ScriptModule Stream SymBool SymFloat SymInt TensorType layout memory_format sparse_bsc
+        sparse_bsr sparse_coo sparse_csc sparse_csr svd_lowrank""",
+    "cuda": "CUDAGraph StreamContext graph",
     "distributed": """ProcessGroup ReduceOp all_gather all_reduce barrier broadcast device_mesh fsdp get_rank get_world_size
-        group""",
-    "hub": "HASH_REGEX download_url_to_file get_dir urlparse"}
+        group nn rpc""",
+    "utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter",
+    "hub": "HASH_REGEX download_url_to_file get_dir urlparse",
+    "jit": "_overload _overload_method RecursiveScriptModule ScriptFunction ScriptModule interface trace"}
 
 
 class Unused(type):
@@ -26,6 +32,9 @@ class Unused(type):
         if len(args) == 1 and callable(args[0]) and not named:
             return args[0]
         raise NotCovered(f"{cls.__module__}.{cls.__qualname__} is not implemented by gradcore: it can be mentioned, not used")
+
+    def __getitem__(cls, of: Any) -> Any:
+        return cls
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

@@ -1,0 +1,116 @@
+"""Functions of PyTorch's internal modules, and methods that gradcore has not got, that packages call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional
+
+import gradcore
+from gradcore.arguments import warn
+from gradcore.devices.device import get_device
+from gradcore.devices.storage import Storage
+from gradcore.nn.converted import given_to
+from gradcore.utils.as_torch.foreach import _group_tensors_by_device_and_dtype
+from gradcore.utils.as_torch.stand_ins import UnusedModule
+
+
+def _assert(condition: Any, message: str) -> None:
+    """``torch._assert``: raise AssertionError unless a condition holds."""
+    assert condition, message
+
+
+def _parse_to(*args: Any, **named: Any) -> tuple[Any, Any, Any, None]:
+    """The device, the dtype and the rest of what ``Module.to`` is given."""
+    named.pop("memory_format", None)
+    device, dtype, non_blocking = given_to(args, **named)
+    return None if device is None else get_device(device), dtype, non_blocking, None
+
+
+class UntypedStorage:
+    """The bytes that a tensor shares with its views, of which there is one object at a time."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def device(self) -> Any:
+        return self._storage.device
+
+    def nbytes(self) -> int:
+        return self._storage.nbytes
+
+    __len__ = size = __sizeof__ = nbytes
+
+    def data_ptr(self) -> int:
+        """The address of the first byte."""
+        return self._storage.block.address
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UntypedStorage) and self._storage is other._storage
+
+    def __hash__(self) -> int:
+        return hash(id(self._storage))
+
+
+class Hooks(Mapping[int, Callable[..., Any]]):
+    """The hooks of one kind that a module has, by key, which may be taken away: ``module._forward_hooks``."""
+
+    def __init__(self, module: Any, kind: str) -> None:
+        own = vars(module).get("_hooks")
+        self._table: dict[int, Any] = {} if own is None else getattr(own, kind)
+
+    def __getitem__(self, key: int) -> Callable[..., Any]:
+        found: Callable[..., Any] = self._table[key][0]
+        return found
+
+    def __delitem__(self, key: int) -> None:
+        del self._table[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def clear(self) -> None:
+        self._table.clear()
+
+
+class FlopCounterMode:
+    """A region in which PyTorch counts operations. Here none are counted, of which it warns."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        warn("FlopCounterMode counts no operations on gradcore: what it says is 0 is not known")
+
+    def __enter__(self) -> FlopCounterMode:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Nothing has been changed."""
+
+    def get_total_flops(self) -> int:
+        return 0
+
+    def get_flop_counts(self) -> dict[str, dict[Any, int]]:
+        return {}
+
+
+#: Attributes of modules, and the kinds of hooks that they have.
+HOOKS = {"_forward_pre_hooks": "before", "_forward_hooks": "after", "_backward_pre_hooks": "gradients_before",
+         "_backward_hooks": "gradients"}
+
+#: By module.
+GIVEN: dict[str, dict[str, Any]] = {
+    "": {"UntypedStorage": UntypedStorage, "_assert": _assert},
+    "__config__": {"show": lambda: f"gradcore {gradcore.__version__}"},
+    "_C": {"_log_api_usage_once": lambda event: None, "_nn": UnusedModule("torch._C._nn", {"_parse_to": _parse_to})},
+    "_dynamo": {**{name: getattr(gradcore.compiler, name) for name in gradcore.compiler.__all__},
+                "mark_static_address": lambda tensor, guard=True: None},
+    "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
+    "profiler": {"kineto_available": lambda: False},
+    "serialization": {"add_safe_globals": lambda safe_globals: None},
+    "types": {"Device": Any, "Number": float | int | bool},
+    "utils._foreach_utils": {"_group_tensors_by_device_and_dtype": _group_tensors_by_device_and_dtype},
+    "utils.data._utils.collate": {"default_collate": gradcore.utils.data.default_collate},
+    "utils.dlpack": {"from_dlpack": gradcore.from_dlpack, "to_dlpack": gradcore.Tensor.__dlpack__},
+    "utils.flop_counter": {"FlopCounterMode": FlopCounterMode}}
