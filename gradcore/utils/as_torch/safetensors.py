@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 from gradcore import functional
@@ -20,7 +21,8 @@ class safe_open:
     """A file that is read tensor by tensor: with ``keys``, ``metadata``, ``get_tensor`` and ``get_slice``."""
 
     def __init__(self, filename: str | os.PathLike[str], framework: str = "pt", device: Any = "cpu", **named: Any) -> None:
-        self._name, self._device, self._file = str(filename), device, open(filename, "rb")  # noqa: SIM115 - until __exit__
+        self._name, self._device, self._reading = str(filename), device, Lock()
+        self._file = open(filename, "rb")  # noqa: SIM115 - until __exit__
         try:
             self._entries, self._metadata = read_header(self._file, os.fstat(self._file.fileno()).st_size, self._name)
         except BaseException:
@@ -42,7 +44,10 @@ class safe_open:
         return dict(self._metadata)
 
     def get_tensor(self, name: str) -> Tensor:
-        return functional.tensor(read_array(self._file, self._entries[name], self._name), device=self._device)
+        # Packages read in several threads.
+        with self._reading:
+            array = read_array(self._file, self._entries[name], self._name)
+        return functional.tensor(array, device=self._device)
 
     def get_slice(self, name: str) -> _Slice:
         return _Slice(self, name, self._entries[name])

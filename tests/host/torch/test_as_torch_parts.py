@@ -73,6 +73,12 @@ with safe_open("x.safetensors", framework="pt") as file:
     print(file.keys(), file.metadata(), part.get_shape(), part.get_dtype(), part[1:].tolist())
 for found in (load_file("x.safetensors"), load(save(tensors))):
     assert all(torch.equal(found[k], tensors[k]) and found[k].dtype is tensors[k].dtype for k in tensors)
+from concurrent.futures import ThreadPoolExecutor
+many = {f"{k}": torch.full((50 + k,), float(k)) for k in range(60)}
+save_file(many, "many.safetensors")
+with safe_open("many.safetensors", framework="pt") as file, ThreadPoolExecutor(8) as threads:
+    for _ in range(10):
+        assert all(torch.equal(x, many[k]) for k, x in zip(many, threads.map(lambda k: file.get_slice(k)[...], many)))
 with safe_open("x.safetensors", framework="np") as file:
     print(type(file.get_tensor("a")).__name__)
 
