@@ -22,7 +22,7 @@ from gradcore.engine.node import Node
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local
 from gradcore.events import LASTING
-from gradcore.functional.mathematics import scaled
+from gradcore.functional.arithmetic import scaled
 from gradcore.ops import creation, elementwise, in_place, movement
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic, elementary functions, reductions and matrix products, with PyTorch's signatures."""
+"""Elementary functions, reductions and matrix products, with PyTorch's signatures."""
 
 from __future__ import annotations
 
@@ -8,106 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.arguments import blame, by_numpy, into, with_name
-from gradcore.dtypes import is_floating
+from gradcore.arguments import blame, by_numpy, into
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
+from gradcore.functional.arithmetic import add, div, elementwise_function, floor_divide, mul, sub
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
-from gradcore.functional.types import result_type
-from gradcore.ops import activation, creation, elementwise, linalg, movement, normalizers, pointwise, reduce
-from gradcore.ops.op import Op
+from gradcore.ops import activation, elementwise, linalg, movement, normalizers, reduce
 from gradcore.spec import normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None
 
 
-def elementwise_function(op: Op, name: str = "") -> Any:
-    """A public function for an elementwise op of one or two operands, with the op's name unless another is given."""
-    name = name or op.name
-    if len(op.inputs) == 1:
-        def function(input: Tensor, *, out: Any = None) -> Tensor:
-            if out is not None:
-                return into(name, out, function(input))
-            return op(input)  # type: ignore[operator]
-    else:
-        def function(input: Tensor, other: Any, *, out: Any = None) -> Tensor:  # type: ignore[misc]
-            if out is not None:
-                return into(name, out, function(input, other))  # type: ignore[call-arg]
-            return op(input, other)  # type: ignore[operator]
-
-    return with_name(function, name, op.__doc__ or "")
-
-
-def scaled(input: Any, other: Any, alpha: Any) -> Any:
-    """alpha * other, in the dtype of the result with ``input``.
-
-    Raises RuntimeError for a non-integer ``alpha`` if both operands are integers.
-    """
-    dtype = result_type(input, other)
-    if isinstance(alpha, float) and not is_floating(dtype):
-        raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
-    if dtype.kind == "b":
-        alpha = bool(alpha)
-        if not isinstance(other, Value):
-            return other and alpha
-    elif isinstance(alpha, bool):
-        raise RuntimeError(f"Boolean alpha only supported for Boolean results: got {alpha} for a result of {dtype.name}")
-    if alpha == 1 or not isinstance(other, Value):
-        return other * alpha if alpha != 1 else other
-    # In the result's dtype, since that of ``other`` may be too narrow.
-    return elementwise.mul(other if other.spec.dtype == dtype else movement.cast(other, dtype=dtype), alpha)
-
-
-def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor:
-    """input + alpha * other."""
-    if out is not None:
-        return into("add", out, add(input, other, alpha=alpha))
-    return elementwise.add(input, scaled(input, other, alpha))
-
-
-def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor:
-    """input - alpha * other."""
-    if out is not None:
-        return into("sub", out, sub(input, other, alpha=alpha))
-    return elementwise.sub(input, scaled(input, other, alpha))
-
-
-def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Any = None) -> Tensor:
-    """input / other; ``rounding_mode`` ``"floor"`` rounds down, ``"trunc"`` towards 0. Raises RuntimeError for another mode."""
-    if out is not None:
-        return into("div", out, div(input, other, rounding_mode=rounding_mode))
-    if rounding_mode is None:
-        return elementwise.div(input, other)
-    dtype = result_type(input, other)
-    if dtype.kind == "b":
-        raise NotImplementedError(f"div with rounding_mode={rounding_mode!r} is not implemented for bools: expected integers "
-                                  "or floats")
-    if rounding_mode == "floor":
-        return _without_slope(elementwise.floor_divide(input, other), input, other)
-    if rounding_mode != "trunc":
-        raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
-                           f"{rounding_mode!r}")
-    if is_floating(dtype):
-        x, y = (v.detach() if hasattr(v, "detach") else v for v in (input, other))
-        return _without_slope(pointwise.trunc(elementwise.div(x, y)), input, other)
-    input, other = (movement.cast(v, dtype=dtype) if isinstance(v, Value) else v for v in (input, other))
-    # Floats cannot represent all large integers.
-    return elementwise.floor_divide(elementwise.sub(input, pointwise.fmod(input, other)), other)
-
-
-def _without_slope(made: Tensor, *operands: Any) -> Tensor:
-    """``made`` with a gradient of 0 with respect to each operand, also where that of a quotient is undefined."""
-    for v in operands:
-        if getattr(v, "requires_grad", False):
-            never = creation.full(False, shape=(), dtype=np.dtype(bool), device=made.storage.device)
-            made = elementwise.where(never, v, made)
-    return made
-
-
-mul, neg, maximum, minimum = map(elementwise_function, (
-    elementwise.mul, elementwise.neg, elementwise.maximum, elementwise.minimum))
-floor_divide, remainder = map(elementwise_function, (elementwise.floor_divide, elementwise.remainder))
+neg, remainder, maximum, minimum = map(elementwise_function, (
+    elementwise.neg, elementwise.remainder, elementwise.maximum, elementwise.minimum))
 eq, ne, lt = map(elementwise_function, (elementwise.eq, elementwise.ne, elementwise.lt))
 le, gt, ge = map(elementwise_function, (elementwise.le, elementwise.gt, elementwise.ge))
 logical_and, logical_or = map(elementwise_function, (elementwise.logical_and, elementwise.logical_or))

@@ -15,6 +15,7 @@ from gradcore.engine.operands import number
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
+from gradcore.functional.arithmetic import scaled
 from gradcore.functional.picking import nonzero
 from gradcore.functional.shape import plain
 from gradcore.functional.types import as_weight
@@ -301,7 +302,7 @@ def rad2deg_(input: Tensor) -> Tensor:
 
 def subtract_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """``sub`` in place; returns the tensor."""
-    return in_place.sub_(input, m.scaled(input, other, alpha))
+    return in_place.sub_(input, scaled(input, other, alpha))
 
 
 _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",

@@ -202,3 +202,15 @@ def test_what_is_a_tensor() -> None:
     x = gradcore.zeros(2, 3)
     assert gradcore.is_tensor(x) and gradcore.is_tensor(gradcore.nn.Parameter(x)) and not gradcore.is_tensor(x.numpy())
     assert gradcore.numel(x) == 6 and gradcore.is_floating_point(x) and not gradcore.is_floating_point(x.long())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "floor_divide", "true_divide", "multiply"])
+def test_two_numbers_give_a_tensor(name: str, torch: Any) -> None:
+    for x, y in ((7, 2), (7.5, 2), (2, 7.5), (True, 2), (-7, 2)):
+        if name == "sub" and x is True:
+            continue
+        theirs, ours = (getattr(library, name)(x, y) for library in (torch, gradcore))
+        assert ours.item() == pytest.approx(theirs.item(), rel=1e-6) and str(theirs.dtype) == f"torch.{ours.dtype}"
+    for mode in ("trunc", "floor"):
+        assert gradcore.div(-7, 2, rounding_mode=mode).item() == torch.div(-7, 2, rounding_mode=mode).item()
