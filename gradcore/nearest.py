@@ -115,7 +115,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.Sequential": "Container",
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
-    "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype

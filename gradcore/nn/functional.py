@@ -41,6 +41,7 @@ from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.losses import *  # noqa: F403
 from gradcore.functional.losses import check_reduction, need_classes, reduced, warn_of_sizes, weighted
+from gradcore.functional.multihead import multi_head_attention_forward
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.overwritten import overwriting, overwritten
 from gradcore.functional.padding import *  # noqa: F403
@@ -53,8 +54,8 @@ from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, losses, movement, normalizers, random, reduce
 
 __all__ = ["bilinear", "celu_", "cross_entropy", "ctc_loss", "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_",
-           "leaky_relu_", "linear", "log_softmax", "mse_loss", "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_",
-           "scaled_dot_product_attention", "selu_", "sigmoid", "softmax", "tanh", "threshold_"]
+           "leaky_relu_", "linear", "log_softmax", "mse_loss", "multi_head_attention_forward", "nll_loss", "one_hot", "pdist",
+           "relu", "relu_", "rrelu_", "scaled_dot_product_attention", "selu_", "sigmoid", "softmax", "tanh", "threshold_"]
 __all__ += _activations.__all__ + convolution.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + _losses.__all__
 __all__ += norms.__all__ + padding.__all__ + pooling.__all__ + sampling.__all__ + similarity.__all__ + unpooling.__all__
 

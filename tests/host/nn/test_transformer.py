@@ -97,3 +97,41 @@ def test_a_classifier_of_sequences_learns_with_dropout() -> None:
     net.eval()
     x = rng.integers(0, 2, (500, 9))
     assert (net(gradcore.tensor(x)).argmax(1).numpy() == (x.sum(1) > 4)).mean() > 0.95
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"apart": True}, {"bias": True}, {"zero": True}, {"padding": True}, {"mask": True, "need_weights": False},
+    {"padding": True, "mask": True, "average_attn_weights": False, "bias": True}], ids=str)
+def test_multi_head_attention_with_parameters_given(options: dict[str, Any], torch: Any) -> None:
+    """As open_clip and WavLM call it: the projections are apart, and have no module of their own."""
+    apart, bias, padding, mask = (options.get(name, False) for name in ("apart", "bias", "padding", "mask"))
+    arrays = {"query": (4, 3, 8), "key": (5, 3, 6 if apart else 8), "value": (5, 3, 10 if apart else 8), "in_proj_bias": (24,),
+              "out_proj_weight": (8, 8), "out_proj_bias": (8,), **({"bias_k": (1, 1, 8), "bias_v": (1, 1, 8)} if bias else {}),
+              **({"q_proj_weight": (8, 8), "k_proj_weight": (8, 6), "v_proj_weight": (8, 10)} if apart else
+                 {"in_proj_weight": (24, 8)})}
+    results = []
+    for library in (gradcore, torch):
+        given = {name: library.tensor(values(*shape, seed=k), requires_grad=True)
+                 for k, (name, shape) in enumerate(arrays.items())}
+        out, weights = library.nn.functional.multi_head_attention_forward(**{
+            "in_proj_weight": None, "bias_k": None, "bias_v": None, **given}, embed_dim_to_check=8, num_heads=2,
+            add_zero_attn=options.get("zero", False), dropout_p=0.5, training=False, use_separate_proj_weight=apart,
+            key_padding_mask=library.tensor(PADDING) if padding else None,
+            attn_mask=library.tensor(CAUSAL[:4]) if mask else None,
+            **{name: options[name] for name in ("need_weights", "average_attn_weights") if name in options})
+        (out * library.tensor(values(*out.shape, seed=9))).sum().backward()
+        results.append([out, *([] if weights is None else [weights]), *(x.grad for x in given.values())])
+    assert len(results[0]) == len(results[1])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_what_multi_head_attention_does_not_take(torch: Any) -> None:
+    x, w, b = gradcore.ones(2, 1, 4), gradcore.ones(12, 4), gradcore.ones(4, 4)
+    call = gradcore.nn.functional.multi_head_attention_forward
+    with raises(NotImplementedError, "static_k=", "is not implemented"):
+        call(x, x, x, 4, 2, w, None, None, None, False, 0.0, b, None, static_k=x)
+    with raises(gradcore.SpecError, "embed_dim 4 not divisible by num_heads 3"):
+        call(x, x, x, 4, 3, w, None, None, None, False, 0.0, b, None)
+    with raises(gradcore.SpecError, "was expecting query of embedding dimension 8, but got 4"):
+        call(x, x, x, 8, 2, w, None, None, None, False, 0.0, b, None)
