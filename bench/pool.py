@@ -89,7 +89,7 @@ def cost(workload: Workload, rounds: int) -> dict[str, float]:
             step()
         times = [seconds(step, 1) for _ in range(rounds)]
     return {"requests": sum(nbytes is not None for _, nbytes, _ in asked.wanted), "searches": search.call_count,
-            "microseconds": median(times) * 1e6, "reserved": memory.pool.reserved, "peak": memory.ledger.peak_allocated}
+            "microseconds": median(times) * 1e6, "reserved": memory.pool.reserved, "peak": memory.ledger.peaks[1]}
 
 
 def main() -> None:

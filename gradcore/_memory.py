@@ -30,17 +30,17 @@ def memory_reserved(device: AnyDevice = None) -> int:
 
 def max_memory_allocated(device: AnyDevice = None) -> int:
     """The most allocated bytes live at once, since the start or :func:`reset_peak_memory_stats`."""
-    return get_device(device).ledger.peak_allocated
+    return get_device(device).ledger.peaks[1]
 
 
 def max_memory_requested(device: AnyDevice = None) -> int:
     """The most bytes requested at once, before rounding, since the start or :func:`reset_peak_memory_stats`."""
-    return get_device(device).ledger.peak_requested
+    return get_device(device).ledger.peaks[0]
 
 
 def max_memory_reserved(device: AnyDevice = None) -> int:
     """The most bytes reserved from the device at once, in segments, since the start or :func:`reset_peak_memory_stats`."""
-    return get_device(device).ledger.peak_reserved
+    return get_device(device).ledger.peaks[2]
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
@@ -76,9 +76,10 @@ def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
     # As a whole, so that the figures are of one moment, whatever other threads do.
     with ledger.lock:
         ledger.drain()
+        peaks = ledger.peaks
         return {"requested": ledger.requested, "allocated": ledger.allocated, "reserved": ledger.reserved,
-                "max_requested": ledger.peak_requested, "max_allocated": ledger.peak_allocated,
-                "max_reserved": ledger.peak_reserved, "cached": ledger.pool.cached, "largest_free": ledger.pool.largest_free,
+                "max_requested": peaks[0], "max_allocated": peaks[1], "max_reserved": peaks[2],
+                "cached": ledger.pool.cached, "largest_free": ledger.pool.largest_free,
                 "arenas": in_arenas(ledger), "segments": len(ledger.pool.segments), "allocations": ledger.allocations}
 
 

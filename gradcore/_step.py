@@ -324,7 +324,7 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
     """The figures of the pinned pool, or None if it was not used; it may have been created within the step."""
     # Lists, for an interrupt is lost that comes when a generator goes which has not ended.
     for pool in [d for d in devices() if d.pinned]:
-        peak, *_ = *[start.peaks[1] for start in starts if start.device is pool], pool.ledger.peak_allocated
+        peak, *_ = *[start.peaks[1] for start in starts if start.device is pool], pool.ledger.peaks[1]
         return PinnedFigures(pool.ledger.allocated, peak, pool.ledger.reserved) if peak else None
     return None
 

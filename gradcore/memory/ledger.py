@@ -18,7 +18,7 @@ from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNTAGGED
 from gradcore.forking import brief
 from gradcore.memory.mending import lost, mend
 from gradcore.memory.nesting import Nest, put_in, so_far, take_out
-from gradcore.memory.peaks import Measured, Peaks
+from gradcore.memory.peaks import NOTHING, Measured, Peaks, highest, restart
 from gradcore.memory.placement import SMALL
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
@@ -44,8 +44,10 @@ class Ledger:
         self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool
         self._requested = self._allocated = 0
-        self._peak_requested = self._peak_allocated = self.peak_reserved = 0
-        #: Stretches over which peaks are being measured, the innermost last.
+        self._peak_requested = self._peak_allocated = self._peak_reserved = 0
+        #: The peaks from the start or the user's last reset up to the last :func:`restart`.
+        self.earlier = NOTHING
+        #: Stretches over which peaks are being measured.
         self.measured: list[Measured] = []
         #: Arenas, which do not count as allocated, and the open ranges of them, which do: see :mod:`gradcore.memory.arena`.
         self.arenas: dict[Block, None] = {}
@@ -177,7 +179,7 @@ class Ledger:
         return OutOfMemory(self._explain(self, OutOfMemory(why, **figures)), **figures)
 
     def _note_segments(self) -> None:
-        self.peak_reserved = max(self.peak_reserved, self.pool.reserved)
+        self._peak_reserved = max(self._peak_reserved, self.pool.reserved)
         # Without a call, or what a signal's handler does meanwhile would be noted twice.
         if self.log is not None:
             self.log += self.pool.changes
@@ -254,18 +256,11 @@ class Ledger:
             return self._allocated
 
     @property
-    def peak_requested(self) -> int:
-        """The most requested bytes live at once, since the start or :meth:`reset_peaks`."""
+    def peaks(self) -> Peaks:
+        """The most requested, allocated and reserved bytes at once, since the start or :meth:`reset_peaks`."""
         with self.lock:
             self.drain()
-            return self._peak_requested
-
-    @property
-    def peak_allocated(self) -> int:
-        """The most allocated bytes live at once."""
-        with self.lock:
-            self.drain()
-            return self._peak_allocated
+            return highest(self.earlier, self.latest)
 
     @property
     def allocations(self) -> int:
@@ -328,13 +323,13 @@ class Ledger:
                 raise
 
     @property
-    def peaks(self) -> Peaks:
-        """The peaks as of the last drain. The caller holds the lock."""
-        return self._peak_requested, self._peak_allocated, self.peak_reserved
+    def latest(self) -> Peaks:
+        """The peaks from the last :func:`restart` to the last drain. The caller holds the lock."""
+        return self._peak_requested, self._peak_allocated, self._peak_reserved
 
-    @peaks.setter
-    def peaks(self, peaks: Peaks) -> None:
-        self._peak_requested, self._peak_allocated, self.peak_reserved = peaks
+    @latest.setter
+    def latest(self, peaks: Peaks) -> None:
+        self._peak_requested, self._peak_allocated, self._peak_reserved = peaks
 
     @property
     def present(self) -> Peaks:
@@ -342,9 +337,7 @@ class Ledger:
         return self._requested, self._allocated, self.pool.reserved
 
     def reset_peaks(self) -> None:
+        """Start the peaks from what is live now. Those of stretches being measured include what was live before."""
         with self.lock:
-            self.drain()
-            seen = self.peaks
-            for measured in reversed(self.measured):
-                seen = measured.forget(seen)
-            self.peaks = self.present
+            restart(self)
+            self.earlier = NOTHING

@@ -1,4 +1,4 @@
-"""Peaks over nested stretches of time, correct even if a user resets the peak statistics inside one."""
+"""Peaks over stretches of time, which may overlap in any way, as steps of threads do, and in which users may reset peaks."""
 
 from __future__ import annotations
 
@@ -16,40 +16,37 @@ def highest(a: Peaks, b: Peaks) -> Peaks:
     return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])
 
 
+def restart(ledger: Ledger) -> None:
+    """Enter the ledger's latest peaks wherever they count, and let them start again from what is live now.
+
+    The caller holds the lock. After an interrupt it may be called again, since to enter a peak twice changes nothing.
+    """
+    ledger.drain()
+    for measured in ledger.measured:
+        measured.found = highest(measured.found, ledger.latest)
+    ledger.earlier = highest(ledger.earlier, ledger.latest)
+    ledger.latest = ledger.present
+
+
 class Measured:
     """A ledger's peaks from :meth:`begin` to :meth:`end`, which works, too, if an interrupt has cut the beginning short."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        #: The peaks from before a user's last reset, and those from before it began.
-        self._found = self._before = NOTHING
+        #: The peaks up to the last :func:`restart`.
+        self.found = NOTHING
 
     def begin(self) -> None:
-        ledger = self._ledger
-        with ledger.lock:
-            ledger.drain()
-            self._before = ledger.peaks
-            ledger.measured.append(self)
-            ledger.peaks = ledger.present
+        with self._ledger.lock:
+            restart(self._ledger)
+            self._ledger.measured.append(self)
 
     def end(self) -> Peaks:
-        """The peaks since it began. From now on the ledger's peaks include those from before it again."""
-        ledger = self._ledger
-        with ledger.lock:
-            ledger.drain()
+        """The peaks since it began."""
+        measured = self._ledger.measured
+        with self._ledger.lock:
+            restart(self._ledger)
             # An interrupt may have cut an earlier call short.
-            if self in ledger.measured:
-                ledger.measured.remove(self)
-            found = highest(self._found, ledger.peaks)
-            ledger.peaks = highest(self._before, ledger.peaks)
-        return found
-
-    def forget(self, peaks: Peaks) -> Peaks:
-        """A user resets the peaks: this stretch includes ``peaks``, and those from before it are forgotten.
-
-        Returns the peaks for the stretch around this one.
-        """
-        self._found = highest(self._found, peaks)
-        around = highest(peaks, self._before)
-        self._before = NOTHING
-        return around
+            if self in measured:
+                measured.remove(self)
+        return self.found

@@ -60,8 +60,7 @@ def check_books(memory: Stack) -> None:
         for key in (lambda h: h.tag.op, lambda h: h.tag.layer, lambda h: h.role):
             assert sum(folds.total(holders, key).values()) == ledger.allocated
         peak = folds.peak(records)
-        assert (peak.requested, peak.allocated, peak.reserved) == (
-            ledger.peak_requested, ledger.peak_allocated, ledger.peak_reserved)
+        assert (peak.requested, peak.allocated, peak.reserved) == ledger.peaks
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -215,11 +214,10 @@ def test_peaks_start_again() -> None:
     big = ledger.allocate(5 * MiB, stream)
     small = ledger.allocate(100, stream)
     ledger.release(big)
-    assert (ledger.peak_requested, ledger.peak_allocated) == (5 * MiB + 100, 5 * MiB + 512)
-    assert ledger.peak_reserved == 22 * MiB
+    assert ledger.peaks == (5 * MiB + 100, 5 * MiB + 512, 22 * MiB)
     ledger.flush()
     ledger.reset_peaks()
-    assert (ledger.peak_requested, ledger.peak_allocated, ledger.peak_reserved) == (100, 512, 2 * MiB)
+    assert ledger.peaks == (100, 512, 2 * MiB)
     ledger.release(small)
 
 
@@ -240,13 +238,13 @@ def test_what_an_arena_held_for_a_while_is_in_both_peaks() -> None:
     blocks = [ledger.allocate(n, stream) for n in (100, 100)]
     # Before the peak is read, as it is in a replay.
     ledger.passed(0, 0)
-    assert (ledger.peak_requested, ledger.peak_allocated) == (200, 1024)
+    assert ledger.peaks[:2] == (200, 1024)
     ledger.release(blocks[0])
     assert ledger.requested == 100
     ledger.passed(500, 512)
-    assert (ledger.peak_requested, ledger.peak_allocated) == (600, 1024), "more was asked for, in as many bytes"
+    assert ledger.peaks[:2] == (600, 1024), "more was asked for, in as many bytes"
     ledger.passed(10, 1024)
-    assert (ledger.peak_requested, ledger.peak_allocated) == (600, 1536)
+    assert ledger.peaks[:2] == (600, 1536)
     assert (ledger.requested, ledger.allocated) == (100, 512)
 
 

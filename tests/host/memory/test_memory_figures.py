@@ -93,7 +93,7 @@ def test_a_pinned_pool_that_no_start_is_of_has_its_own_peak() -> None:
     start.peaks = (1 << 40,) * 3
     ledger = get_device("pinned").ledger
     # It was made within the step, which other devices began with.
-    assert _pinned_figures([start]) == PinnedFigures(ledger.allocated, ledger.peak_allocated, ledger.reserved)
+    assert _pinned_figures([start]) == PinnedFigures(ledger.allocated, ledger.peaks[1], ledger.reserved)
     del x
 
 

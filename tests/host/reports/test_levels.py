@@ -85,6 +85,32 @@ def test_stretches_within_one_another_keep_their_peaks() -> None:
     assert gradcore.max_memory_requested() == held
 
 
+def test_stretches_that_overlap_have_the_peaks_of_their_own_time() -> None:
+    """As those of steps in several threads do."""
+    gradcore.ones(100_000)
+    held, highest = gradcore.memory_requested(), gradcore.max_memory_requested()
+    first, second = (gradcore.step(device="cpu", level="counts") for _ in range(2))
+    first.__enter__()
+    gradcore.ones(50_000)
+    second.__enter__()
+    gradcore.ones(1000)
+    first.__exit__(None, None, None)
+    gradcore.ones(2000)
+    second.__exit__(None, None, None)
+    assert [s.report.peak.requested - held for s in (first, second)] == [200_000, 8000]
+    assert gradcore.max_memory_requested() == highest
+
+
+@pytest.mark.parametrize("level", ["events", "counts"])
+def test_the_peak_since_the_start_is_told_within_a_step_too(level: str) -> None:
+    gradcore.ones(100_000)
+    highest = gradcore.max_memory_requested()
+    with gradcore.step(device="cpu", level=level):
+        assert gradcore.max_memory_requested() == gradcore.memory_stats()["max_requested"] == highest
+        gradcore.reset_peak_memory_stats()
+        assert gradcore.max_memory_requested() == gradcore.memory_requested()
+
+
 def test_counting_leaves_the_peaks_that_others_count() -> None:
     gradcore.reset_peak_memory_stats()
     big = gradcore.ones(100_000)

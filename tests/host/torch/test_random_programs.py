@@ -101,7 +101,7 @@ def accounted(program: Program) -> str:
             return f"{len(ledger.live) - len(before)} blocks stay on {name}"
         peak, figures = folds.peak(step.log), step.report.peak
         if (peak.requested, peak.allocated) != (figures.requested, figures.allocated) or (
-                peak.allocated, peak.reserved) != (ledger.peak_allocated, ledger.peak_reserved):
+                peak.allocated, peak.reserved) != ledger.peaks[1:]:
             return f"{peak}, but the report has {figures} on {name}"
         logs.append((normalized(step.raw_log), failure and (failure[0], failure[1].replace(name, ""))))
     (records, error), (others, other) = logs
