@@ -111,6 +111,8 @@ class Chain:
         if recorder.updates or (recorder.ran_backward() and not backward):
             raise TraceError(f"{name} runs backward or updates parameters: take gradcore.gradients(graph, wrt=...) of a graph, "
                              "or compile whole steps with gradcore.compile")
+        # They refer to every leaf there was, and so to gradients of networks that the chain has nothing to do with.
+        recorder.before, recorder.specs = {}, {}
         templates = Templates(inputs)
         results, examples = templates.of(result), templates.outputs
         own = [t.storage for t in inputs]

@@ -58,6 +58,17 @@ def test_a_chain_that_has_run_holds_none_of_its_inputs() -> None:
     assert gradcore.memory_requested() == live
 
 
+def test_a_chain_holds_no_gradients_of_networks_that_it_does_not_run() -> None:
+    held = gradcore.memory_requested()
+    other = nn.Linear(100, 100)
+    other(gradcore.ones(2, 100)).sum().backward()
+    graph = gradcore.trace(lambda x: x * 2, gradcore.ones(1))
+    del other
+    # Until it is executed, it has argument and result of the traced run.
+    assert gradcore.memory_requested() - held == 8
+    assert graph.execute(gradcore.ones(1)).item() == 2
+
+
 def test_what_only_the_next_launch_reads_counts_as_live_until_then() -> None:
     x = gradcore.ones(1000)
     first = gradcore.trace(lambda x: x * 2, x)
