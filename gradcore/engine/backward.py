@@ -34,6 +34,9 @@ from gradcore.ops.elementwise import add
 from gradcore.ops.in_place import add_
 from gradcore.ops.movement import cast, clone
 
+#: Threads may run separate graphs that share leaves.
+_accumulating = long()
+
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, captures: Captures | None, create_graph: bool,
                  retain_graph: bool | None = None, accumulating: bool = False, partial: bool = False) -> None:
@@ -301,7 +304,9 @@ def accumulate(leaf: Leaf, g: Any) -> None:
     """
     if leaf.frozen:
         return
-    # Threads may run separate graphs that share leaves.
+    if local.state.aside is not None:
+        local.state.aside.add(leaf)
+        return
     with _accumulating:
         there = leaf.grad
         if g.spec.shape != leaf.spec.shape:
@@ -323,9 +328,6 @@ def accumulate(leaf: Leaf, g: Any) -> None:
                 del there
                 lender.let_go(leaf)
         retag_gradient(leaf.grad, leaf.tensor())
-
-
-_accumulating = long()
 
 
 def _seed(root: Any, g: Any) -> Any:

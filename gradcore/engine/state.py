@@ -54,7 +54,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade", "partial", "sweep", "inference", "asked", "__weakref__")
+                 "remade", "partial", "sweep", "inference", "asked", "aside", "__weakref__")
 
     def __init__(self) -> None:
         self.grad = True
@@ -84,6 +84,8 @@ class State:
         self.inference = False
         #: Is it in ``detect_anomaly``, and was NaN to be looked for there?
         self.asked = (False, True)
+        #: The leaves to which a backward inside one that is only recorded would have added; None outside of such.
+        self.aside: set[Any] | None = None
         #: ``launch(kernel, *arrays)``
         self.launch = _kernel_context().run
 

@@ -100,21 +100,24 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
     hooks = [(leaf, leaf.hooks) for leaf in recorder.log.leaves]
     for leaf, _ in hooks:
         leaf.hooks = None
-    # A backward that the user calls inside this one adds to the gradients of leaves, which have to be restored.
-    slots = [(leaf, leaf.grad) for leaf in recorder.before]
+    # Code inside that asks for these gradients is noticed. Those of other leaves may be what another thread works with.
+    slots = [(leaf, leaf.grad) for leaf in recorder.log.leaves if leaf in recorder.before]
     for leaf, _ in slots:
         leaf.grad = None
     # What it writes to (running statistics in a checkpoint) is written by the caller's own backward.
     recorder.log.undo = {}
+    # A backward that the user calls inside this one adds to gradients.
+    local.state.aside = aside = set[Leaf]()
     try:
         run_backward(tensors, cotangents, retain_graph=True, create_graph=False, captures=captures)
     finally:
+        local.state.aside = None
         recorder.log.undone()
         for node, before in beyond:
             node.edges = before
         for leaf, of in hooks:
             leaf.hooks = of
-        inner = any(leaf.grad is not None for leaf, _ in slots)
+        inner = bool(aside) or any(leaf.grad is not None for leaf, _ in slots)
         for leaf, grad in slots:
             leaf.grad = grad
     return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges],

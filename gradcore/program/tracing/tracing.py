@@ -137,12 +137,12 @@ class Tracing(Noting):
         if local.state.anomaly:
             self._refused.append("its caller's backward looks for NaN (detect_anomaly), which a replay's would not do")
             return
-        without = self._watcher.gradients.without
-        before = set(without)
+        seen = self._watcher.gradients
+        without, found = set(seen.without), set(seen.found)
         try:
             self._second = second_of(ran[0], arguments, outputs, roots)
-            if any(leaf.grad is not None for leaf in set(without) - before):
-                # Slots are empty while it is recorded.
+            if any(leaf.grad is not None for leaf in {*set(seen.without) - without, *set(seen.found) - found}):
+                # The slots of leaves that the run read are empty while it is recorded.
                 self._refused.append("its caller's backward runs code that asks for a gradient")
         except TraceError:
             raise

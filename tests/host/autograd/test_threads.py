@@ -112,3 +112,26 @@ def test_steps_of_the_level_counts_may_end_at_once() -> None:
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(run, range(THREADS)))
+
+
+class Beside(gradcore.autograd.Function):
+    """Runs a function in another thread when its gradient is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, run: Any) -> Any:
+        ctx.run = run
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        thread = threading.Thread(target=ctx.run)
+        thread.start()
+        thread.join()
+        return g * 2, None
+
+
+def test_gradients_of_a_thread_are_its_own_while_another_records_one() -> None:
+    other = nn.Linear(2, 2)
+    compiled = gradcore.compile(lambda x: Beside.apply(x, lambda: other(gradcore.ones(3, 2)).sum().backward()))
+    compiled(gradcore.ones(2, requires_grad=True))
+    assert other.bias.grad.tolist() == [3.0, 3.0]
