@@ -52,6 +52,9 @@ class GradientGuard(Asking):
 def is_gradient_held(leaf: Leaf) -> bool:
     """Does anything but the leaf, and the replay that made it, refer to the gradient that a leaf has, or to its bytes?"""
     grad = leaf.grad
+    if grad is None:
+        # Another thread has just dropped it.
+        return False
     # The replay that made it also holds a reference.
     more = grad.storage.lender is not None
     # A base that nobody else sees may be dropped by the next write.

@@ -77,7 +77,8 @@ class Recorder:
         self.log = TraceLog() if log is None else log
         #: Of each leaf that exists when the run begins: the serial of its gradient, or 0.
         self.before = {leaf: gradient_serial(leaf) for leaf in _every_leaf() if leaf.device is device}
-        self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
+        # Another thread may have dropped its gradients by now.
+        self.specs = {leaf: grad.spec for leaf in self.before if (grad := leaf.grad) is not None}
         #: The updates of optimizers.
         self.updates: list[_Update] = []
         #: The number of records with which the log opens.

@@ -16,6 +16,7 @@ import pytest
 import gradcore
 from gradcore import _step as step_module
 from gradcore import nn
+from gradcore.program.tracing import recorder, tracing
 from gradcore.program.watching.newness import is_new
 
 THREADS, STEPS = 4, 12
@@ -135,3 +136,19 @@ def test_gradients_of_a_thread_are_its_own_while_another_records_one() -> None:
     compiled = gradcore.compile(lambda x: Beside.apply(x, lambda: other(gradcore.ones(3, 2)).sum().backward()))
     compiled(gradcore.ones(2, requires_grad=True))
     assert other.bias.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(("module", "asks"), [(recorder, "gradient_serial"), (tracing, "is_gradient_held")])
+def test_a_thread_may_drop_gradients_as_another_begins_a_trace(monkeypatch: pytest.MonkeyPatch, module: Any, asks: str) -> None:
+    x, asked = gradcore.ones(1, requires_grad=True), getattr(module, asks)
+    x.sum().backward()
+
+    def meanwhile(leaf: Any) -> Any:
+        if module is tracing:
+            x.grad = None
+        found = asked(leaf)
+        x.grad = None
+        return found
+
+    monkeypatch.setattr(module, asks, meanwhile)
+    assert gradcore.compile(lambda y: y * 2)(gradcore.ones(1)).item() == 2 and x.grad is None
