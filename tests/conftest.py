@@ -16,6 +16,7 @@ import pytest
 import gradcore
 from gradcore import _step
 from gradcore.devices.availability import cuda_status
+from gradcore.program.watching import newness
 from tests.host.cuda.compiled import shared_folder
 
 T = TypeVar("T")
@@ -203,6 +204,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.disable()
     # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.
     gc.freeze()
+    newness.frozen = gc.get_freeze_count()
     try:
         yield
         if not request.node.stash.get(_failed, False) and request.node.get_closest_marker("keeps_bytes") is None:

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+#: How many frozen objects are left so: Python 3.12 freezes some when it starts.
+frozen = gc.get_freeze_count()
+
 
 def _young() -> Iterator[int]:
     """The ids of all objects made since the last collection of garbage, for one call of C's to go through to the end."""
@@ -36,6 +39,9 @@ class New:
         self._open = False
 
     def __enter__(self) -> New:
+        if gc.get_freeze_count() > frozen:
+            # The collector, by which functions and what holds a result are found, shows no frozen object.
+            gc.unfreeze()
         gc.collect(0)
         gc.callbacks.append(self._collects)
         self._open = True

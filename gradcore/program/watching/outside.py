@@ -104,7 +104,7 @@ _BY_ARGUMENTS: dict[str, frozenset[str]] = {
         operator pickle posix nt random re sha1 sha2 sha3 sre statistics string struct time types typing unicodedata uuid
         warnings weakref zlib zoneinfo""".split(), _ALL),
     "contextvars": frozenset(("get", "set", "reset")),
-    "gc": frozenset(("collect", "freeze", "unfreeze", "enable", "disable")),
+    "gc": frozenset(("collect", "enable", "disable")),
     "sys": frozenset(("audit", "exc_info", "exception", "getrefcount", "getsizeof", "intern")),
     "thread": frozenset(("acquire", "acquire_lock", "release", "release_lock", "locked", "__enter__", "__exit__",
                          "allocate_lock", "RLock", "lock", "start_new_thread")),

@@ -194,3 +194,18 @@ def test_functions_without_variables_are_one() -> None:
     assert len(compiled.traces) == 1 and sum(name.startswith("the code of") for name in names) == 2
     acts[5] = lambda x: x * 5
     assert compiled(gradcore.ones(1)).item() == 10.0
+
+
+def test_functions_that_the_collector_hides_are_found() -> None:
+    settings, scale = {"scale": 2.0}, 1.0
+
+    @gradcore.compile
+    def f(x: Any, of: Settings = settings) -> Any:
+        return x * scale * of["scale"]
+
+    x = gradcore.ones(1)
+    gc.freeze()
+    assert [f(x).item(), f(x).item(), len(f.programs)] == [2.0, 2.0, 1]
+    scale = 3.0
+    settings["scale"] = 5.0
+    assert f(x).item() == 15.0
