@@ -93,7 +93,7 @@ def _no_module(given: Any) -> str:
     hint = ""
     if isinstance(given, (list, tuple)):
         hint = ": write Sequential(*modules)"
-    elif isinstance(getattr(given, "__wrapped__", None), Module):
+    elif getattr(type(given), "_wraps_module", False):
         name, hint = type(given).__name__, ": compile the Sequential instead"
     return f"{name} is not a Module subclass{hint}"
 

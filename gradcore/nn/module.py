@@ -101,7 +101,7 @@ class Module(Converted, Hooked, Named, Stateful):
             self._put("_parameters", name, value)
         elif isinstance(value, Module):
             self._put("_modules", name, value)
-        elif isinstance(getattr(value, "__wrapped__", None), Module):  # compiled: calls go through the wrapper
+        elif getattr(type(value), "_wraps_module", False):  # compiled: calls go through the wrapper
             self._put("_modules", name, value.__wrapped__)
             own[name] = value
         elif name in own.get("_parameters", ()):

@@ -15,6 +15,9 @@ from gradcore.program.calls.compiled import Compiled
 class CompiledModule(Compiled):
     """A compiled module. Attributes that are set on it are set on the module."""
 
+    #: For a module that gets one as an attribute.
+    _wraps_module = True
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._OWN or name.startswith("__"):
             object.__setattr__(self, name, value)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradcore.program.guarding.guards import Guard, equal, identical
 from gradcore.program.guarding.libraries import is_users
+from gradcore.program.guarding.values import asked
 
 _Found = Iterator[tuple[Guard, tuple[Any, ...]]]
 
@@ -36,7 +37,7 @@ def answered(owner: Any, names: frozenset[str]) -> _Found:
 
 def _spaces(owner: Any) -> list[Any]:
     """The dicts in which an object's attributes are looked up, but for what a class has from its metaclass."""
-    kind, own = (owner, {}) if isinstance(owner, type) else (type(owner), getattr(owner, "__dict__", {}))
+    kind, own = (owner, {}) if isinstance(owner, type) else (type(owner), asked(owner, "__dict__", {}))
     return [own, *map(vars, kind.__mro__)]
 
 

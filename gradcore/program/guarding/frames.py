@@ -12,7 +12,7 @@ from typing import Any
 from gradcore.cells import name_of_file
 from gradcore.program.guarding.bytecode import CALLS, LOADS_CONSTANT
 from gradcore.program.guarding.libraries import is_users
-from gradcore.program.guarding.values import MOST_INSIDE
+from gradcore.program.guarding.values import MOST_INSIDE, asked
 
 #: Methods of a module that go through it from its first part on in each call.
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
@@ -73,8 +73,8 @@ def is_method(code: CodeType, owner: Any) -> bool:
     if code.co_qualname.rpartition(".")[0] in {kind.__qualname__ for kind in kinds}:
         # Behind a decorator, too.
         return True
-    own = (getattr(f, "__func__", f) for of in (owner, *kinds) for f in vars(of).values())
-    return any(getattr(f, "__code__", None) is code for f in own)
+    own = (asked(f, "__func__", f) for of in (owner, *kinds) for f in vars(of).values())
+    return any(asked(f, "__code__") is code for f in own)
 
 
 def is_generated(frame: FrameType) -> bool:

@@ -54,6 +54,7 @@ from gradcore.program.guarding.values import (
     LONG,
     MOST_INSIDE,
     VALUES,
+    asked,
     attributes_of,
     buffer_of,
     copied,
@@ -247,7 +248,7 @@ class Reach:
             # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, names._replace(read=names.read | {"forward"}))
         elif not (isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
-            own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
+            own = {} if isinstance(owner, type) else asked(owner, "__dict__", {})
             if is_optimizer(owner):
                 yield from of_optimizer(owner, self._names, self)
                 names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL}
@@ -276,7 +277,7 @@ class Reach:
         kind = owner if isinstance(owner, type) else type(owner)
         if is_of_library(kind.__module__):
             return
-        own = {} if owner is kind else getattr(owner, "__dict__", {})
+        own = {} if owner is kind else asked(owner, "__dict__", {})
         if owner is kind and not is_of_library(type(kind).__module__):
             # What a class has from a metaclass of the user's.
             yield from self.of_object(type(kind))
@@ -287,7 +288,7 @@ class Reach:
         of = weakly(owner)
         for name in sorted((names.read | names.called) & members.keys()):
             member = members[name]
-            if isinstance(getattr(member, "__func__", member), FunctionType):
+            if isinstance(asked(member, "__func__", member), FunctionType):
                 method = getattr(owner, name)
                 yield Guard(f"{name} of {kind.__name__}",
                             lambda a=name: getattr(x := getattr(of(), a, None), "__func__", x),  # type: ignore[misc]
@@ -297,8 +298,8 @@ class Reach:
                 # Its code is watched by itself.
                 yield (Guard(f"{name} of {kind.__name__}", Attribute(kind, name), member, identical),
                        ("property", kind, name))
-            elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
-                value = getattr(owner, name, _absent)
+            elif isinstance(member, MemberDescriptorType) or not hasattr(type(member), "__get__"):
+                value = asked(owner, name, _absent)
                 if value is not _absent:
                     yield from self._attribute(owner, name, value)
                 else:
@@ -318,12 +319,12 @@ class Reach:
                 if name in own or name in before:
                     member, of, key = vars(c)[name], weakly(c), ("hidden", id(c), name)
                     place = f"{name} of {c.__name__}", lambda a=name, of=of: vars(of())[a]
-                    yield from [(Guard(*place, member, identical), key)] if hasattr(member, "__get__") else self.of_value(
+                    yield from [(Guard(*place, member, identical), key)] if hasattr(type(member), "__get__") else self.of_value(
                         *place, member, key)
             before.update(vars(c))
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
-        own, of = getattr(owner, "__dict__", {}), weakly(owner)
+        own, of = asked(owner, "__dict__", {}), weakly(owner)
         look = Item(own, name) if name in own and not isinstance(owner, type) else AttributeOf(of, name)
         if isinstance(owner, (ModuleType, type)):
             whose = owner.__name__

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from operator import is_
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,26 @@ MOST_INSIDE = 1000
 #: The most characters of plain data in a reason.
 _LONGEST = 200
 
+_absent = object()
+
+
+def asked(x: Any, name: str, default: Any = None) -> Any:
+    """``getattr`` for any object: the ``__getattr__`` of a class of the user's may raise what it likes."""
+    try:
+        return getattr(x, name, default)
+    except Exception:
+        return default
+
 
 def attributes_of(x: Any) -> Mapping[str, Any] | None:
-    """The attributes of an object, those in slots of its class included; None if it can have none.
+    """The attributes of an object, those in slots of its classes included; None if it can have none.
 
     A number, a list or an array of a class of the user's may have some beside its value.
     """
-    own, slots = getattr(x, "__dict__", None), getattr(type(x), "__slots__", ())
-    if not slots:
-        return own
-    names = (slots,) if isinstance(slots, str) else slots
-    return (own or {}) | {n: getattr(x, n) for n in names if not n.startswith("__") and hasattr(x, n)}
+    own, kinds = asked(x, "__dict__"), type(x).__mro__ if hasattr(type(x), "__slots__") else ()
+    slots = [n for c in kinds if "__slots__" in vars(c) for n, m in vars(c).items() if isinstance(m, MemberDescriptorType)]
+    found = {n: asked(x, n, _absent) for n in slots}
+    return (own or {}) | {n: value for n, value in found.items() if value is not _absent} if slots else own
 
 
 def is_plain(x: Any, depth: int = 4) -> bool:

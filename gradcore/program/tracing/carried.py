@@ -18,6 +18,7 @@ from gradcore.cells import name_of_file
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
+from gradcore.program.guarding.values import asked
 from gradcore.program.watching.assignments import Assignment
 from gradcore.program.watching.called import Ran
 
@@ -52,7 +53,7 @@ class Place:
                 return of.cell_contents
             except ValueError:
                 return _Absent
-        return (of if type(of) is dict else getattr(of, "__dict__", {})).get(self._at, _Absent)
+        return (of if type(of) is dict else asked(of, "__dict__", {})).get(self._at, _Absent)
 
     def put(self, value: Any) -> None:
         of = self._of()
@@ -103,9 +104,9 @@ def places_of(of: Ran, a: Assignment, owners: list[Any], new: Container[Any]) ->
 
 def _attribute(owner: Any, name: str) -> Place | None:
     """An attribute of an object, if to assign to it does nothing but that; it may be a buffer of a module."""
-    kind, own = type(owner), getattr(owner, "__dict__", {})
+    kind, own = type(owner), asked(owner, "__dict__", {})
     if (kind.__setattr__ not in (object.__setattr__, Module.__setattr__) or name not in own
-            or hasattr(getattr(kind, name, None), "__set__")):
+            or hasattr(type(getattr(kind, name, None)), "__set__")):
         return None
     if isinstance(owner, Module) and (name in own["_parameters"] or name in own["_modules"]):
         return None

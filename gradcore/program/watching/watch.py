@@ -33,6 +33,7 @@ from gradcore.program.guarding.libraries import is_library, is_users
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.names import Names, names_of
 from gradcore.program.guarding.reach import Found, Reach
+from gradcore.program.guarding.values import asked
 from gradcore.program.tracing.carried import Stored, place_of
 from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
@@ -194,8 +195,9 @@ class Watcher:
         """Record objects and random generators among the arguments of a function of the user's."""
         code = frame.f_code
         for name, x in passed(frame):
-            if not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and (
-                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not self._knows(x, code) and x not in self.new:
+            has_any = asked(x, "__dict__") is not None or hasattr(type(x), "__slots__")
+            if has_any and not isinstance(x, (Value, FunctionCtx)) and id(x) not in self.fresh and not (
+                    self._knows(x, code) or x in self.new):
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed.setdefault(id(x), (name, x, set()))[2].add(code)
                     note(self._reach_at(frame).of_object(x), self.began)

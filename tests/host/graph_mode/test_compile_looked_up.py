@@ -162,6 +162,64 @@ def an_attribute_of_a_dict() -> Case:
     return lambda x: x * one.factors["a"] * one.factors.value, lambda: setattr(one.factors, "value", 7.0)
 
 
+@dataclasses.dataclass(slots=True)
+class Base:
+    value: float = 2.0
+
+
+@dataclasses.dataclass(slots=True)
+class Derived(Base):
+    other: float = 1.0
+
+
+@case
+def all_slots_of_a_derived_class() -> Case:
+    one = Derived()
+    return lambda x: x * dataclasses.asdict(one)["value"], lambda: setattr(one, "value", 7.0)
+
+
+class Keyed(dict[str, Any]):
+    """A dict whose keys are attributes, which raises KeyError for all others."""
+
+    __getattr__ = dict.__getitem__
+
+
+@case
+def a_key_of_a_dict_of_a_class() -> Case:
+    class Network(nn.Module):
+        options = Keyed(value=2.0)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = Keyed(value=1.0)
+
+        def forward(self, x: Any) -> Any:
+            return x * self.options.value * self.own.value
+
+    return Network(), lambda: Network.options.update(value=7.0)
+
+
+class Refusing:
+    """An object with a slot, which raises for all other attributes."""
+
+    __slots__ = ("value", "empty")
+
+    def __init__(self) -> None:
+        self.value = 2.0
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def scale(self, x: Any) -> Any:
+        return x * self.value
+
+
+@case
+def an_attribute_of_an_object_that_raises_for_others() -> Case:
+    one = Refusing()
+    return one.scale, lambda: setattr(one, "value", 7.0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_traced_again(name: str) -> None:
     check_traced_again(CASES[name])

@@ -111,6 +111,15 @@ def test_assignment() -> None:
         del m.gone
 
 
+def test_an_attribute_may_be_a_dict_that_raises_key_errors_for_attributes() -> None:
+    class Keyed(dict[str, int]):
+        __getattr__ = dict.__getitem__
+
+    model = nn.Linear(1, 1)
+    model.options = Keyed(width=3)
+    assert model.options.width == 3
+
+
 def test_registration_errors() -> None:
     m = nn.Module()
     with raises(KeyError, "contain", "got: a.b"):
