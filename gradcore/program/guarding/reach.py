@@ -158,7 +158,8 @@ class Reach:
             yield Never(draws_from(name)), key
         elif isinstance(value, (MethodType, slice, np.dtype)):
             yield Guard(name, look, value, same_method), key
-            if isinstance(value, MethodType) and isinstance(value.__self__, (*_DATA, *GENERATORS)):
+            if isinstance(value, MethodType) and isinstance(
+                    value.__self__, object if "__self__" in self._names.read else (*_DATA, *GENERATORS)):
                 yield from self._of_bound(name, look, value, key)
         elif isinstance(value, (list, tuple, deque, set, frozenset)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
@@ -303,8 +304,7 @@ class Reach:
                 if value is not _absent:
                     yield from self._attribute(owner, name, value)
                 else:
-                    yield (Guard(f"whether a {kind.__name__} has {name}",
-                                 lambda a=name: hasattr(of(), a),  # type: ignore[misc]
+                    yield (Guard(f"whether a {kind.__name__} has {name}", lambda a=name: hasattr(of(), a),  # type: ignore[misc]
                                  False, identical), ("absent", id(owner), name))
             else:
                 # Another descriptor, such as a partialmethod: what code of the user's it calls is watched by itself.

@@ -221,6 +221,19 @@ def the_list_of_a_method_of_its_class() -> Case:
     return lambda x: x * total(), lambda: numbers.append(5.0)
 
 
+@case
+def an_attribute_of_what_a_method_is_bound_to() -> Case:
+    class Scaling:
+        value = 2.0
+
+        def run(self) -> None:
+            raise NotImplementedError
+
+    one = Scaling()
+    method = one.run
+    return lambda x: x * method.__self__.value, lambda: setattr(one, "value", 7.0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_traced_again(name: str) -> None:
     check_traced_again(CASES[name])
