@@ -95,9 +95,9 @@ def is_inside(code: CodeType | None) -> bool:
     if code is None:
         return False
     name = code.co_filename
-    # Methods that dataclasses and named tuples generate have no line either.
+    # Methods that dataclasses and named tuples generate have no line either; others of "<string>" are of `python -c`, say.
     return (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == WRITTEN or (
-        name == "<string>" and (code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)))
+        name == "<string>" and (code.co_qualname.startswith("__create_fn__.") or code.co_varnames[:1] == ("_cls",)))
 
 
 def _nameless(code: CodeType) -> bool:

@@ -279,6 +279,29 @@ def test_a_scalers_step_belongs_behind_a_compiled_function() -> None:
     assert p.tolist() == pytest.approx([0.6, 0.6]) and scaler.get_scale() == 16.0
 
 
+EXECUTED = """
+import gradcore
+
+class Scale:
+    def __call__(self, x):
+        return x * factor
+
+factor, scale = 2.0, Scale()
+"""
+
+
+def test_special_methods_of_code_without_a_file_are_the_users() -> None:
+    """As those of a dataclass that Python writes are not: ``python -c`` and ``exec(open(...).read())`` name no file."""
+    names: dict[str, Any] = {}
+    exec(EXECUTED, names)
+    scale = names["scale"]
+    f = gradcore.compile(lambda x: scale(x))
+    x = gradcore.ones(1)
+    found = [f(x).item(), f(x).item()]
+    names["factor"] = 3.0
+    assert [*found, f(x).item()] == [2.0, 2.0, 3.0] and len(f.programs) == 2
+
+
 LINKED = """
 import gradcore
 from gradcore import nn
