@@ -31,6 +31,8 @@ _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 #: The folders of Python's own library, and of packages inside it that are not Python's.
 _STANDARD = os.path.join(os.path.dirname(dis.__file__), "")
 _INSTALLED = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
+#: The flag of classes that were made while Python ran, as by Python code (``Py_TPFLAGS_HEAPTYPE``).
+_MADE = 1 << 9
 #: The packages that gradcore is built on, wherever they are installed.
 _BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath")
 #: Python's own classes of which code reads single attributes, or whose methods only have effects elsewhere.
@@ -62,8 +64,15 @@ def is_users(code: CodeType) -> bool:
     return not is_inside(code) and not is_library(code.co_filename)
 
 
-def is_of_library(module: str) -> bool:
-    """Is a module, by name, one of those? The user's own may have the same name, so its file counts too."""
+def is_of_library(module: str | type) -> bool:
+    """Is a module, by name, one of those? The user's own may have the same name, so its file counts too.
+
+    A class is, if its module is and has it: one of the user's may have got the name of another, as by ``exec`` in an empty dict.
+    """
+    if isinstance(module, type):
+        kind, module = module, module.__module__
+        if kind.__flags__ & _MADE and getattr(sys.modules.get(module), kind.__qualname__, None) is not kind:
+            return False
     return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
 
 
@@ -71,7 +80,7 @@ def is_whole(kind: type) -> bool:
     """Has it a constructor of Python's own, even if it is the user's, or does gradcore say so, as of a distribution? Then
     methods read attributes that no user's code names, so that all of them count. A class such as ``ABC`` keeps nothing."""
     return getattr(kind, "_read_whole", False) is True or (not issubclass(kind, _BY_ATTRIBUTES) and any(
-        isinstance(vars(c).get("__init__"), FunctionType) and is_of_library(c.__module__)
+        isinstance(vars(c).get("__init__"), FunctionType) and is_of_library(c)
         and c.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy") for c in kind.__mro__))
 
 

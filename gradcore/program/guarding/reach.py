@@ -225,7 +225,7 @@ class Reach:
                 yield from self._attribute(owner, name, vars(owner)[name])
             return
         if not (isinstance(owner, (type, ModuleType)) and is_of_library(
-                owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
+                owner.__name__ if isinstance(owner, ModuleType) else owner)):
             yield from absent(owner, names.asked - _INTERNAL)
             yield from answered(owner, (names.read | names.called) - _INTERNAL)
         if isinstance(owner, partial):
@@ -276,10 +276,10 @@ class Reach:
     def _of_class(self, owner: Any, names: Names) -> Found:
         """Guards for what an object, or a class, has from its class: data, slots included, and methods."""
         kind = owner if isinstance(owner, type) else type(owner)
-        if is_of_library(kind.__module__):
+        if is_of_library(kind):
             return
         own = {} if owner is kind else asked(owner, "__dict__", {})
-        if owner is kind and not is_of_library(type(kind).__module__):
+        if owner is kind and not is_of_library(type(kind)):
             # What a class has from a metaclass of the user's.
             yield from self.of_object(type(kind))
             yield from absent(kind, frozenset(a for a in names.read | names.called if hasattr(type(kind), a)))
@@ -315,7 +315,7 @@ class Reach:
         """Guards for what classes have that an object's ``own`` attributes, or a class before them, hide: ``super().x``."""
         before: set[str] = set()
         for c in kind.__mro__:
-            for name in [] if is_of_library(c.__module__) else sorted(names & vars(c).keys()):
+            for name in [] if is_of_library(c) else sorted(names & vars(c).keys()):
                 if name in own or name in before:
                     member, of, key = vars(c)[name], weakly(c), ("hidden", id(c), name)
                     place = f"{name} of {c.__name__}", lambda a=name, of=of: vars(of())[a]

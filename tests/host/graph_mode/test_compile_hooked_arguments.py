@@ -159,8 +159,8 @@ def test_it_is_as_in_eager_mode(program: Callable[[Wrap], Any]) -> None:
 def test_an_object_that_raises_when_it_is_looked_at_ends_the_trace_and_nothing_else() -> None:
     class Thing:
         @property
-        def __dict__(self) -> Any:  # type: ignore[override]
-            raise RuntimeError("__dict__")
+        def __class__(self) -> Any:
+            raise RuntimeError("__class__")
 
     def made() -> Any:
         thing = Thing()
