@@ -67,7 +67,7 @@ def is_users(code: CodeType) -> bool:
 def is_of_library(module: str | type) -> bool:
     """Is a module, by name, one of those? The user's own may have the same name, so its file counts too.
 
-    A class is, if its module is and has it: one of the user's may have got the name of another, as by ``exec`` in an empty dict.
+    A class is, if its module is and has it: one of the user's may have got the name of another, as by ``exec`` in a new dict.
     """
     if isinstance(module, type):
         kind, module = module, module.__module__

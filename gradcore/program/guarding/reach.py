@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
 from importlib.util import resolve_name
-from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType, NoneType
 from typing import Any
 from weakref import ref
 
@@ -295,10 +295,6 @@ class Reach:
                             lambda a=name: getattr(x := getattr(of(), a, None), "__func__", x),  # type: ignore[misc]
                             getattr(method, "__func__", method), identical), ("method", id(owner), name)
                 yield from self.of_object(getattr(method, "__func__", method))
-            elif isinstance(member, property):
-                # Its code is watched by itself.
-                yield (Guard(f"{name} of {kind.__name__}", Attribute(kind, name), member, identical),
-                       ("property", kind, name))
             elif isinstance(member, MemberDescriptorType) or not hasattr(type(member), "__get__"):
                 value = asked(owner, name, _absent)
                 if value is not _absent:
@@ -307,9 +303,12 @@ class Reach:
                     yield (Guard(f"whether a {kind.__name__} has {name}", lambda a=name: hasattr(of(), a),  # type: ignore[misc]
                                  False, identical), ("absent", id(owner), name))
             else:
-                # Another descriptor, such as a partialmethod: what code of the user's it calls is watched by itself.
-                yield (Guard(f"{name} of {kind.__name__}", partial(member_of, kind, name), member, identical),
-                       ("property", kind, name))
+                # A descriptor, such as a property: what code of the user's it calls is watched by itself.
+                look = Attribute(kind, name) if isinstance(member, property) else partial(member_of, kind, name)
+                yield Guard(f"{name} of {kind.__name__}", look, member, identical), ("property", kind, name)
+                for part in ("fget", "__func__", "func", "args", "keywords"):
+                    if not isinstance(asked(member, part), (FunctionType, NoneType)):
+                        yield from self._attribute(member, part, getattr(member, part))
 
     def _hidden(self, kind: type, own: Container[str], names: Collection[str]) -> Found:
         """Guards for what classes have that an object's ``own`` attributes, or a class before them, hide: ``super().x``."""

@@ -7,6 +7,7 @@ import dataclasses
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import CellType, SimpleNamespace
 from typing import Any
 
@@ -219,6 +220,16 @@ def the_list_of_a_method_of_its_class() -> Case:
     numbers = Total([2.0])
     total = numbers.total
     return lambda x: x * total(), lambda: numbers.append(5.0)
+
+
+@case
+def the_arguments_of_a_partial_that_is_a_static_method() -> Case:
+    table = {"value": 2.0}
+
+    class Scaling:
+        run = staticmethod(partial(lambda of, x: x * of["value"], table))
+
+    return lambda x: Scaling.run(x), lambda: table.update(value=7.0)
 
 
 @case

@@ -207,12 +207,22 @@ def an_attrgetter() -> Callable[[Any], Any]:
     return lambda x: x * scale(options)
 
 
+def a_property_that_c_code_reads() -> Callable[[Any], Any]:
+    class Options:
+        value = 2.0
+        scale = property(operator.attrgetter("value"))
+
+    options = Options()
+    return lambda x: x * options.scale
+
+
 REFUSED = {
     a_queue: "the function changes what it reads: queue of a Queue is deque([1, 2, 3, 4]) and was",
     a_simple_queue: "calls get() of _queue, which may give something else each time",
     a_file_in_memory: "calls getvalue() of a file",
     a_database: "calls execute() of sqlite3",
     a_number_that_processes_share: "calls acquire() of _multiprocessing",
+    a_property_that_c_code_reads: "refers to fget of a property, of type attrgetter, whose state no guard can see",
     an_attrgetter: "refers to the variable scale of <lambda>'s closure, of type attrgetter, whose state no guard can see",
 }
 
