@@ -126,6 +126,8 @@ class Watcher:
     def __exit__(self, *exc: object) -> None:
         self.steps.__exit__()
         self.new.__exit__()
+        if sys.getprofile() != self._saw:
+            self.drawn.append("a profiler that it started or stopped has hidden what it read: profile around the call")
         before = self._before
         if before is None or callable(before):
             sys.setprofile(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import cProfile
 import datetime
 import itertools
 import logging
@@ -17,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -256,6 +258,22 @@ def test_asking_ends_in_eager_runs_with_a_warning() -> None:
     f(gradcore.ones(1))
     with pytest.warns(RuntimeWarning, match=r"calls time\.time\(\)"):
         f(gradcore.ones(1))
+
+
+def test_what_is_read_while_a_profiler_runs_is_seen() -> None:
+    options = SimpleNamespace(scale=2.0)
+
+    def scaled(x: Any) -> Any:
+        return x * options.scale
+
+    def function(x: Any) -> Any:
+        # It takes the place of what watches a trace, up to Python 3.11, and leaves it empty.
+        return cProfile.Profile().runcall(scaled, x)
+
+    f = gradcore.compile(function)
+    found = [f(gradcore.ones(1)).item() for _ in range(2)]
+    options.scale = 3.0
+    assert [*found, f(gradcore.ones(1)).item()] == [2.0, 2.0, 3.0]
 
 
 def test_the_first_use_of_a_device_is_not_missed() -> None:
