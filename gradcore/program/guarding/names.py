@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gradcore.engine.sites import is_inside
 from gradcore.program.guarding.bytecode import CALLS, LOADS, LOADS_CONSTANT, READS_ALL, indexed, loaded_by, variables_of
 
-_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
+_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Code that uses one of these may name attributes by string constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
                       "__setattr__"))

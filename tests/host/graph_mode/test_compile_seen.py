@@ -279,34 +279,6 @@ def test_a_scalers_step_belongs_behind_a_compiled_function() -> None:
     assert p.tolist() == pytest.approx([0.6, 0.6]) and scaler.get_scale() == 16.0
 
 
-EXECUTED = """
-import gradcore
-
-class Scale:
-    value = 1.0
-
-    def __call__(self, x):
-        return x * self.value * factor
-
-factor, scale = 2.0, Scale()
-"""
-
-
-def test_special_methods_of_code_without_a_file_are_the_users() -> None:
-    """As those of a dataclass that Python writes are not: ``python -c`` and ``exec(open(...).read())`` name no file."""
-    names: dict[str, Any] = {}
-    exec(EXECUTED, names)
-    scale = names["scale"]
-    f = gradcore.compile(lambda x: scale(x))
-    x = gradcore.ones(1)
-    found = [f(x).item(), f(x).item()]
-    names["factor"] = 3.0
-    found.append(f(x).item())
-    # Without a __name__ around it, the class is said to be of "builtins".
-    type(scale).value = 2.0
-    assert [*found, f(x).item()] == [2.0, 2.0, 3.0, 6.0] and len(f.programs) == 3
-
-
 LINKED = """
 import gradcore
 from gradcore import nn
