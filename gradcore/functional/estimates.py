@@ -75,11 +75,14 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     """How many elements lie in each of ``bins`` intervals of equal width from ``min`` to ``max``, in the dtype of ``input``.
 
     The last interval includes ``max``; what lies outside counts nowhere, nor does NaN. If ``min`` equals ``max``, the range is
-    that of the elements. It is not read on the host, so one that is not finite counts nothing, where PyTorch raises. Raises
-    :class:`SpecError` for other dtypes than floats, for ``bins`` < 1 and for ``min`` > ``max``.
+    that of the elements. It is not read on the host, so one that is not finite counts nothing, where PyTorch raises. Integers
+    are counted on every device, as PyTorch does on a GPU. Raises :class:`SpecError` for bools, for ``bins`` < 1 and for ``min``
+    > ``max``.
     """
+    if input.spec.dtype.kind == "b":
+        raise SpecError(f"histc: expected a tensor of numbers, but got {input.spec}")
     if not input.spec.floating:
-        raise SpecError(f"histc: expected a tensor of floats, but got {input.spec}")
+        return movement.cast(histc(movement.cast(input, dtype=np.dtype(np.float64)), bins, min, max), dtype=input.spec.dtype)
     if bins < 1:
         raise SpecError(f"histc: bins must be > 0, but got {bins}")
     min, max = plain_number("histc", "min", min), plain_number("histc", "max", max)

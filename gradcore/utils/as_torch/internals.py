@@ -9,6 +9,7 @@ import gradcore
 from gradcore.arguments import warn
 from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
+from gradcore.engine.value import Value
 from gradcore.nn.converted import given_to
 from gradcore.utils.as_torch.foreach import _group_tensors_by_device_and_dtype
 from gradcore.utils.as_torch.stand_ins import UnusedModule
@@ -76,6 +77,15 @@ class Hooks(Mapping[int, Callable[..., Any]]):
         self._table.clear()
 
 
+class _WithoutValues(type):
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Value) and x.storage.device.type == "meta"
+
+
+class FakeTensor(metaclass=_WithoutValues):
+    """The type of tensors without values, which are those on meta: packages do not read them."""
+
+
 class FlopCounterMode:
     """A region in which PyTorch counts operations. Here none are counted, of which it warns."""
 
@@ -104,6 +114,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "": {"UntypedStorage": UntypedStorage, "_assert": _assert},
     "__config__": {"show": lambda: f"gradcore {gradcore.__version__}"},
     "_C": {"_log_api_usage_once": lambda event: None, "_nn": UnusedModule("torch._C._nn", {"_parse_to": _parse_to})},
+    "_subclasses": {"FakeTensor": FakeTensor}, "_subclasses.fake_tensor": {"FakeTensor": FakeTensor},
     "_dynamo": {**{name: getattr(gradcore.compiler, name) for name in gradcore.compiler.__all__},
                 "mark_static_address": lambda tensor, guard=True: None},
     "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},

@@ -267,3 +267,11 @@ def test_what_does_not_pass_is_0_whatever_comes(name: str, cotangent: float, com
         for _ in range(2 if compiled else 1):
             found = ours(x)
         np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_integers_are_counted_by_histc() -> None:
+    """As the experts of a network are on a GPU; PyTorch refuses it on the CPU."""
+    x = np.array([0, 1, 1, 3, 5, -1, 2, 3], np.int32)
+    found = gradcore.histc(gradcore.tensor(x), bins=4, min=0, max=3)
+    assert found.dtype == gradcore.int32 and found.tolist() == np.histogram(x, 4, (0, 3))[0].tolist() == [1, 2, 1, 2]
+    assert gradcore.tensor(x).long().histc(3).tolist() == np.histogram(x, 3)[0].tolist()
