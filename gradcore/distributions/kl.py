@@ -15,11 +15,10 @@ from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution, filled, summed
 from gradcore.distributions.gammas import Beta, Dirichlet, Gamma
-from gradcore.distributions.joint import Independent, MultivariateNormal
+from gradcore.distributions.joint import Independent, MultivariateNormal, in_columns, solve_lower
 from gradcore.distributions.one_hot import OneHotCategorical
 from gradcore.distributions.skewed import Cauchy, Gumbel, Pareto
 from gradcore.distributions.transformed import TransformedDistribution
-from gradcore.functional import linalg
 
 _REGISTRY: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 #: By types of p and q.
@@ -130,11 +129,9 @@ def _weighted(p: Any, q: Any, difference: Any) -> Any:
 def _multivariate_normal(p: MultivariateNormal, q: MultivariateNormal) -> Any:
     if p.event_shape != q.event_shape:
         raise ValueError("KL-divergence between two Multivariate Normals with different event shapes cannot be computed")
-    n = p.event_shape[0]
-    batch = functional.broadcast_tensors(p.loc[..., 0], q.loc[..., 0])[0].shape
-    of_q, of_p = q.scale_tril.expand(*batch, n, n), p.scale_tril.expand(*batch, n, n)
-    distance = linalg.solve(of_q, (q.loc - p.loc).unsqueeze(-1)).square().sum((-2, -1))
-    return q._half_log_det() - p._half_log_det() + 0.5 * (linalg.solve(of_q, of_p).square().sum((-2, -1)) + distance - n)
+    distance = in_columns(solve_lower, q._factor, q.loc - p.loc).square().sum(-1)
+    spread = solve_lower(q._factor, p._factor).square().sum((-2, -1))
+    return q._half_log_det() - p._half_log_det() + 0.5 * (spread + distance - p.event_shape[0])
 
 
 @register_kl(Independent, Independent)

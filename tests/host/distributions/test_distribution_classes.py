@@ -151,6 +151,38 @@ def test_a_precision_is_as_good_as_a_covariance(torch: Any) -> None:
         np.testing.assert_allclose(ours, theirs, 1e-9)
 
 
+@pytest.mark.oracle
+def test_vectors_that_share_a_factor_are_told_apart_from_those_that_do_not(torch: Any) -> None:
+    rng = np.random.default_rng(0)
+    shapes = [((3,), (), (3,)), ((3,), (), (5, 4, 3)), ((5, 3), (), (4, 5, 3)), ((5, 3), (1,), (5, 3)), ((3,), (5,), (4, 1, 3)),
+              ((4, 1, 3), (5,), (2, 4, 5, 3)), ((3,), (4, 1), (4, 5, 3)), ((5, 3), (4, 1), (3,)), ((3,), (3,), (3, 3))]
+    for loc, factors, value in shapes:
+        root = np.tril(rng.normal(size=(*factors, 3, 3)), -1) + 2 * np.eye(3)
+        numbers, found = [rng.normal(size=loc), root, rng.normal(size=value)], []
+        for library in (gradcore, torch):
+            leaves = [library.tensor(x, requires_grad=True) for x in numbers]
+            p = library.distributions.MultivariateNormal(leaves[0], scale_tril=leaves[1])
+            other = library.distributions.MultivariateNormal(library.zeros(3, dtype=library.float64),
+                                                             leaves[1].detach() @ leaves[1].detach().mT)
+            results = [p.log_prob(leaves[2]), library.distributions.kl_divergence(p, other),
+                       library.distributions.kl_divergence(other, p)]
+            slopes = library.autograd.grad(sum(x.square().sum() for x in results), leaves)
+            assert p.rsample((2,)).shape == (2, *p.batch_shape, 3)
+            found.append([x.detach().numpy() for x in (*results, *slopes)])
+        for ours, theirs in zip(*found, strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, 1e-9, 1e-9)
+
+
+def test_no_factor_is_copied_for_each_vector() -> None:
+    loc, factor = gradcore.zeros(500, 16, requires_grad=True), gradcore.eye(16, requires_grad=True)
+    p = distributions.MultivariateNormal(loc, scale_tril=factor)
+    with gradcore.step() as step:
+        p.log_prob(p.rsample((4,))).sum().backward()
+    assert step.report.peak.requested < 10 * 2000 * 16 * 4
+    assert p.log_prob(gradcore.zeros(0, 1, 16)).shape == (0, 500)
+
+
 def test_what_there_is_not_says_so() -> None:
     two = gradcore.ones(2)
     for call, kind, text in (
