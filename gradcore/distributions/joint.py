@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gradcore import functional
@@ -73,22 +72,9 @@ def _factor_of_inverse(matrix: Any) -> Any:
     return linalg.inv(linalg.cholesky(matrix.flip(-2, -1)).flip(-2, -1).mT)
 
 
-def solve_lower(factor: Any, columns: Any) -> Any:
-    """The X of L X = ``columns`` for the lower triangle L of ``factor``, beyond which it has no gradient."""
-    return linalg.solve_triangular(factor, columns, upper=False)
-
-
-def in_columns(function: Callable[[Any, Any], Any], factor: Any, vectors: Any) -> Any:
-    """``function`` of factors [..., n, n] and vectors [..., n]: those that share a factor are the columns of one matrix.
-
-    One by one, each would need a copy of the factor.
-    """
-    while factor.ndim > 2 and factor.shape[0] == 1:
-        factor = factor[0]
-    lead = vectors.shape[:vectors.ndim - factor.ndim + 1]
-    own = vectors.shape[len(lead):]
-    columns = vectors.reshape(math.prod(lead), *own).movedim(0, -1)
-    return function(factor.expand(*own, own[-1]), columns).movedim(-1, 0).reshape(vectors.shape)
+def solve_lower(factor: Any, vectors: Any) -> Any:
+    """The x of L x = ``vectors`` [..., n] for the lower triangle L of ``factor``, beyond which it has no gradient."""
+    return linalg.solve_triangular(factor, vectors.unsqueeze(-1), upper=False).squeeze(-1)
 
 
 class MultivariateNormal(Distribution):
@@ -103,7 +89,7 @@ class MultivariateNormal(Distribution):
         "loc": constraints.real_vector, "covariance_matrix": constraints.positive_definite,
         "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky}
     support = constraints.real_vector
-    #: As it was given, before it was expanded.
+    #: The factor before it is expanded, with which no matrix is copied for each vector.
     _fixed = ("_factor",)
 
     def __init__(self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
@@ -144,14 +130,14 @@ class MultivariateNormal(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         drawn = self._drawn(randn, self.loc, sample_shape)
-        return self.loc + in_columns(operator.matmul, self._factor, drawn)
+        return self.loc + (self._factor @ drawn.unsqueeze(-1)).squeeze(-1)
 
     def _half_log_det(self) -> Any:
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)
-        distance = in_columns(solve_lower, self._factor, value - self.loc).square().sum(-1)
+        distance = solve_lower(self._factor, value - self.loc).square().sum(-1)
         return -0.5 * (self.event_shape[0] * math.log(2 * math.pi) + distance) - self._half_log_det()
 
     def entropy(self) -> Any:

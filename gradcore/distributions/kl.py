@@ -15,10 +15,11 @@ from gradcore.distributions.counts import Binomial, Geometric, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution, filled, summed
 from gradcore.distributions.gammas import Beta, Dirichlet, Gamma
-from gradcore.distributions.joint import Independent, MultivariateNormal, in_columns, solve_lower
+from gradcore.distributions.joint import Independent, MultivariateNormal, solve_lower
 from gradcore.distributions.one_hot import OneHotCategorical
 from gradcore.distributions.skewed import Cauchy, Gumbel, Pareto
 from gradcore.distributions.transformed import TransformedDistribution
+from gradcore.functional import linalg
 
 _REGISTRY: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 #: By types of p and q.
@@ -129,8 +130,8 @@ def _weighted(p: Any, q: Any, difference: Any) -> Any:
 def _multivariate_normal(p: MultivariateNormal, q: MultivariateNormal) -> Any:
     if p.event_shape != q.event_shape:
         raise ValueError("KL-divergence between two Multivariate Normals with different event shapes cannot be computed")
-    distance = in_columns(solve_lower, q._factor, q.loc - p.loc).square().sum(-1)
-    spread = solve_lower(q._factor, p._factor).square().sum((-2, -1))
+    distance = solve_lower(q._factor, q.loc - p.loc).square().sum(-1)
+    spread = linalg.solve_triangular(q._factor, p._factor, upper=False).square().sum((-2, -1))
     return q._half_log_det() - p._half_log_det() + 0.5 * (spread + distance - p.event_shape[0])
 
 

@@ -104,10 +104,22 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
                         f"{list(A.spec.shape)} and {list(B.spec.shape)}")
     vector = B.spec.ndim == 1 or (A.spec.ndim - 1 == B.spec.ndim and B.spec.shape == A.spec.shape[:-1])
     right = sh.unsqueeze(B, -1) if vector else B if left else sh.transpose(B, -2, -1)
-    lead = broadcast_shapes(A.spec.shape[:-2], right.spec.shape[:-2])
-    a, b = (sh.expand(x, (*lead, *x.spec.shape[-2:])) for x in (A, right))
-    found = decompositions.solve(a, b, transpose=not left)
+    found = _solved(A, right, transpose=not left)
     return sh.squeeze(found, -1) if vector else found if left else sh.transpose(found, -2, -1)
+
+
+def _solved(a: Tensor, b: Tensor, transpose: bool) -> Tensor:
+    """The X of A X = B, or A^T X = B, for matrices: those of B that share one of A are solved as columns of one system."""
+    lead, square, (rows, columns) = broadcast_shapes(a.spec.shape[:-2], b.spec.shape[:-2]), a.spec.shape[-2:], b.spec.shape[-2:]
+    n, b = len(lead), sh.expand(b, (*lead, rows, columns))
+    many = next((d for d, size in enumerate(a.spec.shape[:-2], n + 2 - a.spec.ndim) if size != 1), n)
+    count = math.prod(lead[:many])
+    if count == 1:
+        return decompositions.solve(sh.expand(a, (*lead, *square)), b, transpose=transpose)
+    a = sh.expand(sh.reshape(a, a.spec.shape[many - n - 2:]), (*lead[many:], *square))
+    beside = sh.permute(b, (*range(many, n + 1), *range(many), n + 1))
+    found = decompositions.solve(a, sh.reshape(beside, (*lead[many:], rows, count * columns)), transpose=transpose)
+    return sh.permute(sh.reshape(found, beside.spec.shape), (*range(n - many + 1, n + 1), *range(n - many + 1), n + 1))
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:

@@ -11,7 +11,10 @@ from gradcore.errors import SpecError
 from gradcore.ops.movement import expand, permute, reshape, sum_to
 from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.shapes import need_float, need_number, need_one_dtype
-from gradcore.spec import TensorSpec, broadcast_shapes
+from gradcore.spec import TensorSpec, broadcast_shapes, view_strides
+
+#: Elements that are summed in less time than it takes to reshape the operands so that no sum is needed.
+_FEW = 2**13
 
 
 def _copied(*operands: TensorSpec) -> int:
@@ -41,16 +44,40 @@ def _matmul_spec(a: TensorSpec, b: TensorSpec, *, transpose_a: bool = False, tra
     return Inferred((need_number("matmul", out, a, b),), library=_copied(a, b))
 
 
+def _summed(x: Any, y: Any, to: TensorSpec, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+    """The product of x and y, summed over the leading dimensions that ``to`` lacks.
+
+    With these before the inner dimension it is one product without a sum, for which operands may have to be copied. That is
+    done if the products to be summed, one for each matrix, would be larger.
+    """
+    n = x.spec.ndim
+    lead, own = range(n - to.ndim), range(n - to.ndim, n - 2)
+    products = math.prod(x.spec.shape[:-2]) * x.spec.shape[-1 if transpose_a else -2] * y.spec.shape[-2 if transpose_b else -1]
+    if lead and products > _FEW and x.spec.shape[:-2] == y.spec.shape[:-2]:
+        joined, copied = [], 0
+        for v, columns_inside in ((x, not transpose_a), (y, transpose_b)):
+            inner, outer = (n - 1, n - 2) if columns_inside else (n - 2, n - 1)
+            order, sizes = (*own, *lead, inner, outer), v.spec.shape
+            turned = v if order == tuple(range(n)) else permute(v, dims=order)
+            shape = (*(sizes[d] for d in own), math.prod(sizes[d] for d in (*lead, inner)), sizes[outer])
+            joined.append((turned, shape))
+            copied += v.spec.numel * (view_strides(turned.spec, shape) is None)
+        if copied < products:
+            x, y = (reshape(turned, shape) for turned, shape in joined)
+            transpose_a, transpose_b = True, False
+    return sum_to(matmul(x, y, transpose_a=transpose_a, transpose_b=transpose_b), to=to)
+
+
 def _matmul_a(g: Any, b: Any, a_spec: TensorSpec, transpose_a: bool, transpose_b: bool) -> Any:
     if transpose_a:
-        return sum_to(matmul(b, g, transpose_a=transpose_b, transpose_b=True), to=a_spec)
-    return sum_to(matmul(g, b, transpose_b=not transpose_b), to=a_spec)
+        return _summed(b, g, a_spec, transpose_b, True)
+    return _summed(g, b, a_spec, transpose_b=not transpose_b)
 
 
 def _matmul_b(g: Any, a: Any, b_spec: TensorSpec, transpose_a: bool, transpose_b: bool) -> Any:
     if transpose_b:
-        return sum_to(matmul(g, a, transpose_a=True, transpose_b=transpose_a), to=b_spec)
-    return sum_to(matmul(a, g, transpose_a=not transpose_a), to=b_spec)
+        return _summed(g, a, b_spec, True, transpose_a)
+    return _summed(a, g, b_spec, not transpose_a)
 
 
 matmul = op("matmul", _matmul_spec, a=_matmul_a, b=_matmul_b)

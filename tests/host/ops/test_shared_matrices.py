@@ -1,0 +1,54 @@
+"""A matrix that many others share in a product or a system: neither it nor its gradient is there for each of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.ops import linalg
+
+LEADS = [(), (1,), (3,), (2, 3), (1, 3), (2, 1), (4, 2, 3), (4, 1, 3), (0,)]
+CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "a b": lambda t, a, b: a @ b, "a^T b": lambda t, a, b: a.mT @ b, "b^T a": lambda t, a, b: b.mT @ a,
+    "b^T a^T": lambda t, a, b: b.mT @ a.mT, "solve": lambda t, a, b: t.linalg.solve(a, b),
+    "solve to the right": lambda t, a, b: t.linalg.solve(a, b.mT, left=False),
+    "solve a triangle": lambda t, a, b: t.linalg.solve_triangular(a, b, upper=True)}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("columns", [2, 5])
+@pytest.mark.oracle
+def test_values_and_gradients_are_pytorchs(torch: Any, monkeypatch: pytest.MonkeyPatch, name: str, columns: int) -> None:
+    monkeypatch.setattr(linalg, "_FEW", 0)
+    rng = np.random.default_rng(0)
+    for first, second in itertools.product(LEADS, LEADS):
+        try:
+            np.broadcast_shapes(first, second)
+        except ValueError:
+            continue
+        numbers, found = [rng.normal(size=(*first, 4, 4)) + 8 * np.eye(4), rng.normal(size=(*second, 4, columns))], []
+        for library in (gradcore, torch):
+            leaves = [library.tensor(x, requires_grad=True) for x in numbers]
+            made = CALLS[name](library, *leaves)
+            slopes = library.autograd.grad(made.square().sum(), leaves, create_graph=True)
+            seconds = library.autograd.grad(sum(x.square().sum() for x in slopes), leaves)
+            found.append([x.detach().numpy() for x in (made, *slopes, *seconds)])
+        for ours, theirs in zip(*found, strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, 1e-8, 1e-8, err_msg=f"{first} {second}")
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("lead", [(), (1, 1), (2,)])
+def test_the_peak_is_of_the_vectors(name: str, lead: tuple[int, ...]) -> None:
+    matrix = gradcore.eye(64).expand(*lead, 64, 64).clone().requires_grad_()
+    vectors = gradcore.ones(400, *lead, 64, 1, requires_grad=True)
+    with gradcore.step() as step:
+        CALLS[name](gradcore, matrix, vectors).sum().backward()
+    # One matrix for each vector is 64 times the bytes of the vectors.
+    assert step.report.peak.requested < 8 * vectors.nbytes + 12 * matrix.nbytes
