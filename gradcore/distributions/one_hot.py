@@ -97,8 +97,9 @@ class Multinomial(_OfCategories):
         return self.total_count * self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        drawn = self._categorical.sample((self.total_count, *sample_shape))
-        return one_hot(drawn, self._event_shape[0]).sum(0).to(self.probs.dtype)
+        drawn = self._categorical.sample((self.total_count, *sample_shape)).movedim(0, -1)
+        counts = drawn.new_zeros(*drawn.shape[:-1], *self._event_shape)
+        return counts.scatter_add(-1, drawn, functional.ones_like(drawn)).to(self.probs.dtype)
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)

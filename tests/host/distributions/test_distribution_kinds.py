@@ -186,6 +186,12 @@ def test_counts_of_categories_have_their_sum_and_their_mean() -> None:
         distributions.Multinomial(gradcore.tensor([1, 2]), gradcore.tensor(P))  # type: ignore[arg-type]
 
 
+def test_draws_are_counted_without_a_row_of_categories_for_each() -> None:
+    with gradcore.step() as step:
+        drawn = distributions.Multinomial(400, gradcore.ones(8, 100)).sample()
+    assert step.report.peak.requested < 400 * drawn.nbytes / 2
+
+
 def test_parts_of_a_batch_are_drawn_separately() -> None:
     gradcore.manual_seed(0)
     weights, places = gradcore.tensor([0.5, 0.5]), gradcore.tensor([0.0, 10.0]).expand(2, 2)
