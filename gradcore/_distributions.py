@@ -14,6 +14,7 @@ from gradcore.dtypes import is_floating, limits
 from gradcore.engine import modes
 from gradcore.engine.operands import number
 from gradcore.functional import folding, types
+from gradcore.functional.searching import bisected
 from gradcore.functional.shape import plain
 from gradcore.ops import movement, random
 from gradcore.spec import broadcast_shapes
@@ -22,6 +23,8 @@ Tensor = Any
 
 #: A float64 represents all integers up to this one exactly.
 _EXACT = 2**53
+#: The number of comparisons above which categories are found by halving: more ops, without memory for all comparisons at once.
+_MOST_COMPARED = 2**18
 
 
 def _integers(low: int, high: int, shape: Sequence[int], device: Any, generator: Generator | None) -> Tensor:
@@ -242,8 +245,11 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         return folding.topk(weights / functional.clamp(times, min=1e-300), num_samples, -1)[1]
     reach = folding.cumsum(weights, -1)
     u = rand(*input.spec.shape[:-1], num_samples, generator=generator, dtype=np.float64, device=input.device) * reach[..., -1:]
-    passed = functional.unsqueeze(u, -1) >= functional.unsqueeze(reach, -2)
-    return functional.clamp(functional.sum(passed, -1), max=categories - 1)
+    if u.spec.numel * categories > _MOST_COMPARED:
+        passed = bisected(reach, u, right=True)
+    else:
+        passed = functional.sum(functional.unsqueeze(u, -1) >= functional.unsqueeze(reach, -2), -1)
+    return functional.clamp(passed, max=categories - 1)
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:

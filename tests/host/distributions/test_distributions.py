@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
-from gradcore import nn
+from gradcore import _distributions, nn
 from tests.conftest import raises
 
 
@@ -80,6 +81,15 @@ def test_categories_come_by_their_weights(replacement: bool) -> None:
     assert first[1] == 0 and np.allclose(first, [1 / 8, 0, 3 / 8, 4 / 8], atol=0.025)
     again = (x[:, 0] == x[:, 1]).mean()
     assert abs(again - 26 / 64) < 0.03 if replacement else again == 0
+
+
+def test_draws_are_not_compared_with_all_categories_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = gradcore.rand(3, 2000) * (gradcore.rand(3, 2000) > 0.5)
+    with gradcore.step() as step:
+        x = seeded(lambda: gradcore.multinomial(weights, 500, True))
+    assert step.report.peak.requested < 3 * 500 * 2000 / 4
+    monkeypatch.setattr(_distributions, "_MOST_COMPARED", math.inf)
+    assert (seeded(lambda: gradcore.multinomial(weights, 500, True)) == x).all()
 
 
 def test_what_multinomial_refuses() -> None:
