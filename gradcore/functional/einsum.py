@@ -42,6 +42,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
                 raise SpecError(f"einsum(): subscript {label} has size {n} for an operand of shape {list(x.spec.shape)}, which "
                                 f"does not broadcast with previously seen size {sizes[label]}")
             sizes[label] = max(sizes[label], n) if 0 not in (n, sizes[label]) else 0
+    waiting = [_without_ones(x, labels, sizes) for x, labels in waiting]
     found = waiting.pop(0)
     while waiting:
         after = {label for _, labels in waiting[1:] for label in labels} | set(output)
@@ -105,13 +106,18 @@ def _without_repeats(x: Tensor, labels: list[Any]) -> Labelled:
     return x, labels
 
 
+def _without_ones(x: Tensor, labels: list[Any], sizes: dict[Any, int]) -> Labelled:
+    """The operand without the dimensions along which it is broadcast: a matrix product needs no copies for them."""
+    own = [(n, size) for n, size in zip(labels, x.spec.shape, strict=True) if size == sizes[n]]
+    return movement.reshape(x, [size for _, size in own]), [n for n, _ in own]
+
+
 def _combined(first: Labelled, second: Labelled, after: set[Any], sizes: dict[Any, int]) -> Labelled:
     """The product of two operands, with the labels that are needed afterwards; the others are summed over."""
     (a, of_a), (b, of_b) = (_relevant(x, labels, set(others) | after)
                             for (x, labels), others in ((first, second[1]), (second, first[1])))
     shared = [n for n in of_a if n in of_b]
-    # A dimension of size 1 in one operand is broadcast, so the product has no sum over it.
-    inner = [n for n in shared if n not in after and a.spec.shape[of_a.index(n)] == b.spec.shape[of_b.index(n)]]
+    inner = [n for n in shared if n not in after]
     batch = [n for n in shared if n not in inner]
     rows, columns = [n for n in of_a if n not in shared], [n for n in of_b if n not in shared]
     if not inner:
@@ -119,8 +125,7 @@ def _combined(first: Labelled, second: Labelled, after: set[Any], sizes: dict[An
                                _ordered(b, of_b, [*batch, *([None] * len(rows)), *columns], 0))
         return _relevant(made, [*batch, *rows, *columns], after)
     kept = [sizes[n] for n in batch]
-    a = _expanded(_ordered(a, of_a, [*batch, *rows, *inner], 0), kept)
-    b = _expanded(_ordered(b, of_b, [*batch, *inner, *columns], 0), kept)
+    a, b = _ordered(a, of_a, [*batch, *rows, *inner], 0), _ordered(b, of_b, [*batch, *inner, *columns], 0)
     lead = [math.prod(kept)] if batch else []
     depth, i, j = (math.prod(sizes[n] for n in labels) for labels in (inner, rows, columns))
     made = linalg.matmul(movement.reshape(a, (*lead, i, depth)), movement.reshape(b, (*lead, depth, j)))
@@ -140,8 +145,3 @@ def _ordered(x: Tensor, labels: list[Any], order: list[Any], trailing: int) -> T
         return x
     rest = iter(x.spec.shape)
     return movement.reshape(x, [1 if n is None else next(rest) for n in order] + [1] * trailing)
-
-
-def _expanded(x: Tensor, lead: list[int]) -> Tensor:
-    shape = (*lead, *x.spec.shape[len(lead):])
-    return x if x.spec.shape == shape else movement.expand(x, shape=shape)

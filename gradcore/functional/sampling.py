@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.autocast import resumed
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import transpose
@@ -119,7 +120,9 @@ def _weights(cubic: bool, old: int, new: int, scale: float, corners: bool) -> np
 
 def _mixed(x: Tensor, dim: int, matrix: np.ndarray[Any, Any]) -> Tensor:
     table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary", constant=True)
-    return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
+    # No product of a model: autocast leaves it alone.
+    with resumed(None):
+        return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
 
 
 def upsample(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.dtypes import promote
+from gradcore.engine.autocast import resumed
 from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
-from gradcore.functional import broadcast_tensors, sum
+from gradcore.functional import sum
+from gradcore.functional.einsum import einsum
 from gradcore.functional.folding import norm
 from gradcore.functional.losses import check_reduction, reduced
 from gradcore.ops import elementwise, movement
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, broadcast_shapes, normalize_dim
 
 __all__ = ["cosine_embedding_loss", "cosine_similarity", "normalize", "pairwise_distance", "triplet_margin_loss",
            "triplet_margin_with_distance_loss"]
@@ -26,18 +28,27 @@ def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """x1 . x2 / (max(||x1||, eps) * max(||x2||, eps)) along ``dim``; shapes broadcast."""
-    if x1.spec.shape != x2.spec.shape:
+    """x1 . x2 / (max(||x1||, eps) * max(||x2||, eps)) along ``dim``; shapes broadcast, as a matrix product."""
+    shape = broadcast_shapes(x1.spec.shape, x2.spec.shape)
+    alike, d = x1.spec.shape == x2.spec.shape, normalize_dim(dim, len(shape))
+    if not alike:
         # Before they are promoted, where a 0-d tensor would count for less.
-        x1, x2 = broadcast_tensors(x1, x2)
+        sizes = [(1,) * (len(shape) - x.spec.ndim) + x.spec.shape for x in (x1, x2)]
+        x1, x2 = (movement.expand(movement.reshape(x, own), shape=(*own[:d], shape[d], *own[d + 1:]))
+                  for x, own in zip((x1, x2), sizes, strict=True))
     made = TensorSpec.of((), promote([x1.spec, x2.spec]))
     if not made.floating:
         raise SpecError(f"cosine_similarity: expected a tensor of a floating type, but got {x1.spec.dtype.name} and "
                         f"{x2.spec.dtype.name}")
     x1, x2 = movement.cast_to(x1, made), movement.cast_to(x2, made)
     eps = number("cosine_similarity", "eps", eps)
-    one, two = (elementwise.clamp(norm(x, 2, dim, True), eps, None) for x in (x1, x2))
-    return sum((x1 / one) * (x2 / two), dim)
+    one, two = (x / elementwise.clamp(norm(x, 2, dim, True), eps, None) for x in (x1, x2))
+    if alike:
+        return sum(one * two, dim)
+    labels = list(range(len(shape)))
+    # No product of a model: autocast leaves it alone.
+    with resumed(None):
+        return einsum(one, labels, two, labels, labels[:d] + labels[d + 1:])
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:

@@ -52,3 +52,17 @@ def test_the_peak_is_of_the_vectors(name: str, lead: tuple[int, ...]) -> None:
         CALLS[name](gradcore, matrix, vectors).sum().backward()
     # One matrix for each vector is 64 times the bytes of the vectors.
     assert step.report.peak.requested < 8 * vectors.nbytes + 12 * matrix.nbytes
+
+
+def _peak(call: Callable[[Any, Any], Any], *given: Any) -> int:
+    with gradcore.step() as step:
+        call(*given).sum().backward()
+    return step.report.peak.requested
+
+
+def test_vectors_compared_each_with_each_need_no_copies() -> None:
+    x, y = (gradcore.randn(3, 200, 32, requires_grad=True) for _ in range(2))
+    pairs, scores = (x.unsqueeze(2), y.unsqueeze(1)), 3 * 200 * 200 * 4
+    for call in (lambda x, y: gradcore.einsum("bijd,bijd->bij", x, y), lambda x, y: gradcore.einsum("...d,...d->...", x, y),
+                 lambda x, y: gradcore.nn.functional.cosine_similarity(x, y, dim=-1)):
+        assert _peak(call, *pairs) < 4 * scores + 8 * x.nbytes

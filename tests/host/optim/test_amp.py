@@ -56,6 +56,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "group_norm": (lambda x: F.group_norm(x, 2), float32),
     "mse_loss": (lambda x: F.mse_loss(x, gradcore.zeros(4, 8)), float32),
     "cross_entropy": (lambda x: F.cross_entropy(x, gradcore.tensor([0, 1, 2, 3])), float32),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x[:, None], x, 2), float32),
+    "interpolate": (lambda x: F.interpolate(x[None], scale_factor=2, mode="linear"), None),
     "relu": (gradcore.relu, None), "add": (lambda x: x + 1, None), "mul": (lambda x: x * x, None), "gelu": (F.gelu, None),
     "batch_norm": (lambda x: F.batch_norm(x, gradcore.zeros(8), gradcore.ones(8), gradcore.ones(8), gradcore.zeros(8), True),
                    None),
@@ -70,6 +72,12 @@ def test_an_op_runs_in_the_precision_of_its_list(name: str, given: Any) -> None:
     x = gradcore.randn(4, 8).to(given)
     with autocast("cpu"):
         assert call(x).dtype == (given if expected is None else expected)
+
+
+def test_distances_are_not_the_difference_of_rounded_products() -> None:
+    x = gradcore.randn(30, 8) + 100
+    with autocast("cpu"):
+        assert (gradcore.cdist(x, x) - gradcore.cdist(x.double(), x.double())).abs().max() < 1
 
 
 def test_what_is_cast_and_what_is_not() -> None:
