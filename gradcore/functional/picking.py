@@ -39,7 +39,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         if k != d and n > m:
             raise SpecError(f"Size does not match at dimension {k} expected index {list(index.spec.shape)} to be no larger "
                             f"than self {list(input.spec.shape)} apart from dimension {d}")
-    return sh.reshape(movement.take_along(x, places, dim=d, wrap=False), index.spec.shape)
+    return sh.reshape(placing.gathered(x, places, d, wrap=False), index.spec.shape)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
@@ -70,7 +70,12 @@ def scatter_by(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any)
     if places.spec.ndim != target.spec.ndim:
         raise SpecError(f"Index tensor must have the same number of dimensions as self tensor, but got {index.spec.ndim} and "
                         f"{x.spec.ndim}")
-    op(target, places, values, dim=d)
+    slices = placing.OF_SLICES.get(op) if values.spec.dtype == target.spec.dtype else None
+    row = None if slices is None else placing.expanded_from(places, target.spec, d)
+    if slices is None or row is None:
+        op(target, places, values, dim=d)
+    else:
+        slices(target, row, values, dim=d, wrap=False)
 
 
 def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None, *,

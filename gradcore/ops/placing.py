@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.errors import DimError, SpecError
 from gradcore.ops.creation import new_full
-from gradcore.ops.movement import broadcasts, clone, sum_to, take, take_along, take_result
+from gradcore.ops.movement import broadcasts, clone, reshape, slice, sum_to, take, take_along, take_result
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import with_workspace
 from gradcore.spec import TensorSpec
@@ -75,16 +75,32 @@ def _with_groups(x: TensorSpec, groups: Groups | None) -> Inferred:
     return Inferred((x.like(),), workspace=groups.nbytes if groups else None)
 
 
+def expanded_from(index: Any, x_spec: TensorSpec, dim: int) -> Any:
+    """The vector of positions along ``dim`` that was expanded to the index, one for each slice of x; None if there is none."""
+    shape, n = index.spec.shape, x_spec.ndim
+    if len(shape) != n or index.spec.numel <= shape[dim] or any(
+            shape[d] != x_spec.shape[d] or (shape[d] > 1 and index.spec.strides[d]) for d in range(n) if d != dim):
+        return None
+    first = slice(index, index=tuple((0, size if d == dim else 1, 1) for d, size in enumerate(shape)))
+    return reshape(first, (shape[dim],))
+
+
+def gathered(x: Any, index: Any, dim: int, wrap: bool = True) -> Any:
+    """:func:`take_along`, of whole slices where that is the same: the index is not copied then."""
+    places = expanded_from(index, x.spec, dim)
+    return take_along(x, index, dim=dim, wrap=wrap) if places is None else take(x, places, dim=dim, wrap=wrap)
+
+
 put_ = op("put_", _put_spec, writes=("x",),
           x=lambda g, index, dim: put_(clone(g), index, new_full(g, (), 0.0), dim=dim),
           values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
 put_along_ = op("put_along_", _put_along_spec, writes=("x",),
                 x=lambda g, index, dim: put_along_(clone(g), index, new_full(g, (), 0.0), dim=dim),
-                values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
+                values=lambda g, index, values_spec, dim: sum_to(gathered(g, index, dim), to=values_spec),
                 doc="x[.., index[.., i, ..], ..] = values[.., i, ..] along ``dim``; of repeated positions the last wins.")
 add_along_ = op("add_along_", _add_along_spec, writes=("x",),
                 x=lambda g: g,
-                values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
+                values=lambda g, index, values_spec, dim: sum_to(gathered(g, index, dim), to=values_spec),
                 doc="As put_along_, but added to what is there; repeated positions add up.")
 extreme_along_ = op("extreme_along_", _extreme_along_spec, writes=("x",),
                     doc="As put_along_, but the largest or the smallest of what is there and of all values; NaN is both.")
@@ -92,3 +108,6 @@ add_at_ = op("add_at_", _slices_spec, writes=("x",),
              x=lambda g: g,
              values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec),
              doc="x[.., index[k], ..] += values[.., k, ..] for every position k; repeated positions add up.")
+
+#: What does the same as an op for one dimension, if all other dimensions share its positions.
+OF_SLICES = {put_along_: put_, add_along_: add_at_}
