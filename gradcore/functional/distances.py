@@ -70,8 +70,8 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise SpecError("pdist only supports non-negative p values")
     pairs = [upload(places, input.storage.device, op="pdist", role="temporary", constant=True)
              for places in np.triu_indices(input.spec.shape[0], 1)]
-    one, two = (movement.take(input, places, dim=0) for places in pairs)
-    return norm(one - two, p, -1)
+    # No name refers to the two, so they are released before the norm.
+    return norm(elementwise.sub(*(movement.take(input, places, dim=0) for places in pairs)), p, -1)
 
 
 __all__ = ["cdist", "pdist"]

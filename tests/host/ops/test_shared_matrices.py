@@ -66,3 +66,11 @@ def test_vectors_compared_each_with_each_need_no_copies() -> None:
     for call in (lambda x, y: gradcore.einsum("bijd,bijd->bij", x, y), lambda x, y: gradcore.einsum("...d,...d->...", x, y),
                  lambda x, y: gradcore.nn.functional.cosine_similarity(x, y, dim=-1)):
         assert _peak(call, *pairs) < 4 * scores + 8 * x.nbytes
+
+
+def test_pairs_of_vectors_are_released_before_the_norm_of_their_differences() -> None:
+    x = gradcore.randn(100, 32, requires_grad=True)
+    with gradcore.step() as step:
+        gradcore.nn.functional.pdist(x)
+    # The two sets of vectors, the differences and the indices.
+    assert step.report.peak.requested < 3.3 * (100 * 99 // 2) * 32 * 4
