@@ -175,6 +175,8 @@ try:
     _assert(x is None, "x is a tensor")
 except AssertionError as error:
     print(error)
+from torch._subclasses.fake_tensor import FakeTensor
+assert isinstance(torch.ones(2, device="meta"), FakeTensor) and not isinstance(x, torch._subclasses.FakeTensor)
 layer = torch.nn.Linear(3, 2)
 assert not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 seen = []
