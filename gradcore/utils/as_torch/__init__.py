@@ -36,7 +36,7 @@ class _Torch(ModuleType):
         self.__spec__ = ModuleSpec("torch", finder, is_package=True)
         self.__path__, self.__file__, self.__version__ = gradcore.__path__, gradcore.__file__, finder.version
         self.device, self.dtype = devices.device, dtypes.dtype
-        vars(self).update(dtypes.ALL | dtypes.FUNCTIONS | foreach.FUNCTIONS | GIVEN[""] | _OWN)
+        vars(self).update(dtypes.ALL | dtypes.FUNCTIONS | foreach.FUNCTIONS | _OWN)
 
 
 class _Version(Distribution):
@@ -89,7 +89,28 @@ def _found(path: str) -> Any:
     except ImportError:
         if not any(path == of or path.startswith(f"{of}.") for of in MODULES):
             raise
-        return UnusedModule(f"torch.{path}", GIVEN.get(path, {}))
+        return UnusedModule(f"torch.{path}")
+
+
+def _add_names() -> None:
+    """Add what packages call, and what they only mention, to the modules."""
+    for path, names in NAMES.items():
+        module = f"torch.{path}".rstrip(".")
+        for name in names.split():
+            vars(import_module(module)).setdefault(name, stand_in(module, name))
+    for path in MODULES:
+        # An attribute of the one above, too.
+        import_module(f"torch.{path}")
+    for path, given in GIVEN.items():
+        vars(import_module(f"torch.{path}".rstrip("."))).update(given)
+
+
+def _add_attributes() -> None:
+    """Add to tensors and modules what they have in PyTorch."""
+    gradcore.Tensor.dtype = property(lambda self: dtypes.named(self.spec.dtype))  # type: ignore[assignment]
+    gradcore.Tensor.untyped_storage = lambda self: UntypedStorage(self.storage)  # type: ignore[attr-defined]
+    for attribute, kind in HOOKS.items():
+        setattr(gradcore.nn.Module, attribute, property(partial(Hooks, kind=kind)))
 
 
 def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
@@ -107,16 +128,8 @@ def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
     if torch is None:
         torch = sys.modules["torch"] = _Torch(_Finder(version))
         sys.meta_path.insert(0, torch.finder)
-        gradcore.Tensor.dtype = property(lambda self: dtypes.named(self.spec.dtype))  # type: ignore[assignment]
-        gradcore.Tensor.untyped_storage = lambda self: UntypedStorage(self.storage)  # type: ignore[attr-defined]
-        for attribute, kind in HOOKS.items():
-            setattr(gradcore.nn.Module, attribute, property(partial(Hooks, kind=kind)))
-        for path, names in NAMES.items():
-            module = import_module(f"torch.{path}" if path else "torch")
-            for name in names.split():
-                vars(module).setdefault(name, stand_in(f"torch.{path}".rstrip("."), name))
-        for path in MODULES:
-            import_module(f"torch.{path}")
+        _add_names()
+        _add_attributes()
         if find_spec("safetensors"):
             package: Any = import_module("safetensors")
             package.safe_open = safetensors.opening(package.safe_open)

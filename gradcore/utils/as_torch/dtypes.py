@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.amp import get_autocast_dtype
 from gradcore.dtypes import DTYPES, bfloat16
 from gradcore.functional import get_default_dtype
 from gradcore.functional.types import promote_types, result_type
@@ -89,4 +90,4 @@ def _renamed(function: Callable[..., np.dtype[Any]]) -> Callable[..., Any]:
 
 
 #: Functions of ``torch`` that return one.
-FUNCTIONS = {of.__name__: _renamed(of) for of in (get_default_dtype, promote_types, result_type)}
+FUNCTIONS = {of.__name__: _renamed(of) for of in (get_autocast_dtype, get_default_dtype, promote_types, result_type)}

@@ -11,6 +11,7 @@ from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.nn.converted import given_to
+from gradcore.utils.as_torch.dtypes import FUNCTIONS
 from gradcore.utils.as_torch.foreach import _group_tensors_by_device_and_dtype
 from gradcore.utils.as_torch.stand_ins import UnusedModule
 
@@ -25,6 +26,11 @@ def _parse_to(*args: Any, **named: Any) -> tuple[Any, Any, Any, None]:
     named.pop("memory_format", None)
     device, dtype, non_blocking = given_to(args, **named)
     return None if device is None else get_device(device), dtype, non_blocking, None
+
+
+def _addindent(s_: str, numSpaces: int) -> str:
+    """A text whose lines, but for the first, are moved to the right: for the ``repr`` of a module of the user's."""
+    return s_.replace("\n", "\n" + " " * numSpaces)
 
 
 class UntypedStorage:
@@ -111,13 +117,16 @@ HOOKS = {"_forward_pre_hooks": "before", "_forward_hooks": "after", "_backward_p
 
 #: By module.
 GIVEN: dict[str, dict[str, Any]] = {
-    "": {"UntypedStorage": UntypedStorage, "_assert": _assert},
+    "": {"UntypedStorage": UntypedStorage, "_assert": _assert, "is_storage": lambda obj: isinstance(obj, UntypedStorage),
+         "get_autocast_cpu_dtype": lambda: FUNCTIONS["get_autocast_dtype"]("cpu"),
+         "get_autocast_gpu_dtype": lambda: FUNCTIONS["get_autocast_dtype"]("cuda")},
     "__config__": {"show": lambda: f"gradcore {gradcore.__version__}"},
     "_C": {"_log_api_usage_once": lambda event: None, "_nn": UnusedModule("torch._C._nn", {"_parse_to": _parse_to})},
     "_subclasses": {"FakeTensor": FakeTensor}, "_subclasses.fake_tensor": {"FakeTensor": FakeTensor},
     "_dynamo": {**{name: getattr(gradcore.compiler, name) for name in gradcore.compiler.__all__},
                 "mark_static_address": lambda tensor, guard=True: None},
     "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
+    "nn.modules.module": {"_addindent": _addindent},
     "profiler": {"kineto_available": lambda: False},
     "serialization": {"add_safe_globals": lambda safe_globals: None},
     "types": {"Device": Any, "Number": float | int | bool},

@@ -177,6 +177,10 @@ except AssertionError as error:
     print(error)
 from torch._subclasses.fake_tensor import FakeTensor
 assert isinstance(torch.ones(2, device="meta"), FakeTensor) and not isinstance(x, torch._subclasses.FakeTensor)
+from torch.nn.modules.module import _addindent
+assert _addindent("a\\nb", 2) == "a\\n  b" and torch.is_storage(storage) and not torch.is_storage(x)
+with torch.autocast("cpu", dtype=torch.float16):
+    assert torch.get_autocast_cpu_dtype() is torch.float16 is torch.get_autocast_gpu_dtype() is torch.get_autocast_dtype("cpu")
 layer = torch.nn.Linear(3, 2)
 assert not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 seen = []
