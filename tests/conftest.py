@@ -204,7 +204,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.disable()
     # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.
     gc.freeze()
-    newness.frozen = gc.get_freeze_count()
+    newness.frozen = None
     try:
         yield
         if not request.node.stash.get(_failed, False) and request.node.get_closest_marker("keeps_bytes") is None:

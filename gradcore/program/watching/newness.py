@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-#: How many frozen objects are left so: Python 3.12 freezes some when it starts.
-frozen = gc.get_freeze_count()
+#: How many frozen objects are left so: Python 3.12 freezes some when it starts. With None all are left, and not counted, which
+#: takes the collector a look at each.
+frozen: int | None = gc.get_freeze_count()
 
 
 def _young() -> Iterator[int]:
@@ -39,7 +40,7 @@ class New:
         self._open = False
 
     def __enter__(self) -> New:
-        if gc.get_freeze_count() > frozen:
+        if frozen is not None and gc.get_freeze_count() > frozen:
             # The collector, by which functions and what holds a result are found, shows no frozen object.
             gc.unfreeze()
         gc.collect(0)

@@ -11,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.program.watching import newness
 
 Settings = dict[str, float]
 
@@ -196,7 +197,8 @@ def test_functions_without_variables_are_one() -> None:
     assert compiled(gradcore.ones(1)).item() == 10.0
 
 
-def test_functions_that_the_collector_hides_are_found() -> None:
+def test_functions_that_the_collector_hides_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newness, "frozen", gc.get_freeze_count())
     settings, scale = {"scale": 2.0}, 1.0
 
     @gradcore.compile
