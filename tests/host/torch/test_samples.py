@@ -192,6 +192,13 @@ def differs(op: Any, dtype: Any) -> bool:
     return bool(op.supports_autograd and dtype.is_floating_point)
 
 
+def drops(op: Any, sample: Any) -> bool:
+    """Does a call drop elements by chance? One function takes the probability in the eleventh place, input included."""
+    if op.name.endswith("multi_head_attention_forward"):
+        return bool(sample.args[9] and sample.kwargs.get("training", True))
+    return bool(sample.kwargs.get("dropout_p"))
+
+
 def samples(torch: Any, op: Any, dtype: Any) -> list[Any]:
     torch.manual_seed(0)
     return list(islice(op.sample_inputs("cpu", dtype, requires_grad=differs(op, dtype)), MOST))
@@ -212,7 +219,7 @@ def of_op(torch: Any, op: Any, dtype: Any, given: list[Any], second: bool, count
                 after = None if form == "in place" else sample.output_process_fn_grad
                 found = outcome(theirs, args, named, after), outcome(mine, own, own_named, after)
                 if isinstance(found[0], list) and isinstance(found[1], list):
-                    random = sample.kwargs.get("dropout_p") or any(word in op.name for word in RANDOM)
+                    random = drops(op, sample) or any(word in op.name for word in RANDOM)
                     why = compared(torch, found, [x for x in made if x[0].requires_grad], counts, not random,
                                    second and op.supports_gradgrad)
                 else:
