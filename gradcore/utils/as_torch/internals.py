@@ -34,7 +34,7 @@ def _addindent(s_: str, numSpaces: int) -> str:
 
 
 class UntypedStorage:
-    """The bytes that a tensor shares with its views, of which there is one object at a time."""
+    """The bytes that a tensor shares with its views, whose objects of this class are equal."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
