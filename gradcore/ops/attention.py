@@ -134,9 +134,14 @@ def _slopes(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, stat
     return matmul(slopes, k), matmul(slopes, q, transpose_a=True), matmul(dropped, dy, transpose_a=True)
 
 
-attention = op("attention", _spec, joint("q", "k", "v")(_rule), aux=("lse",),
+def _flops(q: TensorSpec, k: TensorSpec, v: TensorSpec, of_queries: int, of_values: int) -> int:
+    """Of so many products of all scores with vectors as wide as a query, and so many with vectors as wide as a value."""
+    return 2 * math.prod(q.shape[:3]) * k.shape[2] * (of_queries * q.shape[3] + of_values * v.shape[3])
+
+
+attention = op("attention", _spec, joint("q", "k", "v")(_rule), aux=("lse",), flops=lambda q, k, v: _flops(q, k, v, 1, 1),
                doc="softmax(q k^T * scale + mask) v for each head; lse is the logarithm of each row's sum. With ``drop`` each "
                    "weight is 0 with that probability, else 1 / (1 - drop) times itself. Row r of all scores takes the numbers "
                    "from 8 r ceil(S / 8) on of the stream that begins at ``state``: backward draws them again.")
 attention_grad = op("attention_grad", _grad_spec, derived("dy", "q", "k", "v", "out", "lse")(_slopes),
-                    outputs=("dq", "dk", "dv"), any_strides=True)
+                    outputs=("dq", "dk", "dv"), any_strides=True, flops=lambda q, k, v: _flops(q, k, v, 3, 2))

@@ -126,6 +126,7 @@ def _weight_grad_rule(gs: Any, dy: Any, x: Any, dy_spec: TensorSpec, x_spec: Ten
 
 
 conv2d = op("conv2d", _conv_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_conv_rule), contiguous=True,
+            flops=lambda weight, out: 2 * out.numel * math.prod(weight.shape[1:]),
             doc="The workspace holds a piece of the input laid out by window, and does not grow with the batch.")
 conv2d_input_grad = op(
     "conv2d_input_grad", _input_grad_spec, contiguous=True,
@@ -133,7 +134,9 @@ conv2d_input_grad = op(
         g, weight, None, stride=stride, padding=padding, dilation=dilation, groups=groups),
     weight=lambda g, dy, weight_spec, stride, padding, dilation, groups: conv2d_weight_grad(
         dy, g, shape=weight_spec.shape, stride=stride, padding=padding, dilation=dilation, groups=groups),
+    flops=lambda dy, weight: 2 * dy.numel * math.prod(weight.shape[1:]),
     doc="The transpose of conv2d: what each window was given is added up where the window lay.")
 conv2d_weight_grad = op(
     "conv2d_weight_grad", _weight_grad_spec, joint("dy", "x", dy=("x",), x=("dy",))(_weight_grad_rule), contiguous=True,
+    flops=lambda dy, shape: 2 * dy.numel * math.prod(shape[1:]),
     doc="Also the gradient of the bias, dy summed, if ``bias`` is true.")

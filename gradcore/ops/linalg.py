@@ -80,7 +80,8 @@ def _matmul_b(g: Any, a: Any, b_spec: TensorSpec, transpose_a: bool, transpose_b
     return _summed(a, g, b_spec, not transpose_a)
 
 
-matmul = op("matmul", _matmul_spec, a=_matmul_a, b=_matmul_b)
+matmul = op("matmul", _matmul_spec, a=_matmul_a, b=_matmul_b,
+            flops=lambda a, out, transpose_a: 2 * out.numel * a.shape[-2 if transpose_a else -1])
 
 
 def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None) -> Inferred:
@@ -136,8 +137,10 @@ def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tup
 
 
 linear = op("linear", _linear_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_linear_rule),
-            doc="x W^T + b over the last dimension.")
+            flops=lambda weight, out: 2 * out.numel * weight.shape[1], doc="x W^T + b over the last dimension.")
 linear_grad = op("linear_grad", _linear_grad_spec, joint("dy", "x", "weight")(_linear_second), contiguous=True,
+                 flops=lambda dy, x, weight, needs: 2 * dy.numel * (needs[0] and weight.shape[1]) + 2 * dy.numel * (
+                     needs[1] and x.shape[-1]),
                  doc="The gradients of linear that ``needs`` asks for, in one launch: dy W, dy^T x, and dy summed.")
 
 __all__ = ["linear", "linear_grad", "matmul"]

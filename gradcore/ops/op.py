@@ -23,6 +23,9 @@ A cheap op says in ``again`` how to recompute its output, with ops, from its inp
 are kept anyway, are parameters, or can be recomputed themselves, the output is not kept: backward recomputes it when a rule
 reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174).
 
+An op of products says in ``flops`` how many floating-point operations it takes: a function of specs of its inputs and
+outputs, and of its attributes, by name.
+
 An elementwise op says in ``may_alias`` which inputs its output may overwrite, if such an input has the same size and layout
 and is not read later: no kernel of the op reads an element of these inputs after writing that element of the output.
 """
@@ -113,7 +116,7 @@ class Op:
     def __init__(self, name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
                  writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
                  again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), any_strides: bool = False,
-                 doc: str = "", **rules: Callable[..., Any]) -> None:
+                 flops: Callable[..., int] | None = None, doc: str = "", **rules: Callable[..., Any]) -> None:
         if name in _table:
             raise TypeError(f"op {name!r} is declared twice")
         self.name = name
@@ -151,6 +154,10 @@ class Op:
         self._check_aliases()
         #: Do its kernels write outputs of any strides, although the shape rule gives them certain ones?
         self.any_strides = any_strides
+        #: A rule for no input, too.
+        self.flops = None if flops is None else Rule((), flops)
+        if self.flops is not None:
+            self._check(self.flops)
         _table[name] = self
 
     def _found_sources(self) -> dict[str, tuple[str, Any]]:
@@ -196,6 +203,13 @@ class Op:
     def node_name(self) -> str:
         """``MulBackward0``, as PyTorch names its nodes."""
         return "".join(part[:1].upper() + part[1:] for part in self.name.split("_") if part) + "Backward0"
+
+    def count_flops(self, inputs: tuple[Any, ...], outputs: tuple[TensorSpec, ...], attrs: Mapping[str, Any]) -> int:
+        """The floating-point operations of a launch: two for each multiplication and addition in its products."""
+        if self.flops is None:
+            return 0
+        given = {**self.attrs, **attrs, **dict(zip((*self.inputs, *self.outputs), (*inputs, *outputs), strict=False))}
+        return self.flops.fn(*[given[name] for name in self.flops.params])
 
     def keeps(self) -> dict[str, tuple[str, ...]]:
         """For each input, what a gradient for it keeps alive: names of inputs, ``out``, auxiliary outputs."""

@@ -186,24 +186,34 @@ def _gru_back(dy: Any, dgates: Any, gates: Any, out: Any, h0: Any, weight: Any, 
             reshape(dh, h0.spec.shape))
 
 
+def _flops(h0: TensorSpec, out: TensorSpec, weight: TensorSpec) -> int:
+    """Of the weight's products with the states that all steps begin with."""
+    return 2 * out.shape[0] * h0.shape[0] * weight.numel
+
+
+def _flops_back(h0: TensorSpec, out: TensorSpec, weight: TensorSpec) -> int:
+    """Of the products that give the gradients of these states, and that of the weight."""
+    return 2 * _flops(h0, out, weight)
+
+
 rnn = op("rnn", _rnn_spec, joint("given", "weight", "h0")(
-    lambda g, out, h0, weight, attrs: rnn_grad(g, out, h0, weight, **attrs)), contiguous=True,
+    lambda g, out, h0, weight, attrs: rnn_grad(g, out, h0, weight, **attrs)), contiguous=True, flops=_flops,
          doc="h' = tanh(given + W h), or relu. Elman, Finding Structure in Time, 1990.")
 rnn_grad = op("rnn_grad", _rnn_grad_spec, derived("dy", "out", "h0", "weight")(_rnn_back), contiguous=True,
-              outputs=("dgiven", "dweight", "dh0"))
+              outputs=("dgiven", "dweight", "dh0"), flops=_flops_back)
 lstm = op("lstm", _lstm_spec, joint("given", "weight", "h0", "c0")(_lstm_rule), contiguous=True, outputs=("out", "last"),
-          aux=("gates", "cells"),
+          aux=("gates", "cells"), flops=_flops,
           doc="Gates i, f, g, o of given + W h; c' = f c + i g, h' = o tanh(c'). Hochreiter and Schmidhuber, 1997.")
 lstm_grad = op("lstm_grad", _lstm_grad_spec,
                derived("dy", "dlast", "gates", "cells", "out", "h0", "c0", "weight")(
                    lambda dy, dlast, gates, cells, out, h0, c0, weight, backwards: _lstm_back(
                        dy, dlast, None, None, gates, cells, out, h0, c0, weight, backwards)),
-               contiguous=True, outputs=("dgiven", "dweight", "dh0", "dc0"))
-gru = op("gru", _gru_spec, joint("given", "weight", "bias", "h0")(_gru_rule), contiguous=True, aux=("gates",),
+               contiguous=True, outputs=("dgiven", "dweight", "dh0", "dc0"), flops=_flops_back)
+gru = op("gru", _gru_spec, joint("given", "weight", "bias", "h0")(_gru_rule), contiguous=True, aux=("gates",), flops=_flops,
          doc="Gates r, z; n = tanh(x_n + r h_n), h' = n + z (h - n). Cho et al., arXiv:1406.1078.")
 gru_grad = op("gru_grad", _gru_grad_spec,
               derived("dy", "gates", "out", "h0", "weight")(
                   lambda dy, gates, out, h0, weight, backwards: _gru_back(dy, None, gates, out, h0, weight, backwards)),
-              contiguous=True, outputs=("dgiven", "dweight", "dbias", "dh0"))
+              contiguous=True, outputs=("dgiven", "dweight", "dbias", "dh0"), flops=_flops_back)
 
 __all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "rnn", "rnn_grad"]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 import gradcore
-from gradcore.arguments import warn
 from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
@@ -92,25 +91,6 @@ class FakeTensor(metaclass=_WithoutValues):
     """The type of tensors without values, which are those on meta: packages do not read them."""
 
 
-class FlopCounterMode:
-    """A region in which PyTorch counts operations. Here none are counted, of which it warns."""
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        warn("FlopCounterMode counts no operations on gradcore: what it says is 0 is not known")
-
-    def __enter__(self) -> FlopCounterMode:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Nothing has been changed."""
-
-    def get_total_flops(self) -> int:
-        return 0
-
-    def get_flop_counts(self) -> dict[str, dict[Any, int]]:
-        return {}
-
-
 #: Attributes of modules, and the kinds of hooks that they have.
 HOOKS = {"_forward_pre_hooks": "before", "_forward_hooks": "after", "_backward_pre_hooks": "gradients_before",
          "_backward_hooks": "gradients"}
@@ -132,5 +112,4 @@ GIVEN: dict[str, dict[str, Any]] = {
     "types": {"Device": Any, "Number": float | int | bool},
     "utils._foreach_utils": {"_group_tensors_by_device_and_dtype": _group_tensors_by_device_and_dtype},
     "utils.data._utils.collate": {"default_collate": gradcore.utils.data.default_collate},
-    "utils.dlpack": {"from_dlpack": gradcore.from_dlpack, "to_dlpack": gradcore.Tensor.__dlpack__},
-    "utils.flop_counter": {"FlopCounterMode": FlopCounterMode}}
+    "utils.dlpack": {"from_dlpack": gradcore.from_dlpack, "to_dlpack": gradcore.Tensor.__dlpack__}}
