@@ -20,8 +20,8 @@ class FlopCounterMode:
 
     As in PyTorch, products count: of matrices, in convolutions, attention and recurrent layers, with two operations for each
     multiplication and addition. What masks or padding make superfluous counts, too. The end prints :meth:`get_table`, unless
-    ``display`` is false, with modules of up to ``depth`` names in their paths. Records are kept until the end, so the region should
-    be a few steps. It may be within ``gradcore.step()``, or around it.
+    ``display`` is false, with modules of up to ``depth`` names in their paths. Records are kept until the end, so the region
+    should be a few steps. It may be within ``gradcore.step()``, or around it.
     """
 
     def __init__(self, mods: Any = None, depth: int = 2, display: bool = True) -> None:
@@ -62,7 +62,7 @@ class FlopCounterMode:
         return sum(self.get_flop_counts().get("Global", {}).values())
 
     def get_table(self, depth: int | None = None) -> str:
-        """A line for each module whose path has up to ``depth`` names and for each op in it: operations, and their share of all."""
+        """A line for each module whose path has up to ``depth`` names, and for each op in it: operations and their share."""
         counts, most = self.get_flop_counts(), self.depth if depth is None else depth
         total = sum(counts.get("Global", {}).values())
         # All operations are a row of their own where no module has all.
