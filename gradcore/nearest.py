@@ -105,7 +105,6 @@ WORDS: dict[str, str] = {
     "threads, which share tensors as they are: memory is not shared between processes": "share_memory share_memory_ is_shared",
     "gradcore.save and gradcore.load": "serialization hub.*",
     "gradcore.data.load": "datapipes",
-    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": "LinearCrossEntropyLoss linear_cross_entropy",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d
         affine_grid_generator""",
     "gradcore.nn.MaxPool2d": "FractionalMaxPool2d FractionalMaxPool3d",

@@ -8,6 +8,7 @@ from gradcore.nn import (
     init,
     lazy,
     linear,
+    linear_loss,
     loss,
     norm,
     padding,
@@ -29,6 +30,7 @@ from gradcore.nn.dropout import *  # noqa: F403
 from gradcore.nn.embeddings import Embedding, EmbeddingBag
 from gradcore.nn.lazy import *  # noqa: F403
 from gradcore.nn.linear import *  # noqa: F403
+from gradcore.nn.linear_loss import *  # noqa: F403
 from gradcore.nn.loss import *  # noqa: F403
 from gradcore.nn.module import Module
 from gradcore.nn.norm import *  # noqa: F403
@@ -45,6 +47,6 @@ from gradcore.nn.unpooling import *  # noqa: F403
 __all__ = ["AdaptiveLogSoftmaxWithLoss", "Buffer", "CrossMapLRN2d", "DataParallel", "Embedding", "EmbeddingBag", "Module",
            "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterDict", "ParameterList", "Sequential",
            "SyncBatchNorm", "UninitializedParameter", "functional", "init", "parallel", "utils"]
-__all__ += activation.__all__ + convolution.__all__ + dropout.__all__ + lazy.__all__ + linear.__all__ + loss.__all__
-__all__ += norm.__all__ + padding.__all__ + pooling.__all__ + recurrent.__all__ + sampling.__all__ + transformer.__all__
-__all__ += unpooling.__all__
+__all__ += activation.__all__ + convolution.__all__ + dropout.__all__ + lazy.__all__ + linear.__all__ + linear_loss.__all__
+__all__ += loss.__all__ + norm.__all__ + padding.__all__ + pooling.__all__ + recurrent.__all__ + sampling.__all__
+__all__ += transformer.__all__ + unpooling.__all__

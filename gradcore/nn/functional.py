@@ -10,6 +10,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
+from gradcore.arguments import warn
 from gradcore.dtypes import promote
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.engine.operands import number
@@ -21,6 +22,7 @@ from gradcore.functional import (
     dropouts,
     embeddings,
     grids,
+    linear_loss,
     norms,
     padding,
     pooling,
@@ -39,6 +41,7 @@ from gradcore.functional.dropouts import *  # noqa: F403
 from gradcore.functional.dropouts import probability
 from gradcore.functional.embeddings import *  # noqa: F403
 from gradcore.functional.grids import *  # noqa: F403
+from gradcore.functional.linear_loss import LinearCrossEntropyOptions
 from gradcore.functional.losses import *  # noqa: F403
 from gradcore.functional.losses import check_reduction, need_classes, reduced, warn_of_sizes, weighted
 from gradcore.functional.multihead import multi_head_attention_forward
@@ -54,8 +57,9 @@ from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, losses, movement, normalizers, random, reduce
 
 __all__ = ["bilinear", "celu_", "cross_entropy", "ctc_loss", "dropout", "elu_", "gelu", "gumbel_softmax", "hardtanh_",
-           "leaky_relu_", "linear", "log_softmax", "mse_loss", "multi_head_attention_forward", "nll_loss", "one_hot", "pdist",
-           "relu", "relu_", "rrelu_", "scaled_dot_product_attention", "selu_", "sigmoid", "softmax", "tanh", "threshold_"]
+           "leaky_relu_", "linear", "linear_cross_entropy", "log_softmax", "mse_loss", "multi_head_attention_forward",
+           "nll_loss", "one_hot", "pdist", "relu", "relu_", "rrelu_", "scaled_dot_product_attention", "selu_", "sigmoid",
+           "softmax", "tanh", "threshold_"]
 __all__ += _activations.__all__ + convolution.__all__ + dropouts.__all__ + embeddings.__all__ + grids.__all__ + _losses.__all__
 __all__ += norms.__all__ + padding.__all__ + pooling.__all__ + sampling.__all__ + similarity.__all__ + unpooling.__all__
 
@@ -180,12 +184,10 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing)
     if not 0 <= label_smoothing <= 1:
         raise SpecError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
-    _check_weight("cross_entropy", input, weight)
+    _check_weight("cross_entropy", input.spec.shape, weight)
     if target.spec.floating and target.spec.shape == input.spec.shape:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    if weight is not None and weight.requires_grad and is_grad_enabled():
-        raise RuntimeError("cross_entropy is not differentiable with respect to the argument weight: expected one without "
-                           "requires_grad, as weight.detach() is")
+    _check_constant("cross_entropy", weight)
     if input.spec.ndim == 2 and not label_smoothing:
         return losses.cross_entropy(input, target, weight, reduction=reduction, ignore_index=ignore_index)
     rows, classes = _rows(input, target)
@@ -194,6 +196,36 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     else:
         loss = losses.cross_entropy(rows, classes, weight, reduction=reduction, ignore_index=ignore_index)
     return movement.reshape(loss, target.spec.shape) if reduction == "none" else loss
+
+
+def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None,
+                         weight: Tensor | None = None, reduction: str = "mean", ignore_index: int | None = None,
+                         label_smoothing: float = 0.0, options: LinearCrossEntropyOptions | None = None) -> Tensor:
+    """:func:`cross_entropy` of ``linear(input, linear_weight, linear_bias)``: input [N, D] or [D], weight [C, D], target [N].
+
+    The weight may be [C, d..., D], with a bias [C, d...] and a target [N, d...]. With ``options``, the scores of some classes
+    exist at a time, and backward computes them once more: for class indices, a weight [C, D] and no smoothing. Otherwise it
+    warns, and all exist. Raises :class:`SpecError` for shapes that do not fit, and for ``ignore_index`` with probabilities.
+    """
+    check_reduction(reduction)
+    shape = linear_loss.shape_of_scores(input, linear_weight, linear_bias)
+    if ignore_index is not None and target.spec.shape == shape:
+        raise SpecError("ignore_index cannot be specified when target contains probabilities")
+    ignored = -100 if ignore_index is None else ignore_index
+    inner = linear_weight.spec.ndim > 2
+    if options is not None:
+        if not inner and not label_smoothing and target.spec.dtype.kind in "iu" and target.spec.shape == shape[:-1]:
+            _check_weight("linear_cross_entropy", shape, weight)
+            _check_constant("linear_cross_entropy", weight)
+            return linear_loss.by_parts(input, linear_weight, target, linear_bias, weight, ignored, reduction, options)
+        warn("linear_cross_entropy computes all scores at once: options are for class indices, a linear_weight [C, D] and no "
+             f"label_smoothing, but got a target {target.spec}, a linear_weight {linear_weight.spec} and a label_smoothing of "
+             f"{label_smoothing}")
+    if inner:
+        linear_weight = movement.reshape(linear_weight, (math.prod(linear_weight.spec.shape[:-1]), -1))
+        linear_bias = None if linear_bias is None else movement.reshape(linear_bias, (-1,))
+    made = movement.reshape(linear(input, linear_weight, linear_bias), shape)
+    return cross_entropy(made, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing)
 
 
 def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
@@ -206,8 +238,14 @@ def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index
     return loss if reduction == "none" else functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
 
 
-def _check_weight(name: str, input: Tensor, weight: Tensor | None) -> None:
-    classes = input.spec.shape[min(input.spec.ndim - 1, 1)] if input.spec.ndim else 1
+def _check_constant(name: str, weight: Tensor | None) -> None:
+    if weight is not None and weight.requires_grad and is_grad_enabled():
+        raise RuntimeError(f"{name} is not differentiable with respect to the argument weight: expected one without "
+                           "requires_grad, as weight.detach() is")
+
+
+def _check_weight(name: str, shape: tuple[int, ...], weight: Tensor | None) -> None:
+    classes = shape[min(len(shape) - 1, 1)] if shape else 1
     if weight is not None and weight.spec.shape != (classes,):
         raise SpecError(f"{name}: weight tensor should be defined either for all {classes} classes or no classes but got "
                         f"weight tensor of shape: {list(weight.spec.shape)}")
@@ -245,7 +283,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     For a class out of range, the CPU raises IndexError; on a GPU the loss is NaN.
     """
     check_reduction(reduction)
-    _check_weight("nll_loss", input, weight)
+    _check_weight("nll_loss", input.spec.shape, weight)
     need_classes("nll_loss", target)
     rows, classes = _rows(input, target)
     loss, norm, _ = _picked(rows, classes, weight, ignore_index)

@@ -6,6 +6,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.activation import sigmoid
+from gradcore.ops.creation import new_full
 from gradcore.ops.elementwise import clamp, log, log1p, ne, where
 from gradcore.ops.movement import cast, reshape, take
 from gradcore.ops.normalizers import softmax
@@ -128,31 +129,29 @@ cross_entropy = op(
         "are kept and not their softmax: the matrix product before made them anyway, and one pass finds them again.")
 
 
-def _row_factor(logits: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
-    """What each row's softmax - onehot is multiplied with for a cotangent of 1, as a column, out of ops."""
+def _row_factor(dy: Any, logits: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
+    """What each row's softmax - onehot is multiplied with, as a column, out of ops."""
     kept = ne(target, ignore_index)
     factor = cast(kept, dtype=logits.spec.dtype)
     if weight is not None:
         factor = factor * take(weight, target * kept, dim=0)
     if reduction == "mean":
-        factor = where(kept, factor / sum(factor, dims=(0,), keepdim=False), 0.0)
-    return reshape(factor, (-1, 1))
+        factor = factor / sum(factor, dims=(0,), keepdim=False)
+    # Not a product with 0: the mean of no row has a cotangent of NaN.
+    return reshape(where(kept, factor * dy, 0.0), (-1, 1))
 
 
 def _cross_entropy_second(g: Any, dy: Any, logits: Any, target: Any, weight: Any, reduction: str,
                           ignore_index: int) -> Any:
     p = softmax(logits, dim=1)
-    factor = _row_factor(logits, target, weight, reduction, ignore_index) * _column(dy)
+    factor = _row_factor(dy, logits, target, weight, reduction, ignore_index)
     return p * (g - sum(g * p, dims=(1,), keepdim=True)) * factor
 
 
 def _cross_entropy_dy(g: Any, dy: Any, logits: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
-    slope = cross_entropy_grad(dy * 0 + 1, logits, target, weight, reduction=reduction, ignore_index=ignore_index)
+    ones = new_full(dy, dy.spec.shape, 1.0)
+    slope = cross_entropy_grad(ones, logits, target, weight, reduction=reduction, ignore_index=ignore_index)
     return sum(g * slope, dims=(1,) if reduction == "none" else (0, 1), keepdim=False)
-
-
-def _column(dy: Any) -> Any:
-    return reshape(dy, (-1, 1)) if dy.spec.ndim else dy
 
 
 cross_entropy_grad = op("cross_entropy_grad", _cross_entropy_grad_spec, contiguous=True, dy=_cross_entropy_dy,

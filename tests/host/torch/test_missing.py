@@ -127,7 +127,7 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
 @pytest.mark.parametrize(("call", "near"), [
     (lambda: gradcore.lu(gradcore.ones(2, 2)), "gradcore.linalg.solve"),
     (lambda: gradcore.linalg.eig(gradcore.ones(2, 2)), "numpy.linalg on x.detach().numpy()"),
-    (lambda: nn.functional.linear_cross_entropy, "gradcore.nn.functional.cross_entropy"),
+    (lambda: nn.functional.grouped_mm, "gradcore.bmm"),
     (lambda: nn.FractionalMaxPool3d(3), "gradcore.nn.MaxPool2d"),
     (lambda: gradcore.nuclear_norm(gradcore.ones(2, 2)), "gradcore.linalg.matrix_norm(x, 'nuc')"),
     (lambda: gradcore.ones(2).conj(), "real and imaginary parts"),
@@ -210,7 +210,7 @@ def test_an_unknown_name_is_only_an_attribute_error() -> None:
 def test_imports_say_it_too() -> None:
     for code in ("from gradcore import lu", "from gradcore import zeros, lu, ones",
                  "from gradcore.nn import FractionalMaxPool2d",
-                 "from gradcore.nn.functional import linear_cross_entropy as f"):
+                 "from gradcore.nn.functional import grouped_mm as f"):
         kind, text = refused(lambda: exec(code, {}))  # noqa: B023
         assert issubclass(kind, ImportError) and issubclass(kind, NotImplementedError)
         assert "is not implemented by gradcore. Nearest: gradcore." in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import warnings
 from collections import Counter
@@ -102,6 +103,9 @@ def ours(x: Any, made: list[tuple[Any, Any]], torch: Any) -> Any:
         raise LookupError
     if isinstance(x, torch.device):
         return str(x)
+    if isinstance(x, torch.nn.LinearCrossEntropyOptions):
+        named = {f.name: ours(getattr(x, f.name), made, torch) for f in dataclasses.fields(x)}
+        return gradcore.nn.LinearCrossEntropyOptions(**named)
     if callable(x) and x is getattr(torch.nn.functional, getattr(x, "__name__", ""), None):
         return getattr(gradcore.nn.functional, x.__name__)
     if isinstance(x, (list, tuple)):
