@@ -93,7 +93,8 @@ def by_parts(input: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None,
              reduction: str, options: LinearCrossEntropyOptions) -> Tensor:
     """The loss, with as many scores at a time as ``options`` say."""
     x, rows = reshape(input, (-1, input.spec.shape[-1])), reshape(target, (-1,))
-    at_once = options.classes_at_once(*x.spec.shape, weight.spec.shape[0])
+    samples, features = x.spec.shape
+    at_once = options.classes_at_once(samples, features, weight.spec.shape[0])
     loss, norm = _losses(x, weight, rows, bias, class_weight, ignore_index, at_once)
     if reduction == "none":
         loss = reshape(loss, target.spec.shape)
@@ -145,14 +146,15 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
             each = iter(slopes if len(wanted) > 1 else [slopes])
             return [next(each) if need else None for need in needs]
         with resumed(None):
-            return _gradients(parts, needs, gs[0], *saved, kept)
+            return _gradients(parts, needs, gs[0], saved, kept)
 
     loss.edge = (custom_node("LinearCrossEntropy", edges, [loss], (x, weight, bias, target, norm, total), rule), 0)
     return loss, norm
 
 
-def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None,
-               target: Tensor, norm: Tensor, total: Tensor, kept: Tensor) -> list[Tensor | None]:
+def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor, saved: list[Any],
+               kept: Tensor) -> list[Tensor | None]:
+    x, weight, bias, target, norm, total = saved
     factor = column(elementwise.where(kept, g * norm, 0.0))
     # A row's factor is one of x, too, which has fewer columns. In 16 bits the slopes are then as large as they can be.
     scaled = cast_to(x * factor, x.spec) if needs[1] else None

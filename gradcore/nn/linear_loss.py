@@ -34,7 +34,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         self.num_classes, self.out_features = num_classes, tuple(out_features)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
-        self.linear = Linear(in_features, math.prod(self.out_features, start=num_classes), bias, device, dtype)
+        self.linear: Any = Linear(in_features, math.prod(self.out_features, start=num_classes), bias, device, dtype)
         self.options = options
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
