@@ -139,14 +139,14 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
     needs = tuple(e is not None for e in edges)
 
     def rule(gs: list[Any], saved: list[Any]) -> list[Any]:
-        kept = elementwise.ne(saved[3], ignore_index)
-        if local.state.grad:
+        with resumed(None):
+            kept = elementwise.ne(saved[3], ignore_index)
+            if not local.state.grad:
+                return _gradients(parts, needs, gs[0], saved, kept)
             wanted = [k for k in range(3) if needs[k]]
             slopes = differentiate(_whole, wanted, gs, [*saved[:-1], kept])
             each = iter(slopes if len(wanted) > 1 else [slopes])
             return [next(each) if need else None for need in needs]
-        with resumed(None):
-            return _gradients(parts, needs, gs[0], saved, kept)
 
     loss.edge = (custom_node("LinearCrossEntropy", edges, [loss], (x, weight, bias, target, norm, total), rule), 0)
     return loss, norm
@@ -160,8 +160,9 @@ def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor,
     scaled = cast_to(x * factor, x.spec) if needs[1] else None
     total = column(total)
     which, place = _places(target, kept, parts[0][1])
-    to_x, to_weight, to_bias = [empty(shape=t.spec.shape, dtype=t.spec.dtype, device=t.storage.device) if need else None
-                                for t, need in zip((x, weight, bias), needs, strict=True)]
+    to_x, to_weight, to_bias = None, *(
+        empty(shape=t.spec.shape, dtype=t.spec.dtype, device=t.storage.device) if need else None
+        for t, need in ((weight, needs[1]), (bias, needs[2])))
     for k, (first, count) in enumerate(parts):
         some, of_bias = _part(x, weight, bias, first, count)
         slopes = exp_(sub_(_scores(x, some, of_bias), total))
@@ -169,7 +170,7 @@ def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor,
         slopes = cast_to(add_along_(slopes, column(_within(place, count)), column(-here), dim=1), x.spec)
         if needs[0]:
             found = _widened(linalg.matmul(slopes, some))
-            to_x = add_(to_x, found) if k else found
+            to_x = found if to_x is None else add_(to_x, found)
             del found
         if needs[1]:
             copy_(narrow(to_weight, 0, first, count), linalg.matmul(slopes, scaled, transpose_a=True))
