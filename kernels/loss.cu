@@ -89,14 +89,17 @@ cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* o
         const T* x = logits + row * classes;
         Part<T, N> part;
         Peak<A> peak;
+        A w = row < rows ? weight_of<A>(label, weight, classes, ignored) : (A)0;
+        // Before the team writes slopes, which may be over the logits. A NaN marks an invalid label.
+        A hot = team.rank || w == 0 || w != w ? (A)0 : (A)x[label];
+        if (Slopes && team.lanes > 1) __syncwarp();
         if (row < rows) peak = peak_of(x, classes, 1, team, room, part);
         // After the first loads, which have no need to wait for it.
         if (counts) over = whole_of<A>(target, weight, rows, classes, ignored);
         if (row >= rows) continue;
-        A w = weight_of<A>(label, weight, classes, ignored);
         if (!team.rank) {
-            // A NaN weight marks an invalid label, which must not be read at; 0 times an infinite loss must not spoil the sum.
-            A own = w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label]));
+            // 0 times an infinite loss must not spoil the sum.
+            A own = w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - hot));
             if (!out) losses[row] = (T)own;
             kept[0][threadIdx.x] += (double)own, kept[1][threadIdx.x] += (double)w;
         }

@@ -44,14 +44,15 @@ softmax_grad = op("softmax_grad", _grad_spec,
                   x=lambda g, dy, x, dim: g * dy - g * _along(dy * x, dim) - dy * _along(g * x, dim),
                   doc="x * (dy - sum(dy * x)), where x is the result of softmax.")
 
-log_softmax = op("log_softmax", _log_softmax_spec, contiguous=True, x=lambda g, out, dim: log_softmax_grad(g, out, dim=dim))
+log_softmax = op("log_softmax", _log_softmax_spec, contiguous=True, may_alias=("x",),
+                 x=lambda g, out, dim: log_softmax_grad(g, out, dim=dim))
 
 
 def _log_softmax_second(g: Any, dy: Any, x: Any, dim: int) -> Any:
     return exp(x) * g * _along(dy, dim) * -1
 
 
-log_softmax_grad = op("log_softmax_grad", _grad_spec,
+log_softmax_grad = op("log_softmax_grad", _grad_spec, may_alias=("x",),
                       dy=lambda g, x, dim: g - _along(g * exp(x), dim),
                       x=_log_softmax_second,
                       doc="dy - exp(x) * sum(dy), where x is the result of log_softmax.")

@@ -26,7 +26,7 @@ reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604
 An op of products says in ``flops`` how many floating-point operations it takes: a function of specs of its inputs and
 outputs, and of its attributes, by name.
 
-An elementwise op says in ``may_alias`` which inputs its output may overwrite, if such an input has the same size and layout
+An op says in ``may_alias`` which inputs its output may overwrite, if such an input has the same size and layout
 and is not read later: no kernel of the op reads an element of these inputs after writing that element of the output.
 """
 

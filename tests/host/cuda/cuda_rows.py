@@ -136,7 +136,9 @@ class Both:
                 continue
             for falling in self.orders:
                 self.emulator.falling = falling
-                copies = [self.copy(v, exact=self.emulator.sanitize) if isinstance(v, np.ndarray) else v for v in values]
+                # Inputs lie as before: a kernel that adds up loads as many elements at once as lie side by side.
+                copies = [(self.input if k < len(inputs) else self.copy)(v, exact=self.emulator.sanitize)
+                          if isinstance(v, np.ndarray) else v for k, v in enumerate(values)]
                 whole = copies[len(inputs)] = copies[inputs.index(place)]
                 self.own[name](*[v.cupy() if hasattr(v, "cupy") else v for v in copies], **attrs)
                 whole.check(name)

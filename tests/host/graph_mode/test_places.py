@@ -234,3 +234,29 @@ def test_the_peak_of_a_replay_is_lower_where_the_plans_bound_is() -> None:
     # The sum is computed when one of the large ones is left, next to its copy, which is returned.
     assert (peaks[0].op, peaks[1].op, peaks[0].requested - peaks[1].requested) == ("exp", "sum", (1 << 18) - 4)
     assert f"lower bound {plan.bound:,} ({plan.apart:,} without writing results over operands)" in run.explain()
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda scores, y: F.nll_loss(F.log_softmax(scores, 1), y)],
+                         ids=["cross_entropy", "log_softmax"])
+def test_the_gradient_of_many_scores_lies_in_their_place(loss: Callable[..., Any]) -> None:
+    """With a large vocabulary they are the largest tensors: a replay has them once."""
+    samples, classes = 128, 4000
+    head = nn.Linear(32, classes)
+    x, y = gradcore.ones(samples, 32, requires_grad=True), gradcore.zeros(samples, dtype=gradcore.int64)
+
+    def step() -> Any:
+        x.grad = None
+        head.zero_grad()
+        total = loss(head(x), y)
+        total.backward()
+        return total
+
+    found, peaks = [], []
+    for run in (step, gradcore.compile(step)):
+        for _ in range(3):
+            with gradcore.step() as s:
+                result = run()
+        found.append((result.item(), x.grad.numpy().tobytes(), head.weight.grad.numpy().tobytes()))
+        peaks.append(s.report.peak.allocated)
+    assert found[0] == found[1]
+    assert peaks[0] - peaks[1] >= 0.75 * 4 * samples * classes
