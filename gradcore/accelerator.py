@@ -16,6 +16,7 @@ from gradcore.cuda import (
     memory_reserved,
     memory_stats,
     reset_peak_memory_stats,
+    set_device,
     set_stream,
     synchronize,
 )
@@ -24,9 +25,10 @@ from gradcore.devices.device import Device, get_device
 __all__ = ["current_accelerator", "current_device_idx", "current_device_index", "current_stream", "device_count",
            "empty_cache", "get_device_capability", "get_memory_info", "is_available", "max_memory_allocated",
            "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_stats", "reset_peak_memory_stats",
-           "set_stream", "synchronize"]
+           "set_device_idx", "set_device_index", "set_stream", "synchronize"]
 
 current_device_index = current_device_idx = current_device
+set_device_index = set_device_idx = set_device
 get_memory_info = mem_get_info
 
 

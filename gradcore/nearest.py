@@ -82,7 +82,7 @@ WORDS: dict[str, str] = {
     "gradcore.autocast and gradcore.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
         quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic""",
     "gradcore.manual_seed and gradcore.Generator": "seed_all quasirandom",
-    "the argument device= of creation functions, and gradcore.Tensor.to": "set_device device_of",
+    "the argument device= of creation functions, and gradcore.Tensor.to": "device_of",
     "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",

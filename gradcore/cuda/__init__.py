@@ -19,17 +19,19 @@ from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.sites import find_site
 from gradcore.engine.state import local
+from gradcore.errors import DeviceError
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 from gradcore.events import Tag
 
 AnyDevice = str | Device | int | None
 
-__all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream", "device_count",
-           "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_rng_state",
+__all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream", "device",
+           "device_count", "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_rng_state",
            "get_rng_state_all", "init", "initial_seed", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
            "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
-           "memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "set_per_process_memory_fraction",
-           "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize", "use_for_cupy"]
+           "memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "set_device",
+           "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
+           "use_for_cupy"]
 
 
 def is_available() -> bool:
@@ -55,6 +57,31 @@ def device_count() -> int:
 def current_device() -> int:
     """The index of the current GPU, always 0."""
     return 0
+
+
+def set_device(device: AnyDevice) -> None:
+    """Check that ``device`` is the GPU that ``cuda`` stands for, which is always the first; do nothing for a negative number.
+
+    Raises :class:`DeviceError` for another GPU, and where there is none, ValueError for a device that is no GPU.
+    """
+    if isinstance(device, int) and device < 0:
+        return
+    if index := gpu(device).index:
+        raise DeviceError(f"cuda:{index} cannot be made the current GPU, which is cuda:0: name cuda:{index} where tensors are "
+                          f"made, or set CUDA_VISIBLE_DEVICES={index} before the program starts")
+
+
+class device:
+    """A context manager, within which ``device`` is the current GPU; see :func:`set_device`."""
+
+    def __init__(self, device: AnyDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        set_device(self._device)
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing has been changed."""
 
 
 def init() -> None:

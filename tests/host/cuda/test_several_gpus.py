@@ -21,6 +21,7 @@ from gradcore.devices.gpu import launch as gpu_launch
 from gradcore.devices.gpu import mailbox as gpu_mailbox
 from gradcore.devices.gpu import workspaces as gpu_workspaces
 from gradcore.devices.gpu.current import OnDevice, has_context
+from gradcore.errors import DeviceError
 from gradcore.events import UNTAGGED
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.pinned import AfterCopies
@@ -87,6 +88,12 @@ def test_what_a_device_does_is_done_on_it(cuda):
         assert cuda.current == 0
         del x, large
         gradcore.empty_cache(device)
+
+
+def test_the_second_is_named_and_not_made_the_current_one(cuda):
+    gradcore.cuda.set_device(device_on(cuda, 0))
+    with pytest.raises(DeviceError, match=r"^cuda:1 cannot be made the current GPU, which is cuda:0: name cuda:1 where tensors"):
+        gradcore.cuda.set_device(device_on(cuda, 1))
 
 
 def test_a_mailbox_of_a_captured_program_is_used_on_its_device(cuda, monkeypatch):

@@ -151,7 +151,7 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.ones(2).index_reduce(0, gradcore.tensor([0]), gradcore.ones(1), "mean"), "gradcore.scatter_reduce"),
     (lambda: gradcore.distributed.all_reduce(gradcore.ones(1)), "one process on one device"),
     (lambda: gradcore.compiler.set_stance, "gradcore.compile"),
-    (lambda: gradcore.accelerator.set_device_index(0), "gradcore.cuda")])
+    (lambda: gradcore.accelerator.device_index(0), "gradcore.cuda")])
 def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
     kind, text = refused(call)
     assert issubclass(kind, NotImplementedError) and near in text

@@ -33,6 +33,21 @@ def test_the_accelerator_is_the_gpu() -> None:
         assert accelerator.memory_allocated() == gradcore.cuda.memory_allocated()
 
 
+def test_the_first_gpu_may_be_made_the_current_one() -> None:
+    """Scripts do so with the number of their process, which is 0, or -1 for none; see also test_several_gpus.py."""
+    from gradcore.cuda import device, set_device
+    assert set_device(-1) is None
+    with device(-1):
+        assert gradcore.accelerator.set_device_index is set_device
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        set_device("cpu")
+    if gradcore.cuda.is_available():
+        assert set_device(0) is set_device("cuda") is None
+    else:
+        with pytest.raises(DeviceError, match="cuda is not available"), device(0):
+            pass
+
+
 def test_a_process_is_alone() -> None:
     import gradcore.distributed as dist
     assert not dist.is_available() and not (dist.is_available() and dist.is_initialized())
