@@ -92,7 +92,7 @@ def test_what_a_device_does_is_done_on_it(cuda):
 
 def test_the_second_is_named_and_not_made_the_current_one(cuda):
     gradcore.cuda.set_device(device_on(cuda, 0))
-    with pytest.raises(DeviceError, match=r"^cuda:1 cannot be made the current GPU, which is cuda:0: name cuda:1 where tensors"):
+    with pytest.raises(DeviceError, match=r"^cuda:1 cannot be made the current GPU, which is cuda:0: name cuda:1 where"):
         gradcore.cuda.set_device(device_on(cuda, 1))
 
 
