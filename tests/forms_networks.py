@@ -43,6 +43,22 @@ for _reduction in ("mean", "sum", "none"):
 form("multilabel_margin_loss:one sample", lambda t, x, y: t.nn.functional.multilabel_margin_loss(x, y), floats(4),
      ints(4, low=-1, high=4, given=(2, 2, 0, -1)))
 
+
+
+def _in_parts(t: Any, size: int) -> Any:
+    """PyTorch computes all scores at once: it has no second derivatives otherwise."""
+    return t.nn.LinearCrossEntropyOptions(batch_chunk_size=size) if t.__name__ == "gradcore" else None
+
+
+for _reduction in ("mean", "sum", "none"):
+    form(f"linear_cross_entropy:{_reduction}", lambda t, x, w, b, y, r=_reduction: t.nn.functional.linear_cross_entropy(
+        x, w, y, linear_bias=b, reduction=r, options=_in_parts(t, 2)), floats(5, 3), floats(7, 3), floats(7), ints(5, high=7),
+        tolerance=3e-5)
+form("linear_cross_entropy:ignored", lambda t, x, w, y: t.nn.functional.linear_cross_entropy(
+    x, w, y, ignore_index=1, options=_in_parts(t, 1)), floats(4, 3), floats(6, 3), ints(4, given=(5, 1, 0, 3)), tolerance=3e-5)
+form("linear_cross_entropy:at once", lambda t, x, w, y: t.nn.functional.linear_cross_entropy(x, w, y, label_smoothing=0.1),
+     floats(4, 3), floats(6, 3), ints(4, high=6), tolerance=3e-5)
+
 # -- functions of the package itself ---------------------------------------------------------------------------------------
 
 _rows, _stats = floats(3, 4), floats(4, low=0.5)
