@@ -83,10 +83,11 @@ class Narration:
                 self._begin(b.index)
         k = -1
         for kind, *rest in self._trace.script:
+            if kind in (LAUNCH, MARK) and start <= k < stop:
+                # Ahead of a mark, too, or it would count them as live when its phase ends.
+                for buffer in dying.pop(k, ()):
+                    self._end(buffer)
             if kind == LAUNCH:
-                if start <= k < stop:
-                    for buffer in dying[k]:
-                        self._end(buffer)
                 k += 1
                 if lasting and k == stop:
                     break

@@ -63,7 +63,7 @@ def test_gradients_that_the_step_clears_at_its_end_are_gradients() -> None:
 
 
 def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_bytes_of_eager() -> None:
-    found = []
+    found, ends = [], []
     for wrap in (lambda f: f, gradcore.compile):
         model = net()
         run = wrap(step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.05)))
@@ -80,7 +80,9 @@ def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_
         launches = [(r, now) for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)]
         found.append([(r.tag.op, r.tag.layer, r.tag.phase, now.requested - held + less.get(k, 0))
                       for k, (r, now) in enumerate(launches)])
+        ends.append([(p.phase, p.requested - held) for p in s.report.phases])
         del run, model
+    assert ends[0] == ends[1]
     assert less and found[0] == found[1] and {phase for _, _, phase, _ in found[1]} == {"forward", "backward", "optimizer"}
 
 
