@@ -89,14 +89,15 @@ class Narration:
                     self._end(buffer)
             if kind == LAUNCH:
                 k += 1
-                if lasting and k == stop:
+                if k == stop:
                     break
-                if start <= k < stop:
+                if start <= k:
                     drop(k)
                     self._launch(k, born[k])
             elif kind == MARK:
-                # The second part runs inside its caller's backward, which has marks of its own.
-                if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end") and not (start and rest[1] == "backward"):
+                # The traced run's backward becomes the second of two parts, which runs inside its caller's, with its marks.
+                caller = rest[1] == "backward" and (start or (rest[0] == "begin" and k + 1 == self._program.split))
+                if not caller and (k >= start or not start):
                     self._log.append((MARK, *rest, perf_counter_ns()))
             elif self._has(rest[0]) and not (rest[0] in self._carried and k < start):
                 self._keep(kind, *rest)

@@ -11,7 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import folds, nn
-from gradcore.events import Alloc, Launch
+from gradcore.events import Alloc
 from gradcore.reading import short_path
 from tests.conftest import raises
 from tests.host.graph_mode.test_compile import data, net, pair, same, same_state, step_of
@@ -60,30 +60,6 @@ def test_gradients_that_the_step_clears_at_its_end_are_gradients() -> None:
         found.append(s.report.by_role["gradient"])
         assert wrap is not gradcore.compile or len(run.programs) == 1
     assert found[0] == found[1] > 0
-
-
-def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_bytes_of_eager() -> None:
-    found, ends = [], []
-    for wrap in (lambda f: f, gradcore.compile):
-        model = net()
-        run = wrap(step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.05)))
-        for k in range(2):
-            run(*data(k))
-        run(*data(2))
-        x, y = data(2)
-        held = gradcore.memory_requested()
-        with gradcore.step() as s:
-            run(x, y)
-        # If a result overwrites an operand, that many fewer bytes are live.
-        less = {} if wrap is not gradcore.compile else {
-            run.programs[0].buffers[b].first: run.programs[0].buffers[b].nbytes for b in run.plans[0].shared}
-        launches = [(r, now) for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)]
-        found.append([(r.tag.op, r.tag.layer, r.tag.phase, now.requested - held + less.get(k, 0))
-                      for k, (r, now) in enumerate(launches)])
-        ends.append([(p.phase, p.requested - held) for p in s.report.phases])
-        del run, model
-    assert ends[0] == ends[1]
-    assert less and found[0] == found[1] and {phase for _, _, phase, _ in found[1]} == {"forward", "backward", "optimizer"}
 
 
 def test_the_log_of_a_replay_agrees_with_the_books() -> None:
