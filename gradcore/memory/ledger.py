@@ -110,7 +110,10 @@ class Ledger:
     def _recover(self) -> None:
         """Drain, and give back blocks that an interrupt has left without an owner."""
         self.drain()
-        self._pending.extend(lost(self.pool, self.arenas))
+        # Ranges first, as each refers to its arena.
+        self._pending.extend(lost(self.ranges))
+        self.drain()
+        self._pending.extend(lost(self.pool.blocks, self.arenas))
         self.drain()
 
     def adopt(self, segment: Segment, stream: Stream, tag: Tag) -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.pool import Pool
@@ -40,13 +40,13 @@ def mend(pool: Pool) -> None:
             at = offset + size
 
 
-def lost(pool: Pool, aside: Container[Block] = ()) -> list[Block]:
+def lost(books: Collection[Block], aside: Container[Block] = ()) -> list[Block]:
     """Live blocks that will not be freed, because an interrupt ended a finalizer as it began, or came before an owner.
 
-    They are the blocks that nothing but the pool refers to, and ``aside`` to those in it.
+    They are those of a set of the ``books`` that nothing else refers to, and ``aside`` to those in it.
     """
-    blocks = list(pool.blocks)
-    # Three references: the pool's, the list's, and the argument of getrefcount.
+    blocks = list(books)
+    # Three references: the set's, the list's, and the argument of getrefcount.
     return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True)
             if n == 3 + (b in aside) and b.serial]
 

@@ -51,6 +51,17 @@ def test_a_range_that_is_given_back_twice_goes_once(memory: Stack) -> None:
     assert figures(memory) == (500, 512, 1)
 
 
+def test_a_range_is_closed_whose_finalizer_an_interrupt_has_ended(memory: Stack) -> None:
+    ranges, ledger = arena_of(memory, 3), memory.ledger
+    open_ranges(ledger, ranges)
+    ranges[1].going = True
+    del ranges[:2]
+    assert figures(memory) == (500, 512, 1) and len(ledger.arenas) == 1
+    # Its arena goes with the last one.
+    ranges.clear()
+    assert figures(memory) == (0, 0, 0) and not ledger.arenas
+
+
 @pytest.mark.parametrize("end", [close_ranges, give_up_ranges], ids=["closed", "handed over"])
 def test_a_peak_has_the_ranges_that_were_open(memory: Stack, end: Callable[..., object]) -> None:
     ranges, ledger = arena_of(memory, 3), memory.ledger
