@@ -85,15 +85,3 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
             if block.serial:
                 block.drop(CONSUMED)
                 ledger.turn(block, 0, 0, False)
-
-
-def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
-    """Stop counting the ranges, and return their serials, with which the caller records it in the log."""
-    with ledger.lock:
-        ledger.drain()
-        found = []
-        for block in ranges:
-            found.append(block.serial)
-            if block.serial:
-                ledger.turn(block, 0, 0, True)
-        return found

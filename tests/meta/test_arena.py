@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from gradcore.events import CONSUMED, DIED, Alloc, Drop, Free, typed
-from gradcore.memory.arena import Range, close_ranges, give_up_ranges, open_ranges, range_of
+from gradcore.memory.arena import Range, close_ranges, open_ranges, range_of
 from gradcore.memory.resource import Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import MiB, stack
@@ -62,16 +60,15 @@ def test_a_range_is_closed_whose_finalizer_an_interrupt_has_ended(memory: Stack)
     assert figures(memory) == (0, 0, 0) and not ledger.arenas
 
 
-@pytest.mark.parametrize("end", [close_ranges, give_up_ranges], ids=["closed", "handed over"])
-def test_a_peak_has_the_ranges_that_were_open(memory: Stack, end: Callable[..., object]) -> None:
+def test_a_peak_has_the_ranges_that_were_open(memory: Stack) -> None:
     ranges, ledger = arena_of(memory, 3), memory.ledger
     ledger.reset_peaks()
     open_ranges(ledger, ranges)
-    end(ledger, ranges)
+    close_ranges(ledger, ranges)
     assert (*ledger.peaks[:2], *figures(memory)) == (1500, 1536, 0, 0, 0)
 
 
-@pytest.mark.parametrize("way", ["given back", "closed", "handed over"])
+@pytest.mark.parametrize("way", ["given back", "closed"])
 def test_keepers_drop_a_range_once(memory: Stack, way: str) -> None:
     a, _, c = ranges = arena_of(memory, 3)
     ledger = memory.ledger
@@ -80,9 +77,7 @@ def test_keepers_drop_a_range_once(memory: Stack, way: str) -> None:
         open_ranges(ledger, ranges)
         assert [r.keeps for r in ranges] == [2, 2, 0]
         serials, before = [r.serial for r in ranges], len(ledger.log or ())
-        if way == "handed over":
-            assert give_up_ranges(ledger, [a, c]) == [serials[0], serials[2]]
-        elif way == "closed":
+        if way == "closed":
             close_ranges(ledger, [a, c])
         else:
             a.let_go(ledger.release)
@@ -90,9 +85,7 @@ def test_keepers_drop_a_range_once(memory: Stack, way: str) -> None:
         close_ranges(ledger, [a, c])
         reason = ("consumed", "graph died")[DIED if way == "given back" else CONSUMED]
         found = [typed(r) for r in (ledger.log or ())[before:]]
-        # Whoever takes a range over logs what becomes of it.
-        assert found == ([] if way == "handed over" else [
-            Drop(serials[0], 8, reason), Drop(serials[0], 9, reason), Free(serials[0]), Free(serials[2])])
+        assert found == [Drop(serials[0], 8, reason), Drop(serials[0], 9, reason), Free(serials[0]), Free(serials[2])]
         assert [(r.serial, r.keeps) for r in (a, c)] == [(0, 0), (0, 0)]
         assert figures(memory) == (500, 512, 1)
         close_ranges(ledger, ranges)

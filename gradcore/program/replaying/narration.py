@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
+from gradcore.memory.arena import Range, close_ranges
 from gradcore.program.planning.plan import Slot, alive
 from gradcore.program.program import Operand, Program
 from gradcore.program.tracing.building import Trace
@@ -45,24 +46,27 @@ def waiting_in(trace: Trace) -> Waiting:
 class Narration:
     """The log that is written to, with the buffers that are live and kept at the present record.
 
-    ``serials`` has the serials of buffers that the program did not make; ``carried`` those of buffers that the part before left
-    for this one.
+    ``serials`` has the serials of buffers that the program did not make; ``carried`` the ranges of those that the part before
+    left open for this one, which closes them.
     """
 
-    def __init__(self, bound: Binding, serials: dict[int, int], carried: dict[int, int]) -> None:
+    def __init__(self, bound: Binding, serials: dict[int, int], carried: dict[int, Range]) -> None:
         ledger = bound.device.ledger
         assert ledger.log is not None
+        self._ledger = ledger
         self._log = ledger.log
         self._pool = ledger.pool
         self._trace, self._program, self._plan, self._arena = bound.trace, bound.program, bound.plan, bound.arena.block
         self._carried, self._waiting = carried, bound.waiting
         self._overwritten = bound.plan.overwritten()
         #: By buffer: the serial of its bytes.
-        self._serials = serials | carried
+        self._serials = serials | {b: block.serial for b, block in carried.items()}
         #: Made buffers that are live, in order of allocation.
         self._live = dict.fromkeys(carried)
         #: By buffer: the nodes that keep it, with the names they use. For ``carried`` these are in the log already.
         self._kept = {b: list(self._waiting[b]) for b in carried}
+        for block in carried.values():
+            block.keeps = 0
 
     def write(self, start: int, stop: int, drop: Callable[[int], None]) -> list[int]:
         """Write the records of the instructions from ``start`` to before ``stop``, which are a part of the program.
@@ -114,18 +118,32 @@ class Narration:
     def _begin(self, buffer: int) -> None:
         b = self._program.buffers[buffer]
         self._pool.serial += 1
+        serial, arena = self._pool.serial, self._arena
+        record = (ALLOC, serial, arena.segment.index, arena.offset + self._plan.offsets[buffer], b.nbytes, round_up(b.nbytes),
+                  arena.stream.index, b.tag, self._program.node_of(b))
+        # No calls from here on, as an interrupt after one would leave half of it done.
+        self._log += (record,)
         self._live[buffer] = None
-        self._serials[buffer] = self._pool.serial
-        arena = self._arena
-        self._log.append((ALLOC, self._pool.serial, arena.segment.index, arena.offset + self._plan.offsets[buffer], b.nbytes,
-                          round_up(b.nbytes), arena.stream.index, b.tag, self._program.node_of(b)))
+        self._serials[buffer] = serial
 
     def _end(self, buffer: int) -> None:
-        del self._live[buffer]
         serial = self._serials[buffer]
         for node, _ in self._kept.pop(buffer, ()):
             self._log.append((DROP, serial, node, CONSUMED))
-        self._log.append((FREE, serial))
+        if buffer in self._carried:
+            close_ranges(self._ledger, [self._carried[buffer]])
+        else:
+            self._log += ((FREE, serial),)
+        del self._live[buffer]
+
+    def give_up(self) -> None:
+        """After an interrupt: free in the log what the books do not have."""
+        counted = {block.serial for block in self._ledger.ranges}
+        for buffer in self._live:
+            serial = self._serials[buffer]
+            if buffer not in self._carried and serial not in counted:
+                dropped = [(DROP, serial, node, DIED) for node, _ in self._kept.get(buffer, ())]
+                self._log += (*dropped, (FREE, serial))
 
     def _launch(self, k: int, born: Sequence[int]) -> None:
         """Write the launch of instruction ``k``, and the allocations of the buffers that it makes."""

@@ -21,7 +21,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import value_over
 from gradcore.forking import long
-from gradcore.memory.arena import Range, give_up_ranges
+from gradcore.memory.arena import Range
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Operand
 from gradcore.program.replaying.arena import Arena, Part, moved, shift
@@ -186,16 +186,23 @@ class Replay:
         except BaseException:
             bound.close()
             raise
-        found = dict(zip(bound.waiting, give_up_ranges(ledger, bound.lasting), strict=True)) if carried else {}
-        ledger.passed(most_asked - asked, most_taken - taken)
+        # The log of the second part closes those that the first has left, each in its place.
+        found = dict(zip(bound.waiting, bound.lasting, strict=True)) if carried else {}
+        left_asked, left_taken = bound.lasting_bytes if carried else (0, 0)
+        ledger.passed(most_asked - asked - left_asked, most_taken - taken - left_taken)
+        narration = None if ledger.log is None else Narration(bound, self._serials(part, inputs), found)
         serials: list[int] = []
-        if ledger.log is not None:
-            serials = Narration(bound, self._serials(part, inputs), found).write(
-                *self.program.spans[part], partial(self._free_ahead_of, bound))
-        self._drop(bound.freed)
-        if part == 0:
-            bound.close(found_here)
-            bound.open(serials)
+        try:
+            if narration is not None:
+                serials = narration.write(*self.program.spans[part], partial(self._free_ahead_of, bound))
+            self._drop(bound.freed)
+            if part == 0:
+                bound.close(found_here)
+                bound.open(serials)
+        except BaseException:
+            if narration is not None:
+                narration.give_up()
+            raise
 
     def _free_ahead_of(self, bound: Binding, k: int) -> None:
         """Free the gradients of before the run that it frees ahead of instruction ``k``, and record that."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore import nn
+from gradcore import folds, nn
 from gradcore._step import _recorded as recorded
 from gradcore.devices.device import arrivals
 from gradcore.devices.storage import Storage
@@ -165,6 +165,26 @@ def test_a_replay_that_is_interrupted_leaves_the_books_as_they_were(recorded: bo
         with gradcore.step() as step:
             pass
         assert step.report.phases[-1].requested == requested
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["step", "layer"])
+def test_the_log_of_a_replay_that_is_interrupted_agrees_with_the_books(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    step, layer = small_step()[1], nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    train, x, recorded = gradcore.compile(step if whole else layer), gradcore.ones(2, 4), gradcore.step()
+
+    def run() -> None:
+        layer.zero_grad()
+        with recorded:
+            train().item() if whole else train(x).sum().backward()
+
+    for _ in range(4):
+        run()
+    assert train.programs
+    for _ in at_every_moment(run, "/gradcore/program/replaying/"):
+        *_, last = folds.timeline(recorded.log)
+        assert recorded._ended is not None and last[:2] == recorded._ended.live
+        run()
 
 
 def test_a_step_that_is_interrupted_at_its_ends_measures_no_peaks_any_more() -> None:
