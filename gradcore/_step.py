@@ -147,16 +147,12 @@ class step:
         pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
         # Counting the launches of a log takes time, so it is done only where there is a choice.
         most = self._starts[0] if len(self._starts) == 1 else max(self._starts, key=_Start.work)
-        self._starts = []
-        device, self._raw = most.device, most.log or []
-        ledger = device.ledger
+        # A copy, as a thread that has taken the log may write to it yet.
+        device, self._raw, self._starts = most.device, list(most.log or ()), []
         driver = device.driver_figures()
-        # In one piece, as steps of the level counts may end in other threads.
-        with ledger.lock:
-            pool = pool_figures(ledger, most.allocations, most.misses)
-            live = ledger.present[:2]
-            arenas = [(b.serial, b.segment.index, b.offset, b.requested) for b in ledger.arenas]
-            end = End(live[0], ledger.pool.serial, None if most.log is None else _owned(ledger), last_node())
+        pool, live, arenas, end = most.figures
+        # Steps of the level counts may end in several threads.
+        with device.ledger.lock:
             trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
             trend.add(end.requested, end)
             ends.append(end)
@@ -257,10 +253,13 @@ class _Start:
         ledger = self.device.ledger
         # Known before it begins: an interrupt may come at its end.
         self._measured = Measured(ledger)
-        self._measured.begin()
-        if logged:
-            self.log = _recorded[self.device.name] = []
-            ledger.begin_log(self.log)
+        # In one piece, as at the end: other threads may allocate meanwhile.
+        with ledger.lock:
+            self._measured.begin()
+            if logged:
+                self.log = _recorded[self.device.name] = []
+                ledger.begin_log(self.log)
+            self.misses, self.allocations = ledger.pool.misses, ledger.allocations
 
     @property
     def open(self) -> bool:
@@ -269,13 +268,17 @@ class _Start:
 
     def end(self) -> None:
         ledger = self.device.ledger
-        if self.log is not None:
-            ledger.end_log(self.log)
+        with ledger.lock:
+            if self.log is not None:
+                ledger.end_log(self.log)
+            if self._measured is not None:
+                self.peaks = self._measured.end()
+                pool, live = pool_figures(ledger, self.allocations, self.misses), ledger.present[:2]
+                self.figures = (pool, live, [(b.serial, b.segment.index, b.offset, b.requested) for b in ledger.arenas],
+                                End(live[0], ledger.pool.serial, None if self.log is None else _owned(ledger), last_node()))
+                self._measured = None
         if self.log is not None and self.log is _recorded.get(self.device.name):
             del _recorded[self.device.name]
-        if self._measured is not None:
-            self.peaks = self._measured.end()
-            self._measured = None
 
     def work(self) -> int:
         """The number of launches, or of allocations if there is no log."""
@@ -342,7 +345,6 @@ def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
     """The pool's figures since it had made ``allocations`` allocations with ``misses`` misses."""
     with ledger.lock:
         ledger.drain()
-        pool = ledger.pool
-        made = ledger.allocations - allocations
+        pool, made = ledger.pool, ledger.allocations - allocations
         return PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,
                            pool.largest_free)

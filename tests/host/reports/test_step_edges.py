@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -40,6 +41,26 @@ def test_a_report_of_a_device_that_holds_nothing_says_so_instead_of_listing_noth
     assert done.stdout.startswith("Device memory of one step on cpu: peak 0 B\n  requested 0  allocated 0  reserved 0 bytes\n"
                                   "  nothing was live on cpu, and nothing was allocated there\n\nPool: 0 allocations")
     assert "At the peak" not in done.stdout and "Kept for backward" not in done.stdout
+
+
+@pytest.mark.parametrize("level", ["counts", "events"])
+def test_what_another_thread_allocates_when_a_step_has_ended_is_in_none_of_its_figures(
+        level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, held = gradcore.device("cpu"), []
+
+    def meanwhile() -> None:
+        thread = threading.Thread(target=lambda: held.extend(gradcore.ones(1 << 20) for _ in range(3)))
+        thread.start()
+        thread.join()
+
+    # It is asked for when the log has ended.
+    monkeypatch.setattr(type(device), "driver_figures", lambda self: meanwhile())
+    with gradcore.step(device="cpu", level=level) as s:
+        kept = gradcore.ones(1000)
+        live = gradcore.memory_allocated(), gradcore.memory_reserved()
+    report = s.report
+    assert (report.phases[-1].allocated, report.pool.reserved, report.pool.allocations) == (*live, 1)
+    del kept
 
 
 def test_residuals_at_several_positions_are_those_of_each() -> None:
