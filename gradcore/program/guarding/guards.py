@@ -243,7 +243,8 @@ def items_of(name: str, look: Callable[[], Any]) -> Once:
 
 def entry(container: Any, key: Any) -> Any:
     """What a dict has under a key, whatever a ``__getitem__`` of the user's makes of it."""
-    return dict.__getitem__(container, key) if isinstance(container, dict) else container[key]
+    # An index would make an entry of a defaultdict that has none.
+    return dict.get(container, key) if isinstance(container, dict) else container[key]
 
 
 def _ids_in(container: Any) -> tuple[int, ...]:

@@ -173,6 +173,21 @@ def test_an_attribute_of_a_frozen_object_is_set_at_each_call() -> None:
         assert seen.rows == 2
 
 
+def test_a_key_that_is_removed_from_a_dict_with_defaults_stays_away() -> None:
+    class Owner:
+        table: dict[str, Any] = defaultdict(lambda: 1.0, a=2.0, b=SHARED)
+
+    def remove(table: dict[str, Any]) -> None:
+        table.pop("a", None)
+
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        remove(Owner.table)
+        return x * len(Owner.table)
+
+    assert [f(gradcore.ones(1)).item() for _ in range(3)] == [1.0] * 3 and [*Owner.table] == ["b"]
+
+
 def test_a_list_of_tensors_that_a_call_makes_may_be_read_by_an_inner_function() -> None:
     def f(x: Any) -> Any:
         powers = [x, x * x, x * x * x]
