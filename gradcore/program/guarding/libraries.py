@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextvars
+import dataclasses
 import datetime
 import decimal
 import dis
 import functools
 import io
 import logging
+import operator
 import os
 import re
 import struct
@@ -45,9 +47,11 @@ _KNOWN: tuple[Any, ...] = (
     type, property, staticmethod, classmethod, io.IOBase, np.generic, np.ndarray, np.dtype, np.ufunc,
     decimal.Decimal, decimal.Context, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, struct.Struct,
     re.Pattern, re.Match, type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar,
-    contextvars.Context, contextvars.Token, functools.partial, functools._lru_cache_wrapper, weakref.ref, weakref.ProxyType,
-    weakref.CallableProxyType,
+    contextvars.Context, contextvars.Token, functools.partial, functools._lru_cache_wrapper, weakref.ref,
     *(kind for name, kind in vars(types).items() if isinstance(kind, type) and name not in ("CapsuleType", "CellType")))
+#: What reads attributes of an object that the code does not name, or all of them; code that calls it is known by these names.
+_READERS = (getattr, hasattr, vars, dir, operator.attrgetter, operator.methodcaller, dataclasses.asdict, dataclasses.astuple,
+            dataclasses.fields)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -93,15 +97,28 @@ def is_bound(x: Any) -> bool:
 def is_drawn_from(x: Any) -> bool:
     """Does it give another item each time, as an iterator does, and a file to be read? One to be written gives none."""
     if not isinstance(x, io.IOBase):
-        return isinstance(x, Iterator)
+        return isinstance(x, Iterator) and type(x) not in weakref.ProxyTypes
     return not (x.closed or x.writable())
 
 
 def is_opaque(x: Any) -> bool:
     """Can no guard see the state of an object, since C code holds it?"""
+    if type(x) in weakref.ProxyTypes:
+        # It answers for its object.
+        return True
     if isinstance(x, np.ndarray):
         return x.dtype.hasobject
     return not isinstance(x, (*_KNOWN, *_BY_ATTRIBUTES, Iterator)) and type(x) is not object and _is_written_in_c(type(x))
+
+
+def why_hidden(x: Any, name: str) -> str:
+    """Why no guard can see what code finds by an object that it refers to by this name; "" if guards can."""
+    if is_opaque(x):
+        return f"of type {type(x).__name__}, whose state no guard can see"
+    if any(x is f for f in _READERS) or (isinstance(x, (types.WrapperDescriptorType, types.MethodWrapperType))
+                                         and x.__name__ == "__getattribute__"):
+        return "" if x.__name__ in name.split() else f"by which it may read any attribute: call {x.__name__} by that name"
+    return ""
 
 
 def _is_written_in_c(kind: type) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile
@@ -22,7 +23,8 @@ _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "S
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
                       "__setattr__"))
 #: Code that uses one of these may read all attributes of an object without naming one.
-_READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields"))
+_READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields", "__reduce__", "__reduce_ex__",
+                         "__getstate__"))
 #: Code that uses one of these may read from a class what an object, or a class derived from that one, hides.
 _UPWARD = frozenset(("super", "type", "__class__", "__mro__", "mro", "__base__", "__bases__"))
 
@@ -71,7 +73,8 @@ def names_of(code: CodeType) -> Names:
     asked = {part for text in texts for part in text.split(".") if part.isidentifier()}
     read |= asked
     # A user's that catches the error goes on without the attribute.
-    catches = bool({"AttributeError", "Exception"} & {*code.co_names}) and not is_inside(code)
+    used = {*code.co_names, *code.co_freevars}
+    catches = bool({"AttributeError", "Exception"} & used) and not is_inside(code)
     matches = False
     for i in dis.get_instructions(code):
         if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
@@ -84,15 +87,21 @@ def names_of(code: CodeType) -> Names:
             read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
                                                and all(isinstance(name, str) for name in x)])
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
-                 not is_inside(code) and not _READ_WHOLE.isdisjoint(code.co_names),
-                 not is_inside(code) and not _UPWARD.isdisjoint(code.co_names),
+                 not is_inside(code) and not _READ_WHOLE.isdisjoint(used),
+                 not is_inside(code) and not _UPWARD.isdisjoint(used),
                  "param_groups" in read and ("param_groups" in asked or matches or _reads_options(code)),
                  frozenset(x for x in code.co_consts if isinstance(x, str)))
 
 
 def _asks_by_name(code: CodeType) -> bool:
     """Does the code, or one inside of it, such as a generator expression, look for attributes by their names?"""
-    return bool(_BY_NAME & {*code.co_names}) or any(_asks_by_name(x) for x in code.co_consts if isinstance(x, CodeType))
+    return bool(_BY_NAME & {*code.co_names, *code.co_freevars}) or any(
+        _asks_by_name(x) for x in code.co_consts if isinstance(x, CodeType))
+
+
+def fields_of(template: str) -> frozenset[str]:
+    """The attributes that ``template.format()`` may read."""
+    return frozenset(re.findall(r"\.([^\W\d]\w*)", template))
 
 
 def _constants(code: CodeType) -> list[Any]:

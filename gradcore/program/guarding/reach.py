@@ -46,7 +46,7 @@ from gradcore.program.guarding.guards import (
     unseen,
     weakly,
 )
-from gradcore.program.guarding.libraries import is_bound, is_drawn_from, is_of_library, is_opaque, is_whole
+from gradcore.program.guarding.libraries import is_bound, is_drawn_from, is_of_library, is_whole, why_hidden
 from gradcore.program.guarding.library_guards import ModuleGuard, hooks_in, is_optimizer
 from gradcore.program.guarding.names import Names, globals_of, imports_of
 from gradcore.program.guarding.optimizers import INTERNAL, of_optimizer
@@ -57,6 +57,7 @@ from gradcore.program.guarding.values import (
     asked,
     attributes_of,
     buffer_of,
+    comparison,
     copied,
     equal,
     has_buffer,
@@ -139,7 +140,7 @@ class Reach:
             yield TensorGuard(name, look, value), key
             yield from self._of_tensor(value)
         elif is_plain(value):
-            yield Guard(name, look, copied(value), equal), key
+            yield Guard(name, look, copied(value), comparison(value)), key
             for kind in kinds_in(value):
                 yield from self.of_object(kind)
         elif isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
@@ -179,9 +180,8 @@ class Reach:
             yield self._identity(name, look, value), key
             if isinstance(value, LONG):
                 yield unseen(name), (*key, "unseen")
-            if is_opaque(value):
-                why = f"the function refers to {name}, of type {type(value).__name__}, whose state no guard can see"
-                yield Never(why), (*key, "opaque")
+            if why := why_hidden(value, name):
+                yield Never(f"the function refers to {name}, {why}"), (*key, "opaque")
             yield from self.of_object(value)
             if is_bound(value):
                 yield from self._of_bound(name, look, value, key)

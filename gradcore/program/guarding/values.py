@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from operator import is_
 from types import MappingProxyType, MemberDescriptorType, ModuleType
@@ -126,6 +126,15 @@ def equal(now: Any, seen: Any) -> bool:
         return False
     # 0.0 and -0.0 are equal too.
     return not isinstance(now, (float, complex, np.floating)) or bool(now) or str(now) == str(seen)
+
+
+def comparison(x: Any) -> Callable[[Any, Any], bool]:
+    """How plain data is compared; an item of a class of the user's may be given an attribute, and still be the same item."""
+    return still_plain if any(kind.__dictoffset__ and not issubclass(kind, Enum) for kind in kinds_in(x)) else equal
+
+
+def still_plain(now: Any, seen: Any) -> bool:
+    return is_plain(now) and equal(now, seen)
 
 
 def _all_equal(now: Iterable[Any], seen: Iterable[Any]) -> bool:

@@ -12,8 +12,14 @@ from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from gradcore.cells import name_of_file
 from gradcore.program.guarding.frames import id_in, parameters
+from gradcore.program.guarding.libraries import is_users
+from gradcore.program.guarding.names import names_of
 from gradcore.program.watching.newness import New
+
+#: Attributes of functions, cells and frames that lead to the variables of others.
+_LEADS = frozenset(("__globals__", "__closure__", "cell_contents", "f_globals", "f_locals"))
 
 
 class Ran(NamedTuple):
@@ -76,6 +82,12 @@ class Called:
     def codes(self) -> list[CodeType]:
         """The code objects that ran."""
         return [code for code, _ in self._codes.values()]
+
+    def hidden(self) -> list[str]:
+        """Reasons against a replay: what code names that leads to variables which no guard sees."""
+        return [f"{name_of_file(code.co_filename)}:{code.co_firstlineno}, {code.co_name}() asks for {name}, where no guard "
+                "sees what it finds"
+                for code in self.codes() if is_users(code) for name in sorted(_LEADS & names_of(code).read)]
 
     @cached_property
     def found(self) -> list[Ran]:

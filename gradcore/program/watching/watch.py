@@ -31,7 +31,7 @@ from gradcore.program.guarding.frames import is_generated, is_method, line_of, p
 from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Guard, Never, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library, is_users
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
-from gradcore.program.guarding.names import Names, names_of
+from gradcore.program.guarding.names import Names, fields_of, names_of
 from gradcore.program.guarding.reach import Found, Reach
 from gradcore.program.guarding.values import asked
 from gradcore.program.tracing.carried import Stored, place_of
@@ -94,6 +94,8 @@ class Watcher:
         self._outside = Outside(self.drawn, self.began)
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
+        #: Attributes that texts name which were formatted.
+        self.formatted: set[str] = set()
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
         self.keeping: set[CodeType] = set()
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
@@ -250,6 +252,8 @@ class Watcher:
             self.drawn.append(f"{line_of(frame)} calls {called.__name__}(), which a replay would not do")
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
+        if isinstance(of, str) and called.__name__ in ("format", "format_map"):
+            self.formatted |= fields_of(of)
         if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
             self.changed[id(of)] = f"{line_of(frame)} calls {called.__name__}()"
         if (called is next and not takes_first(frame)) or kind in ("random", "_random") or kind.startswith("numpy.random"):
@@ -319,7 +323,7 @@ class Watcher:
     @cached_property
     def names(self) -> Names:
         """All attributes that the functions name; once the run has ended."""
-        return Names().union(*map(names_of, self.called.codes()))
+        return Names(frozenset(self.formatted)).union(*map(names_of, self.called.codes()))
 
     def changes(self, numbers: bool) -> list[str]:
         """Reasons against a replay: what the functions changed in Python objects, which a replay would not do.
@@ -334,7 +338,7 @@ class Watcher:
                                for name, values in of.containers().items() for x in values if id(x) in self.changed)
         found += self.schedules.changes(self.names, self.reads_rates)
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(guard.refusal() for key, guard in self.began.items()
+        return found or [*self.called.hidden(), *(guard.refusal() for key, guard in self.began.items()
                            if not (guard.holds() or self.schedules.sets(key))
                            and (numbers or not (isinstance(guard, Never) and guard.numbers))),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]

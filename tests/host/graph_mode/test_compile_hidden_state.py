@@ -6,6 +6,7 @@ import asyncio
 import configparser
 import ctypes
 import decimal
+import functools
 import gc
 import io
 import json
@@ -216,7 +217,43 @@ def a_property_that_c_code_reads() -> Callable[[Any], Any]:
     return lambda x: x * options.scale
 
 
+def another_name_of_getattr() -> Callable[[Any], Any]:
+    get, options = getattr, SimpleNamespace(scale=2)
+    return lambda x: x * get(options, "scale")
+
+
+def getattr_in_a_partial() -> Callable[[Any], Any]:
+    get = functools.partial(getattr, SimpleNamespace(scale=2))
+    return lambda x: x * get("scale")
+
+
+def a_bound_getattribute() -> Callable[[Any], Any]:
+    get = SimpleNamespace(scale=2).__getattribute__
+    return lambda x: x * get("scale")
+
+
+def a_weak_proxy() -> Callable[[Any], Any]:
+    proxy = weakref.proxy(KEPT)
+    return lambda x: x * proxy.scale
+
+
+def a_variable_in_a_cell() -> Callable[[Any], Any]:
+    number = 2
+
+    def function(x: Any) -> Any:
+        return x * number
+
+    return lambda x: x * function.__closure__[0].cell_contents
+
+
+KEPT = type("Options", (), {"scale": 2})()
+
 REFUSED = {
+    another_name_of_getattr: "the variable get of <lambda>'s closure, by which it may read any attribute: call getattr by that",
+    getattr_in_a_partial: "refers to func of a partial, by which it may read any attribute: call getattr by that name",
+    a_bound_getattribute: "by which it may read any attribute: call __getattribute__ by that name",
+    a_weak_proxy: "of type ProxyType, whose state no guard can see",
+    a_variable_in_a_cell: "<lambda>() asks for __closure__, where no guard sees what it finds",
     a_queue: "the function changes what it reads: queue of a Queue is deque([1, 2, 3, 4]) and was",
     a_simple_queue: "calls get() of _queue, which may give something else each time",
     a_file_in_memory: "calls getvalue() of a file",

@@ -48,6 +48,35 @@ def a_layer_made_of_what_a_dict_has() -> Case:
 
 
 @case
+def an_attribute_that_a_text_names() -> Case:
+    options, template = SimpleNamespace(value=2.0), "{0.value:g}"
+    return lambda x: x * float(template.format(options)), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def all_that_pickle_would_keep() -> Case:
+    options = SimpleNamespace(value=2.0)
+    return lambda x: x * options.__reduce_ex__(4)[2]["value"], lambda: setattr(options, "value", 7.0)
+
+
+@case
+def an_attribute_that_an_item_is_given() -> Case:
+    class Number(float):
+        pass
+
+    numbers = [Number(2.0)]
+    return lambda x: x * getattr(numbers[0], "value", numbers[0]), lambda: setattr(numbers[0], "value", 7.0)
+
+
+@case
+def an_attribute_by_a_function_that_is_imported_around() -> Case:
+    from operator import attrgetter
+
+    options = SimpleNamespace(value=2.0)
+    return lambda x: x * attrgetter("value")(options), lambda: setattr(options, "value", 7.0)
+
+
+@case
 def a_tensor_by_a_parameter_and_a_name() -> Case:
     p, one = nn.Parameter(filled(2.0)), SimpleNamespace()
     one.state = {(p, "factor"): filled(2.0)}
