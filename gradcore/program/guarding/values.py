@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from operator import is_
 from types import MappingProxyType, MemberDescriptorType, ModuleType
@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.device import Device
 from gradcore.engine.owners import MOST
+from gradcore.engine.value import Value
 
 #: Python's own types of values, of which an instance has no attributes.
 VALUES = frozenset((int, float, complex, bool, str, bytes, type(None), list, tuple, set, frozenset, dict))
@@ -69,10 +71,19 @@ def kinds_in(x: Any) -> set[type]:
 
 
 def is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
-    """Do attributes hold nothing but plain data, and objects of which that is true? Others change for reasons of their own."""
-    return own is not None and all(
-        is_plain(x) or (depth > 0 and not isinstance(x, (type, ModuleType))
-                        and is_settings(attributes_of(x), depth - 1)) for x in own.values())
+    """Do attributes hold no tensors, nor modules with some, nor iterators? Those change for reasons of their own."""
+    return own is not None and all(_is_setting(x, depth) for x in own.values())
+
+
+def _is_setting(x: Any, depth: int) -> bool:
+    if is_plain(x) or isinstance(x, (type, ModuleType, Device)):
+        return True
+    if not depth or isinstance(x, (Value, Iterator)):
+        return False
+    if isinstance(x, LONG) and not has_buffer(x) and not isinstance(x, np.ndarray):
+        return len(x) <= MOST_INSIDE and all(_is_setting(v, depth - 1) for v in (x.values() if isinstance(x, Mapping) else x))
+    own = attributes_of(x)
+    return own is None or is_settings(own, depth - 1)
 
 
 def copied(x: Any) -> Any:

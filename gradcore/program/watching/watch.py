@@ -31,7 +31,7 @@ from gradcore.program.guarding.frames import is_generated, is_method, line_of, p
 from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Guard, Never, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library, is_users
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
-from gradcore.program.guarding.names import Names, fields_of, names_of
+from gradcore.program.guarding.names import Names, names_of
 from gradcore.program.guarding.reach import Found, Reach
 from gradcore.program.guarding.values import asked
 from gradcore.program.tracing.carried import Stored, place_of
@@ -39,6 +39,7 @@ from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
+from gradcore.program.watching.looked_up import LookedUp
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note
 from gradcore.program.watching.schedules import Schedules
@@ -94,8 +95,7 @@ class Watcher:
         self._outside = Outside(self.drawn, self.began)
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
-        #: Attributes that texts name which were formatted.
-        self.formatted: set[str] = set()
+        self._looked_up = LookedUp(self.drawn)
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
         self.keeping: set[CodeType] = set()
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
@@ -220,6 +220,7 @@ class Watcher:
     def _saw_variables(self, frame: FrameType) -> None:
         """Record a call of a function of the user's, and what variables it has that no call before had."""
         code, seen = frame.f_code, frame.f_locals
+        self._looked_up.enters(frame)
         if self.called.enters(frame):
             note(self._reach_at(frame).of_code(code, frame.f_globals), self.began)
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
@@ -252,8 +253,7 @@ class Watcher:
             self.drawn.append(f"{line_of(frame)} calls {called.__name__}(), which a replay would not do")
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
-        if isinstance(of, str) and called.__name__ in ("format", "format_map"):
-            self.formatted |= fields_of(of)
+        self._looked_up.saw(frame, called)
         if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
             self.changed[id(of)] = f"{line_of(frame)} calls {called.__name__}()"
         if (called is next and not takes_first(frame)) or kind in ("random", "_random") or kind.startswith("numpy.random"):
@@ -323,7 +323,7 @@ class Watcher:
     @cached_property
     def names(self) -> Names:
         """All attributes that the functions name; once the run has ended."""
-        return Names(frozenset(self.formatted)).union(*map(names_of, self.called.codes()))
+        return self._looked_up.names.union(*map(names_of, self.called.codes()))
 
     def changes(self, numbers: bool) -> list[str]:
         """Reasons against a replay: what the functions changed in Python objects, which a replay would not do.

@@ -77,6 +77,12 @@ def an_attribute_by_a_function_that_is_imported_around() -> Case:
 
 
 @case
+def settings_with_a_device_a_dtype_and_a_class() -> Case:
+    options = SimpleNamespace(device=gradcore.device("cpu"), dtypes=[gradcore.float32], kind=nn.Linear, value=2.0)
+    return lambda x: x * dict(**vars(options))["value"], lambda: setattr(options, "value", 7.0)
+
+
+@case
 def a_tensor_by_a_parameter_and_a_name() -> Case:
     p, one = nn.Parameter(filled(2.0)), SimpleNamespace()
     one.state = {(p, "factor"): filled(2.0)}

@@ -1,0 +1,144 @@
+"""Attributes that code looks up by names which it computes, so that its instructions do not tell them."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from gradcore.engine.value import Value
+from gradcore.program.guarding.bytecode import LOADS, LOADS_CONSTANT
+from gradcore.program.guarding.frames import line_of, parameters
+from gradcore.program.guarding.libraries import is_of_library
+from gradcore.program.guarding.names import Names, fields_of
+from gradcore.program.guarding.values import attributes_of
+
+#: Instructions that load a variable.
+_VARIABLES = LOADS | {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+#: Instructions that only put texts together, so that the constants among them are parts of what they make.
+_JOINS = _VARIABLES | LOADS_CONSTANT | {"LOAD_ATTR", "BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "CONVERT_VALUE",
+                                        "BINARY_OP"}
+#: What else there is between the arguments of a call and the call.
+_BETWEEN = frozenset(("PRECALL", "CACHE", "EXTENDED_ARG", "KW_NAMES"))
+
+_unknown = object()
+
+
+class _Step(NamedTuple):
+    """An instruction, or one of the two loads that one stands for: its name, what it names, and by how much the stack grows."""
+
+    opname: str
+    argval: Any
+    effect: int
+    #: Do jumps lead here?
+    target: bool
+    #: Is it no format with a specification, and no operator but ``+``?
+    plain: bool
+
+
+class LookedUp:
+    """Records the names of attributes by which a traced run looked something up; reasons against a replay go to ``drawn``."""
+
+    def __init__(self, drawn: list[str]) -> None:
+        self._drawn = drawn
+        self._read: set[str] = set()
+        self._asked: set[str] = set()
+
+    @property
+    def names(self) -> Names:
+        return Names(frozenset(self._read | self._asked), asked=frozenset(self._asked))
+
+    def enters(self, frame: FrameType) -> None:
+        """Look at a call of a function of the user's, which may take what it is given for a key of a ``__dict__``."""
+        code = frame.f_code
+        if "__dict__" in code.co_names or "vars" in code.co_names:
+            self._asked.update(x for n in parameters(code) for x in (frame.f_locals.get(n),) if isinstance(x, str))
+
+    def saw(self, frame: FrameType, called: Any) -> None:
+        """Look at a call of a function written in C."""
+        of = getattr(called, "__self__", None)
+        if isinstance(of, str) and called.__name__ in ("format", "format_map"):
+            self._read |= fields_of(of)
+        elif called is getattr or called is hasattr:
+            operands = _operands(frame.f_code, frame.f_lasti)
+            if operands is not None:
+                self._looks_up(frame, *operands)
+
+    def _looks_up(self, frame: FrameType, owner: list[_Step], name: list[_Step]) -> None:
+        text = _value(frame, name)
+        # Where it is not known what the name is, a variable may hold it.
+        texts = [x for x in (frame.f_locals.values() if not name else [text]) if isinstance(x, str)]
+        if texts:
+            self._asked.update(texts)
+            return
+        of = _value(frame, owner)
+        if of is _unknown:
+            self._drawn.append(f"{line_of(frame)} computes the name of an attribute: give the name a variable of its own")
+        elif not isinstance(of, Value) and not (isinstance(of, ModuleType) and is_of_library(of.__name__)):
+            # Whatever has the parts of the name that are known.
+            parts = [s.argval for s in name if s.opname in LOADS_CONSTANT] if all(
+                s.opname in _JOINS and s.plain for s in name) else []
+            self._read.update(a for a in _attributes(of) if all(str(part) in a for part in parts))
+
+
+def _attributes(of: Any) -> set[str]:
+    """The names of an object's attributes, and of those that it has from classes of the user's."""
+    kinds = [c for c in (of if isinstance(of, type) else type(of)).__mro__ if not is_of_library(c)]
+    return {a for own in (attributes_of(of) or {}, *map(vars, kinds)) for a in own if not a.startswith("__")}
+
+
+def _value(frame: FrameType, steps: list[_Step]) -> Any:
+    """What steps load if they only load a variable, or an attribute of one."""
+    first, *rest = steps or [None]
+    if first is None or any(s.opname != "LOAD_ATTR" for s in rest):
+        return _unknown
+    if first.opname in LOADS_CONSTANT:
+        return first.argval
+    spaces = (frame.f_locals, frame.f_globals, frame.f_builtins) if first.opname in _VARIABLES else ()
+    x = next((space[first.argval] for space in spaces if first.argval in space), _unknown)
+    for s in rest:
+        # Without a call of any code of the user's, such as a property's.
+        x = inspect.getattr_static(x, s.argval, _unknown)
+        if hasattr(type(x), "__get__"):
+            return _unknown
+    return x
+
+
+@functools.lru_cache(maxsize=4096)
+def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step]] | None:
+    """What loads the first two arguments of the call that is the instruction at this offset, each as far as it is known; None
+    if the second is a constant."""
+    *before, call = [i for i in dis.get_instructions(code) if i.offset <= at]
+    jumps = call.is_jump_target
+    while before and before[-1].opname in _BETWEEN:
+        jumps = before.pop().is_jump_target or jumps
+    steps = [s for i in before for s in _steps(i)]
+    if call.opname != "CALL" or jumps:
+        # The default may be one of two, as in getattr(x, "name", 1 if y else 2).
+        begins = max((k for k, s in enumerate(steps) if s.argval in ("getattr", "hasattr")), default=0)
+        rest = [s for s in steps[begins + 1:] if s.opname != "LOAD_ATTR"]
+        constant = [s.opname in kinds for s, kinds in zip(rest, (_VARIABLES, LOADS_CONSTANT), strict=False)] == [True, True]
+        return None if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else ([], [])
+    arguments = []
+    for _ in range(call.arg or 0):
+        k, height = len(steps), 0
+        while k > 0 and height < 1:
+            k -= 1
+            height += steps[k].effect
+        # An argument to which jumps lead has several values.
+        arguments.append([] if any(s.target for s in steps[k + 1:]) else steps[k:])
+        steps = steps[:k]
+    owner, name = arguments[::-1][:2]
+    return None if [s.opname in LOADS_CONSTANT for s in name] == [True] else (owner, name)
+
+
+def _steps(i: dis.Instruction) -> list[_Step]:
+    if i.opname in LOADS and isinstance(i.argval, tuple):
+        return [_Step("LOAD_FAST", v, 1, i.is_jump_target, True) for v in i.argval[i.opname == "STORE_FAST_LOAD_FAST":]]
+    effect = dis.stack_effect(i.opcode, i.arg if i.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
+    plain = not (i.opname == "FORMAT_VALUE" and (i.arg or 0) & 4) and (i.opname != "BINARY_OP" or i.argrepr == "+")
+    # Newer Pythons load a method by the instruction for an attribute.
+    opname = "LOAD_METHOD" if i.opname == "LOAD_ATTR" and effect else i.opname
+    return [_Step(opname, i.argval, effect, i.is_jump_target, plain)]

@@ -1,0 +1,120 @@
+"""A compiled function is traced again when an attribute has changed that it looks up by a name that it computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.conftest import collector
+from tests.host.graph_mode.test_compile_reach import Case, check_traced_again
+
+CASES: dict[str, Callable[[], Case]] = {}
+case = collector(CASES)
+
+
+def option(of: Any, name: str, default: Any = None) -> Any:
+    return getattr(of, name, default)
+
+
+@case
+def an_attribute_by_a_name_that_is_given() -> Case:
+    options = SimpleNamespace(value=2.0)
+    return lambda x: x * option(options, "value"), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def an_attribute_that_is_not_there_by_a_name_that_is_given() -> Case:
+    options = SimpleNamespace()
+    return lambda x: x * option(options, "value", 2.0), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def attributes_by_names_in_a_list() -> Case:
+    options, names = SimpleNamespace(one=1.0, value=2.0), ["one", "value"]
+    return lambda x: x * math.prod([getattr(options, n) for n in names]), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def an_attribute_by_a_name_in_an_attribute() -> Case:
+    options = SimpleNamespace(which="value", value=2.0)
+    return lambda x: x * getattr(options, options.which), lambda: setattr(options, "value", 7.0)
+
+
+class Scaling(nn.Module):
+    """Numbers by names that are put together, beside one that changes in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value_0, self.value_1, self.steps = 2.0, 1.0, 0
+
+    def forward(self, x: Any) -> Any:
+        for k in range(2):
+            x = x * getattr(self, f"value_{k}")
+        return x
+
+
+@case
+def an_attribute_by_a_name_that_is_put_together() -> Case:
+    layer = Scaling()
+    return layer, lambda: setattr(layer, "value_0", 7.0)
+
+
+@case
+def an_attribute_by_a_name_that_is_computed() -> Case:
+    options = SimpleNamespace(value=2.0)
+    return lambda x: x * getattr(options, "VALUE".lower()), lambda: setattr(options, "value", 7.0)
+
+
+class Table:
+    """Attributes by keys, as in packages for settings; beside them a layer, whose tensors change in each step."""
+
+    def __init__(self, **options: Any) -> None:
+        self.__dict__.update(options, layer=nn.Linear(1, 1))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.__dict__[key]
+
+
+@case
+def an_attribute_by_a_key() -> Case:
+    table = Table(value=2.0)
+    return lambda x: x * table["value"], lambda: setattr(table, "value", 7.0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_traced_again(name: str) -> None:
+    check_traced_again(CASES[name])
+
+
+def test_what_changes_beside_a_name_that_is_put_together_costs_no_trace() -> None:
+    f = gradcore.compile(layer := Scaling())
+    for layer.steps in range(4):
+        assert f(gradcore.ones(1)).item() == 2.0
+    assert len(f.traces) == 1, f.explain()
+
+
+def test_a_computed_name_of_an_unnamed_object_is_refused() -> None:
+    table = [SimpleNamespace(value_0=2.0)]
+    f = gradcore.compile(lambda x: x * getattr(table[0], f"value_{0 * len(table)}"))
+    assert f(gradcore.ones(1)).item() == 2.0
+    assert "computed_names.py" in f.traces[0] and "computes the name of an attribute: give the name a variable" in f.traces[0]
+
+
+def test_what_else_stands_in_the_call_is_no_reason() -> None:
+    options, more = SimpleNamespace(value=2.0), (1.0,)
+
+    def f(x: Any, names: str = "value") -> Any:
+        for name in names.split("."):
+            x = x * getattr(options, name, *more)
+        return x * getattr(options, "other", 1.0 if more else 2.0) * getattr(options, "another", float("1"))
+
+    compiled = gradcore.compile(f)
+    assert [compiled(gradcore.ones(1)).item() for _ in range(3)] == [2.0] * 3 and len(compiled.traces) == 1
+    options.value = 7.0
+    assert compiled(gradcore.ones(1)).item() == 7.0
