@@ -91,9 +91,9 @@ def _attributes(of: Any) -> set[str]:
 
 def _value(frame: FrameType, steps: list[_Step]) -> Any:
     """What steps load if they only load a variable, or an attribute of one."""
-    first, *rest = steps or [None]
-    if first is None or any(s.opname != "LOAD_ATTR" for s in rest):
+    if not steps or any(s.opname != "LOAD_ATTR" for s in steps[1:]):
         return _unknown
+    first, *rest = steps
     if first.opname in LOADS_CONSTANT:
         return first.argval
     spaces = (frame.f_locals, frame.f_globals, frame.f_builtins) if first.opname in _VARIABLES else ()
