@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import dis
 import functools
 import inspect
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from gradcore.engine.value import Value
@@ -13,7 +14,7 @@ from gradcore.program.guarding.bytecode import LOADS, LOADS_CONSTANT
 from gradcore.program.guarding.frames import line_of, parameters
 from gradcore.program.guarding.libraries import is_of_library
 from gradcore.program.guarding.names import Names, fields_of
-from gradcore.program.guarding.values import attributes_of
+from gradcore.program.guarding.values import asked, attributes_of
 
 #: Instructions that load a variable.
 _VARIABLES = LOADS | {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
@@ -22,6 +23,10 @@ _JOINS = _VARIABLES | LOADS_CONSTANT | {"LOAD_ATTR", "BUILD_STRING", "FORMAT_VAL
                                         "BINARY_OP"}
 #: What else there is between the arguments of a call and the call.
 _BETWEEN = frozenset(("PRECALL", "CACHE", "EXTENDED_ARG", "KW_NAMES"))
+
+#: What compares or prints the attributes of a namespace, and what asks whether it has one.
+_WHOLE = frozenset((argparse.Namespace.__eq__.__code__, argparse.Namespace.__repr__.__code__))
+NAMESPACES = _WHOLE | {argparse.Namespace.__contains__.__code__}
 
 _unknown = object()
 
@@ -51,9 +56,12 @@ class LookedUp:
         return Names(frozenset(self._read | self._asked), asked=frozenset(self._asked))
 
     def enters(self, frame: FrameType) -> None:
-        """Look at a call of a function of the user's, which may take what it is given for a key of a ``__dict__``."""
+        """Look at a call of a function of the user's, or of the namespace of a command line, which may take what it is given
+        for a key of a ``__dict__``, or compare or print all that it has."""
         code = frame.f_code
-        if "__dict__" in code.co_names or "vars" in code.co_names:
+        if code in _WHOLE:
+            self._read.update(_attributes(frame.f_locals["self"]))
+        elif "__dict__" in code.co_names or "vars" in code.co_names:
             self._asked.update(x for n in parameters(code) for x in (frame.f_locals.get(n),) if isinstance(x, str))
 
     def saw(self, frame: FrameType, called: Any) -> None:
@@ -100,8 +108,10 @@ def _value(frame: FrameType, steps: list[_Step]) -> Any:
     x = next((space[first.argval] for space in spaces if first.argval in space), _unknown)
     for s in rest:
         # Without a call of any code of the user's, such as a property's.
-        x = inspect.getattr_static(x, s.argval, _unknown)
-        if hasattr(type(x), "__get__"):
+        owner, x = x, inspect.getattr_static(x, s.argval, _unknown)
+        if isinstance(x, MemberDescriptorType):
+            x = asked(owner, s.argval, _unknown)
+        elif hasattr(type(x), "__get__"):
             return _unknown
     return x
 

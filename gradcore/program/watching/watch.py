@@ -39,7 +39,7 @@ from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
-from gradcore.program.watching.looked_up import LookedUp
+from gradcore.program.watching.looked_up import NAMESPACES, LookedUp
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note
 from gradcore.program.watching.schedules import Schedules
@@ -133,8 +133,7 @@ class Watcher:
         before = self._before
         if before is None or callable(before):
             sys.setprofile(before)
-        else:
-            # A profiler in C, such as cProfile's, sets itself.
+        else:  # A profiler in C, such as cProfile's, sets itself.
             before.enable()
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -142,9 +141,10 @@ class Watcher:
         if self._outside.tells(frame, event, arg):
             return
         self._outside.saw(frame, event, arg)
-        if event == "return" and code in OPERATORS and arg is not None:
-            # If it raises, nothing is assigned.
+        if event == "return" and code in OPERATORS and arg is not None:  # If it raises, nothing is assigned.
             self._saw_harmless(frame)
+        if event == "call" and code in NAMESPACES:
+            self._looked_up.enters(frame)
         if event not in ("call", "c_call") or is_library(code.co_filename):
             return
         inside = is_inside(code)

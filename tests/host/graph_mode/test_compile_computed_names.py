@@ -46,6 +46,19 @@ def an_attribute_by_a_name_in_an_attribute() -> Case:
     return lambda x: x * getattr(options, options.which), lambda: setattr(options, "value", 7.0)
 
 
+class Slots:
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@case
+def an_attribute_by_a_name_in_a_slot() -> Case:
+    options, fields = SimpleNamespace(value=2.0, other=nn.Linear(1, 1)), [Slots("value")]
+    return lambda x: x * math.prod([getattr(options, f.name) for f in fields]), lambda: setattr(options, "value", 7.0)
+
+
 class Scaling(nn.Module):
     """Numbers by names that are put together, beside one that changes in each step."""
 

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import math
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +75,24 @@ def an_attribute_by_a_function_that_is_imported_around() -> Case:
 
     options = SimpleNamespace(value=2.0)
     return lambda x: x * attrgetter("value")(options), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def whether_a_namespace_has_an_attribute() -> Case:
+    options = Namespace(scale=2.0)
+    return lambda x: x * (7.0 if "value" in options else 2.0), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def whether_namespaces_are_equal() -> Case:
+    options = Namespace(scale=2.0)
+    return lambda x: x * (2.0 if options == Namespace(scale=2.0) else 7.0), lambda: setattr(options, "scale", 7.0)
+
+
+@case
+def a_namespace_as_a_text() -> Case:
+    options = Namespace(scale=2.0)
+    return lambda x: x * float(str(options)[-4:-1]), lambda: setattr(options, "scale", 7.0)
 
 
 @case
