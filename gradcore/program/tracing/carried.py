@@ -172,26 +172,34 @@ class Stored:
     """What the functions of a traced run assigned to outside of them.
 
     ``changing`` has the instructions that did, each with the objects to whose attributes it assigned.
-    ``new`` contains what the run has made, ``carried`` the keys of what is carried.
+    ``new`` contains what the run has made, ``carried`` the keys of what is carried, ``known`` those of what guards tell.
+    ``restored`` says of a key, and of what is there now, whether the run has found the same.
     """
 
     def __init__(self, changing: list[tuple[Ran, Assignment, list[Any]]], new: Container[Any],
-                 carried: frozenset[tuple[Any, ...]]) -> None:
+                 carried: frozenset[tuple[Any, ...]], known: Container[tuple[Any, ...]],
+                 restored: Callable[[tuple[Any, ...], Any], bool]) -> None:
         # References to the owners would look as if the user held what the function returns.
         self._changing = [(of, a, places_of(of, a, owners, new)) for of, a, owners in changing
                           if not _constructs(of.code, a, owners, new)]
         self._carried = carried
+        self._known, self._restored = known, restored
+
+    def _is_left(self, place: Place | None) -> bool:
+        """Does a replay leave there what the run did?"""
+        return place is not None and (place.key in self._carried or (
+            place.key in self._known and self._restored(place.key, place.get())))
 
     def others(self) -> Iterator[tuple[str, list[Place | None]]]:
         """What was assigned to and is not carried: for each instruction a reason against a replay, and the places."""
         for of, a, places in self._changing:
-            if any(place is None or place.key not in self._carried for place in places):
+            if not all(map(self._is_left, places)):
                 yield f"{name_of_file(of.code.co_filename)}:{a.line} assigns to {a.name}{_INSTEAD.get(a.name, '')}", places
 
     def carriable(self) -> list[Place]:
         """The places that could be carried, which hold tensors now; none if the functions assigned to anything else."""
         others = {getattr(place, "key", None): place for _, places in self.others() for place in places
-                  if place is None or place.key not in self._carried}
+                  if not self._is_left(place)}
         states = [place for place in others.values()
                   if place is not None and place.get() is not None and is_state(place.get())]
         return states if len(states) == len(others) else []

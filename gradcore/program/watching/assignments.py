@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from gradcore.program.guarding.libraries import is_users
+from gradcore.program.guarding.values import asked, copied, equal, is_plain
 
 #: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))
@@ -19,6 +20,8 @@ _CELLS = frozenset(("STORE_DEREF", "DELETE_DEREF"))
 #: Instructions that load a variable.
 _LOADS = ("LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")
 _ITEMS = frozenset(("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"))
+
+_other = object()
 
 
 class Assignment(NamedTuple):
@@ -63,6 +66,9 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         start = i.offset if start is None else start
         if i.opname == "EXTENDED_ARG":
             continue
+        if i.is_jump_target:
+            # `(x if y else z).a = 1`: what was loaded last is only one of those that may be there.
+            before, root = None, ""
         line = (i.positions.lineno if i.positions else None) or line
         # Without columns (python -X no_debug_ranges), the last variable that was loaded is taken for the target.
         at = (line, i.positions.col_offset) if i.positions and i.positions.col_offset is not None else (0, i.offset)
@@ -71,9 +77,10 @@ def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]
         before = i.opname.startswith((*_LOADS, "STORE_FAST_LOAD_FAST")) and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
-            owner = loaded if loaded and i.opname == "STORE_ATTR" else ""
-            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname, owner,
-                                    changed.pop(str(name), "") if operator >= 0 else root), None))
+            of = changed.pop(str(name), "") if operator >= 0 else root
+            owner = loaded or (of if operator >= 0 else "")
+            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname,
+                                    owner if i.opname == "STORE_ATTR" else "", of), None))
         if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
             outside = begins[at] = str(name)
         elif i.opname.startswith("LOAD_FAST"):
@@ -102,9 +109,10 @@ def _assigns(code: CodeType) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _owners(code: CodeType) -> dict[int, str]:
-    """By offset of an instruction that assigns to an attribute: the variable that has the object, if one has."""
-    return {a.at: a.owner for a, _ in _found(code, False) if a.owner}
+def _places(code: CodeType) -> dict[int, tuple[str, str]]:
+    """By offset of an instruction that assigns to an attribute: the variable that has the object, if one has, and the name;
+    of one that assigns to a global: "" and the name."""
+    return {a.at: (a.owner, a.name) for a, _ in _found(code, False) if a.owner or a.instruction == "STORE_GLOBAL"}
 
 
 class Steps:
@@ -118,6 +126,8 @@ class Steps:
         self._ran: dict[CodeType, Counter[int]] = {}
         #: By code and offset: the objects, by id, to whose attributes the instruction assigned; None without a weak one.
         self._owned: dict[tuple[CodeType, int], dict[int, ref[Any] | None]] = {}
+        #: By the id of an object, or of the globals, and a name: what the run found there, if that is plain data.
+        self._former: dict[tuple[Any, ...], Any] = {}
 
     def __enter__(self) -> Steps:
         if sys.gettrace() is None:
@@ -144,9 +154,23 @@ class Steps:
         if event == "opcode":
             code, at = frame.f_code, frame.f_lasti
             self._ran.setdefault(code, Counter())[at] += 1
-            if (owner := _owners(code).get(at)) is not None:
-                self._owns(code, at, frame.f_locals[owner] if owner in frame.f_locals else frame.f_globals.get(owner))
+            if (place := _places(code).get(at)) is not None:
+                owner, name = place
+                of = frame.f_locals[owner] if owner in frame.f_locals else frame.f_globals.get(owner)
+                if owner:
+                    self._owns(code, at, of)
+                self._had(*(of, asked(of, "__dict__", {})) if owner else (frame.f_globals,) * 2, name)
         return self._note
+
+    def _had(self, of: Any, own: Any, name: str) -> None:
+        """Record what is at a place that the next instruction assigns to, unless one has assigned to it before."""
+        if (id(of), name) not in self._former:
+            there = own.get(name, _other)
+            self._former[id(of), name] = copied(there) if is_plain(there) else _other
+
+    def restored(self, key: tuple[Any, ...], now: Any) -> bool:
+        """Is in the place with this key the number, text or None that the run found there? An equal list is another one."""
+        return is_plain(now) and copied(now) is now and equal(now, self._former.get(key[1:], _other))
 
     def _owns(self, code: CodeType, at: int, owner: Any) -> None:
         owned = self._owned.setdefault((code, at), {})
@@ -162,9 +186,10 @@ class Steps:
         self._owned.clear()
 
     def owners(self, code: CodeType, of: Assignment) -> list[Any]:
-        """The objects to whose attribute an assignment assigned, with None for each that is not known, or is gone."""
+        """The objects to whose attribute an assignment assigned, but for those that are gone, with None for each that is not
+        known."""
         owned = self._owned.get((code, of.at), {0: None})
-        return [None if x is None else x() for x in owned.values()]
+        return [None if x is None else owner for x in owned.values() for owner in [x and x()] if x is None or owner is not None]
 
     def changes(self, code: CodeType, of: Assignment, harmless: Counter[tuple[CodeType, int]],
                 dropped: Container[tuple[CodeType, int]]) -> bool:

@@ -262,11 +262,11 @@ class Watcher:
 
     @cached_property
     def stored(self) -> Stored:
-        """What the functions stored outside; once the run has ended."""
+        """What the functions stored outside, without a reference to what has it; once the run has ended."""
         changing = [(of, a, self.steps.owners(of.code, a)) for of in self.called.found
                     for a in assigned(of.code, of.containers(), of.code in self.keeping)
                     if self.steps.changes(of.code, a, self.harmless, self.gradients.dropped)]
-        return Stored(changing, self.new, self._carried)
+        return Stored(changing, self.new, self._carried, self.began, self.steps.restored)
 
     def guards(self) -> list[Asking]:
         """Guards for everything that was seen."""

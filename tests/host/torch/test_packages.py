@@ -143,3 +143,41 @@ def test_what_the_page_says_of_a_large_network(tmp_path: Path) -> None:
     parameters = rows[0]["by_role"]["parameter"] / 4
     assert f"{parameters / 1e9:.1f} billion parameters" in page
     assert all("transformers" in row["peak"]["line"] for row in rows)
+
+
+COMPILED = '''
+import os, sys, warnings
+os.environ["HF_HUB_OFFLINE"], os.environ["TRANSFORMERS_VERBOSITY"] = "1", "error"
+from gradcore.utils import as_torch
+as_torch.install()
+import torch, transformers
+
+
+def losses(wrap):
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    tokens = torch.arange(3, 19).reshape(1, 16)
+
+    @wrap
+    def step(tokens):
+        optimizer.zero_grad()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return [step(tokens).item() for _ in range(5)], len(getattr(step, "traces", ()))
+
+
+(eager, _), (replayed, traces) = losses(lambda f: f), losses(torch.compile)
+assert eager == replayed and eager[0] > eager[-1]
+print(traces)
+'''
+
+
+@pytest.mark.slow
+def test_a_training_step_of_transformers_is_replayed(tmp_path: Path) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: pip install -e '.[oracle]'")
+    assert run(COMPILED, tmp_path, "gradcore")[-1] == "2"
