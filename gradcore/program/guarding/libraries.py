@@ -74,7 +74,8 @@ def is_of_library(module: str | type) -> bool:
     A class is, if its module is and has it: one of the user's may have got the name of another, as by ``exec`` in a new dict.
     """
     if isinstance(module, type):
-        kind, module = module, module.__module__
+        # One that was made where no module runs, as by exec() in a new dict, has none.
+        kind, module = module, getattr(module, "__module__", "")
         if kind.__flags__ & _MADE and getattr(sys.modules.get(module), kind.__qualname__, None) is not kind:
             return False
     return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
@@ -125,5 +126,6 @@ def _is_written_in_c(kind: type) -> bool:
     """C code may give a class the name of a module in Python, but not functions in Python."""
     if any(isinstance(x, FunctionType) for c in kind.__mro__ for x in vars(c).values()):
         return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ != "__main__" and (file is None or not file.endswith(".py") or is_library(file))
+    module = getattr(kind, "__module__", "")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module != "__main__" and (file is None or not file.endswith(".py") or is_library(file))

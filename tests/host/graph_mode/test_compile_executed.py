@@ -57,3 +57,17 @@ def test_the_base_of_a_generic_class_in_a_class_is_a_global() -> None:
     names["Base"] = names["Second"]
     assert [*found, f(gradcore.ones(1)).item()] == [2.0, 2.0, 7.0]
     gc.collect()
+
+
+def test_a_class_of_no_module_is_traced_like_others() -> None:
+    names: dict[str, Any] = {}
+    exec("first, second = (type('Scale', (), {'value': value}) for value in (2.0, 7.0))", names)
+    chosen = {"kind": names["first"]}
+    f = gradcore.compile(lambda x: x * chosen["kind"].value)
+    found = [f(gradcore.ones(1)).item() for _ in range(3)]
+    chosen["kind"] = names["second"]
+    assert [*found, f(gradcore.ones(1)).item()] == [2.0, 2.0, 2.0, 7.0] and len(f.programs) == 2
+    del f
+    names.clear()
+    chosen.clear()
+    gc.collect()
