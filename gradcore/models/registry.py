@@ -20,6 +20,9 @@ number of samples.
 
 Instead of a module it may return a function, as "step, batch": a whole training step, which is called with the parts of the
 batch, and has its own optimizers.
+
+The function runs with --device as the default device. If it has parameters named "device" or "dataset", it is given the device,
+and the data set of --data, too.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +79,9 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
 
     ``dataset`` gives a built-in model its sizes and samples (None for its default data). A user's function gets ``dataset`` and
     ``device`` if it has parameters of these names; it runs with ``device`` as the default device, or, if it cannot, on the CPU,
-    and the module is moved. Raises ValueError for an unknown name or unsuitable data, and for a training step that cannot be
-    built on ``device``, FileNotFoundError, ImportError or AttributeError for a missing file, module or function, TypeError for
-    a function that returns something else.
+    and the module is moved; a training step cannot be, so that the first error is raised. Raises ValueError for an unknown name
+    or unsuitable data, FileNotFoundError, ImportError or AttributeError for a missing file, module or function, TypeError for a
+    function that returns something else.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")
@@ -128,14 +132,20 @@ def _built_on(device: Device, name: str, batch_size: int, build: Callable[[], Wo
         raise
     except Exception as error:
         # The function may read values, or mix in CPU tensors: below, it runs on the CPU and the module is moved. An error of
-        # its own is raised there again. A kept one would keep what was allocated.
-        why = f"{type(error).__name__}: {error}"
+        # its own is raised there again. The locals of this one's frames would keep what was allocated.
+        traceback.clear_frames(error.__traceback__)
+        why = error
     gradcore.empty_cache(device)
-    workload = build()
-    if isinstance(workload, OwnStep):
-        raise ValueError(f"{name} returned a training step, whose tensors cannot be moved, and it cannot be built with "
-                         f"{device} as the default device: {why}")
-    return workload
+    try:
+        workload = build()
+        if isinstance(workload, OwnStep):
+            why.add_note(f"{name} returns a training step, whose tensors cannot be moved, so it is built with {device} as the "
+                         "default device; it is given the device, too, if it has a parameter of that name")
+            raise why
+        return workload
+    finally:
+        # Its traceback has this frame: a reference cycle.
+        del why
 
 
 def _find(name: str) -> Callable[..., Any]:
