@@ -72,8 +72,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from gradcore.testing import baseline
 
-    # Workers of pytest-xdist get the options, and may run in another folder.
-    path = config.invocation_params.dir / name
+    # In a project's settings, the name is of a file in its root, wherever pytest is called. Workers of pytest-xdist get the
+    # options, and may run in another folder.
+    folders = config.invocation_params.dir, config.rootpath
+    path = next((path for folder in folders if (path := folder / name).exists()), folders[0] / name)
     config.option.gradcore_memory_baseline = str(path)
     try:
         recorded = {} if update and not path.exists() else baseline.read(path)

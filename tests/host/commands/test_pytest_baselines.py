@@ -126,6 +126,16 @@ def test_a():
     lines(run(None, "--gradcore-memory-baseline", "peaks.json"), "1 peak compared with peaks.json")
 
 
+def test_a_baseline_of_the_root_is_found_from_a_folder_below(
+        run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    pytester.makeini("[pytest]\naddopts = --gradcore-memory-baseline peaks.json")
+    lines(run(TESTS, "--gradcore-memory-update"), "1 peak written to peaks.json: 1 new, 0 changed")
+    monkeypatch.chdir(pytester.mkdir("below"))
+    lines(run(None, ".."), "1 peak compared with peaks.json")
+    lines(run(None, "..", "--gradcore-memory-update"), "1 peak written to peaks.json: 0 new, 0 changed")
+    assert not list((pytester.path / "below").iterdir())
+
+
 @pytest.mark.parametrize(("written", "compared", "root", "workers"), [
     ("part", ".", "was part", ()), (".", "part", "has part in it", ("-p", "xdist", "-n", "1"))])
 def test_a_baseline_with_other_names_for_the_tests_is_an_error(
