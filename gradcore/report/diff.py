@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 from gradcore import folds
@@ -128,23 +129,43 @@ def _compared(a: Owners, b: Owners, end: Diff | None = None) -> Diff:
 
 
 def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
-    if group == "line":
-        before = _followed(before, after)
-    rows = [Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}]
+    rows = (_followed(before, after) if group == "line" else
+            [Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}])
     return tuple(sorted((r for r in rows if r.change), key=lambda r: (-abs(r.change), r.name)))
 
 
-def _followed(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """``before``, with lines that have only moved renamed as in ``after``: as many bytes in the same function."""
-    moved: dict[tuple[str, int], list[str]] = {}
-    for name, nbytes in after.items():
-        if name not in before:
-            moved.setdefault((_numberless(name), nbytes), []).append(name)
-    found = {}
-    for name, nbytes in before.items():
-        same = [] if name in after else moved.get((_numberless(name), nbytes), [])
-        found[same.pop(0) if same else name] = nbytes
-    return found
+def _followed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
+    """A row for each line of source, those that have only moved within their function as one.
+
+    A line may now be where another one was. So in their order, lines are paired such that most pairs have as many bytes as
+    before, or the same number: where nothing was inserted, a line whose bytes have grown is still itself.
+    """
+    functions: dict[str, tuple[list[str], list[str]]] = {}
+    for side, sums in enumerate((before, after)):
+        for line in sorted(sums, key=_number):
+            functions.setdefault(_numberless(line), ([], []))[side].append(line)
+    for old, new in functions.values():
+        agree = [[(before[a] == after[b]) + (a == b) for b in new] for a in old]
+        # How much the lines from the i-th and the j-th on agree at most.
+        most = [[0] * (len(new) + 1) for _ in range(len(old) + 1)]
+        for i, j in product(reversed(range(len(old))), reversed(range(len(new)))):
+            most[i][j] = max(most[i + 1][j], most[i][j + 1], agree[i][j] + most[i + 1][j + 1])
+        i = j = 0
+        while i < len(old) or j < len(new):
+            if i < len(old) and j < len(new) and agree[i][j] and most[i][j] == agree[i][j] + most[i + 1][j + 1]:
+                yield Change(new[j], before[old[i]], after[new[j]])
+                i, j = i + 1, j + 1
+            elif j == len(new) or (i < len(old) and most[i][j] == most[i + 1][j]):
+                yield Change(old[i], before[old[i]], 0)
+                i += 1
+            else:
+                yield Change(new[j], 0, after[new[j]])
+                j += 1
+
+
+def _number(line: str) -> int:
+    found = re.search(r":(\d+) in ", line)
+    return int(found[1]) if found else 0
 
 
 def _numberless(line: str) -> str:

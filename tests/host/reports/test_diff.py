@@ -91,6 +91,23 @@ def test_a_line_that_only_moved_is_no_change() -> None:
     assert sorted(c.change for c in other.by["line"]) == [-512, 512]
 
 
+def test_a_line_may_be_where_another_one_was() -> None:
+    def lines(**sums: int) -> Owners:
+        return Owners(sum(sums.values()), {"line": {f"a.py:{name[1:]} in f": nbytes for name, nbytes in sums.items()}})
+
+    def rows(before: Owners, after: Owners) -> list[tuple[str, int, int]]:
+        return [(c.name.split()[0], c.before, c.after) for c in compare(before, after).by["line"]]
+
+    # Two lines were inserted before all three, which are at 22, 24 and 30 now; and a line is new, or has grown.
+    before = lines(_20=1024, _22=86016, _28=512)
+    assert rows(before, lines(_22=1024, _24=86016, _30=512)) == []
+    assert rows(before, lines(_10=64, _22=1024, _24=86016, _30=512)) == [("a.py:10", 0, 64)]
+    assert rows(before, lines(_22=1024, _24=87040, _30=512)) == [("a.py:24", 0, 87040), ("a.py:22", 86016, 0)]
+    # Twice the batch: what one line had before, another one has now.
+    assert rows(lines(_20=512, _22=1024, _28=2048), lines(_20=1024, _22=2048, _28=4096)) == [
+        ("a.py:28", 2048, 4096), ("a.py:22", 1024, 2048), ("a.py:20", 512, 1024)]
+
+
 def test_reports_without_records_can_be_compared(small: Recording, large: Recording) -> None:
     ours = compare(small.report, large.report)
     assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {*BY}
