@@ -80,7 +80,9 @@ def _about(path: Path, found: Run) -> str:
                   "no events: a run at the level counts has none")
         lines.append(f"{count_of(len(found.steps), 'step')}, {ended}; the highest peak is in step {found.peak_step}; "
                      f"the file has {events}")
-    growth = growth_of([s.live for s in found.steps])
+    last = found.recordings.get(found.steps[-1].step) if found.steps else None
+    # Figures do not tell that a graph grows, nor those of a step alone what grew before it: the report of the last step does.
+    growth = growth_of([s.live for s in found.steps]) or (last.report.growth if last and last.records else None)
     if growth is not None:
         # The newest step whose events tell what it is: that of the peak need not be among the steps that grow.
         number, told = next(((n, told) for n, recording in sorted(found.recordings.items(), reverse=True)

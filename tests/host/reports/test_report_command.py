@@ -18,7 +18,7 @@ from gradcore.events import Mark
 from gradcore.grouping import BY
 from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLORS, LETTERS, block_plot
-from gradcore.report.run import RunWriter
+from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
 from tests.host.commands.test_cli import run as command
@@ -152,6 +152,25 @@ def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> No
     write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
     text = command(capsys, "report", path)[1]
     assert "Live bytes have grown for 3 steps, typically by 1,000 requested bytes per step." in text
+
+
+def test_growth_that_only_the_last_step_tells_is_said(capsys: Any, tmp_path: Path) -> None:
+    w, total, kept = gradcore.ones(1000, requires_grad=True), gradcore.zeros(1), []
+    with RunWriter(tmp_path / "graph.jsonl", {"model": "mine"}) as run:
+        for number in range(1, 9):
+            with gradcore.step() as step:
+                (loss := w.exp().sum()).backward()
+                total = total + loss
+            run.add(StepFigures.of(number, None, step.report), step)
+    text = command(capsys, "report", tmp_path / "graph.jsonl")[1]
+    assert "The graph has grown for 6 steps, typically by 3 nodes per step, without device bytes; at the end of step 8:" in text
+    assert "add, " in text and "Did you mean loss.item() or detach()?" in text
+    for _ in range(3):
+        with gradcore.step() as step:
+            kept.append(w.exp())
+    step.recording.export(tmp_path / "step.json", "json")
+    assert "Live bytes have grown for 3 steps, " in (text := command(capsys, "report", tmp_path / "step.json")[1])
+    assert "3 results of exp in (root)" in text
 
 
 @pytest.mark.parametrize(("text", "words"), [
