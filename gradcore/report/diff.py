@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import product, takewhile
 from typing import Any
 
 from gradcore import folds
@@ -135,15 +135,17 @@ def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple
 
 
 def _followed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
-    """A row for each line of source, those that have only moved within their function as one.
+    """A row for each line of source, those that have only moved within their function, or with their file, as one.
 
     A line may now be where another one was. So in their order, lines are paired such that most pairs have as many bytes as
     before, or the same number: where nothing was inserted, a line whose bytes have grown is still itself.
     """
+    before = _at_paths_of(after, before)
     functions: dict[str, tuple[list[str], list[str]]] = {}
     for side, sums in enumerate((before, after)):
-        for line in sorted(sums, key=_number):
-            functions.setdefault(_numberless(line), ([], []))[side].append(line)
+        for line in sorted(sums, key=lambda line: int(_parts(line)[1])):
+            file, _, function = _parts(line)
+            functions.setdefault(f"{file} in {function}", ([], []))[side].append(line)
     for old, new in functions.values():
         agree = [[(before[a] == after[b]) + (a == b) for b in new] for a in old]
         # How much the lines from the i-th and the j-th on agree at most.
@@ -163,13 +165,23 @@ def _followed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]
                 j += 1
 
 
-def _number(line: str) -> int:
-    found = re.search(r":(\d+) in ", line)
-    return int(found[1]) if found else 0
+def _at_paths_of(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """``before``, with paths of another checkout or environment as in ``after``: those with most of their end in common."""
+    old, new = ({_parts(line)[0] for line in sums} for sums in (before, after))
+    ends = {path: re.split(r"[/\\]", path)[::-1] for path in old ^ new}
+    alike = ((sum(1 for _ in takewhile(lambda names: names[0] == names[1], zip(ends[a], ends[b], strict=False))), a, b)
+             for a, b in product(old - new, new - old))
+    paths: dict[str, str] = {}
+    for common, a, b in sorted(alike, key=lambda found: (-found[0], *found[1:])):
+        if common and a not in paths and b not in paths.values():
+            paths[a] = b
+    return {paths.get((path := _parts(line)[0]), path) + line[len(path):]: nbytes for line, nbytes in before.items()}
 
 
-def _numberless(line: str) -> str:
-    return re.sub(r":\d+ in ", " in ", line)
+def _parts(line: str) -> tuple[str, str, str]:
+    """The path, the number and the function of a line of source."""
+    found = re.fullmatch(r"(.*):(\d+) in (.*)", line)
+    return (found[1], found[2], found[3]) if found else (line, "0", "")
 
 
 def allowance(text: str) -> Callable[[int], Fraction]:

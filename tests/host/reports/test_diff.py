@@ -108,6 +108,14 @@ def test_a_line_may_be_where_another_one_was() -> None:
         ("a.py:28", 2048, 4096), ("a.py:22", 1024, 2048), ("a.py:20", 512, 1024)]
 
 
+def test_lines_of_another_checkout_are_the_same() -> None:
+    a = {"/a/net/a.py:1 in f": 512, "/a/net/__init__.py:5 in f": 1024, "/lib/torch/__init__.py:7 in f": 2048, "x": 64}
+    b = {"net/a.py:3 in f": 512, "net/__init__.py:5 in f": 2048, r"C:\lib\torch\__init__.py:7 in f": 2048, "b/a.py:1 in f": 512}
+    diff = compare(Owners(sum(a.values()), {"line": a}), Owners(sum(b.values()), {"line": b}))
+    assert [(c.name, c.change) for c in diff.by["line"]] == [
+        ("net/__init__.py:5 in f", 1024), ("b/a.py:1 in f", 512), ("x", -64)]
+
+
 def test_reports_without_records_can_be_compared(small: Recording, large: Recording) -> None:
     ours = compare(small.report, large.report)
     assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {*BY}
