@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -104,13 +105,17 @@ def short_path(line: str) -> str:
 
 
 def below(root: str | os.PathLike[str], line: str) -> str:
-    """A line of source, with its path relative to ``root`` if it is below that, and with slashes on every system."""
+    """A line of source, with its path relative to ``root`` if it is below that, and with slashes on every system.
+
+    That of an installed package begins with the package, so that it is the same in every environment.
+    """
     drive, tail = os.path.splitdrive(line)
     path, colon, rest = tail.partition(":")
     if not os.path.isabs(drive + path):
         return line
+    installed = re.match(r".*[/\\](?:site|dist)-packages[/\\]", drive + path)
     try:
-        relative = os.path.relpath(drive + path, root)
+        relative = os.path.relpath(drive + path, installed[0] if installed else root)
     except ValueError:
         # On another drive.
         return line

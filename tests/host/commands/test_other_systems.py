@@ -29,6 +29,7 @@ def test_the_package_is_told_by_its_folder_on_windows() -> None:
     ("C:\\work\\run\\parts\\net.py:5", "parts/net.py:5"),
     ("C:\\work\\other.py:5 in f", "C:\\work\\other.py:5 in f"),
     ("D:\\work\\run\\train.py:13", "D:\\work\\run\\train.py:13"),
+    ("C:\\Python\\Lib\\site-packages\\timm\\net.py:5 in f", "timm/net.py:5 in f"),
     ("<gradcore>:0 in ", "<gradcore>:0 in "),
 ])
 def test_lines_are_shortened_on_windows(monkeypatch: pytest.MonkeyPatch, line: str, shown: str) -> None:

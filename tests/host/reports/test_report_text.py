@@ -246,6 +246,8 @@ def test_a_bar_is_drawn_in_eighths_and_a_path_below_the_folder_is_relative(
     monkeypatch.chdir(tmp_path)
     assert short_path(f"{tmp_path}/a/b.py:3 in f") == "a/b.py:3 in f"
     assert short_path(f"{tmp_path.parent}/b.py:3 in f") == f"{tmp_path.parent}/b.py:3 in f"
+    for folder in (tmp_path / ".venv/lib/python3.12/site-packages", tmp_path.parent / "lib/python3/dist-packages"):
+        assert short_path(f"{folder}/timm/net.py:3 in f") == "timm/net.py:3 in f"
     assert short_path("b.py:3 in f") == "b.py:3 in f" and short_path("a.py") == "a.py"
 
 
