@@ -25,10 +25,9 @@ from gradcore.engine.value import Value
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.stack import install_namer
 
-#: The most references that lead from a name to a tensor, those from calls and from their tracebacks aside; the most objects
-#: that are followed at a time; and the most times, each of which costs a look at every reference in the program.
-_DEPTH, _WIDTH, _LOOKS = 14, 48, 80
-_CALLS = (types.FrameType, types.TracebackType)
+#: The most objects that are followed at a time; and the most times, each of which costs a look at every reference in the
+#: program. How far a name may be is not limited: to a weight of a network it is three references for each module around it.
+_WIDTH, _LOOKS = 48, 80
 #: Collections of a module, whose names are left out: ``net.0.weight``.
 _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 #: Kinds of objects that refer to what has a better name elsewhere, as optimizers do to parameters: a name that leads through
@@ -164,8 +163,6 @@ class _Search:
         #: By id of a holder: what it holds, as (id, how).
         self.below: dict[int, list[tuple[int, How]]] = {}
         self.seen: dict[int, Any] = {id(o): o for o in targets}
-        #: By id of what was seen: how many references lead from there to a target.
-        self.far = dict.fromkeys(self.seen, 0)
         #: Borrowers that were met, and not followed yet; None once they are.
         self.aside: list[Any] | None = []
         #: Of almost every program something lives that only a generator holds: the way there takes no look.
@@ -178,7 +175,7 @@ class _Search:
                 # Each look takes as long as the program has objects. What has a name keeps the first one.
                 if all(id(o) in self.names for o in targets):
                     break
-                following = [number for number in following if number not in self.names and self.far[number] < _DEPTH]
+                following = [number for number in following if number not in self.names]
                 if not following:
                     if not self.aside:
                         break
@@ -210,7 +207,6 @@ class _Search:
                     self.name(child, _joined(name, how))
                 elif id(holder) not in self.seen:
                     self.seen[id(holder)] = holder
-                    self.far[id(holder)] = self.far[child] + (type(holder) not in _CALLS)
                     if borrower and self.aside is not None:
                         self.aside.append(holder)
                     else:

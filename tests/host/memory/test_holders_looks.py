@@ -53,3 +53,21 @@ def test_what_an_optimizer_holds_takes_no_look_for_the_optimizer_itself(looks: l
     del w
     # For the tensor, its entry and the state.
     assert holder(serial).startswith("optimizer.state[") and looks == [3]
+
+
+def test_a_weight_deep_within_a_network_has_a_name(looks: list[int]) -> None:
+    """As those of transformers do, in five modules and more, of a network that a container holds, or a cycle."""
+    def network() -> int:
+        model = layer = gradcore.nn.Linear(100, 1)
+        for _ in range(8):
+            outer = gradcore.nn.Module()
+            outer.inner, model = model, outer
+        FOUND["nets"] = {"one": [model]}
+        return layer.weight.storage.serial
+
+    serial = network()
+    assert holder(serial) == f"FOUND['nets']['one'][0]{'.inner' * 8}.weight in {__name__}"
+    net = FOUND["nets"]["one"]
+    net.append(net)
+    del FOUND["nets"], net
+    assert holder(serial) == "a reference cycle of Linear, which only gc.collect() frees"
