@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-_threads = [int(os.environ.get("OMP_NUM_THREADS") or 0) or os.cpu_count() or 1]
+#: OpenMP takes a list, too, of a number for each level of nested regions, and goes on without one that is none.
+_asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+_threads = [int(_asked if _asked.isdecimal() else 0) or os.cpu_count() or 1]
 #: Whether algorithms are to be deterministic, and whether others only warn.
 _deterministic = [False, False]
 

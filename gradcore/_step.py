@@ -65,7 +65,7 @@ class step:
             batch_size = int(batch_size)
         if batch_size is not None:
             require_int("batch_size", batch_size, 1)
-        self.level = os.environ.get("GRADCORE_RECORD", "events") if level is None else level
+        self.level = (os.environ.get("GRADCORE_RECORD") or "events") if level is None else level
         if self.level not in LEVELS:
             name = "GRADCORE_RECORD" if level is None else "level"
             raise ValueError(f"{name} must be one of {', '.join(LEVELS)}, but got {self.level!r}")

@@ -54,6 +54,14 @@ def limit_from(variable: str) -> int | None:
     return parse_limit(os.environ.get(variable) or None, variable, "empty")
 
 
+def switch_from(variable: str) -> bool:
+    """Is an environment variable 1? Raises ValueError unless it is 1, 0, empty or unset: ``true`` would be taken for off."""
+    value = os.environ.get(variable) or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"{variable} must be 1, or 0 or empty for off, but got {value!r}")
+    return value == "1"
+
+
 def format_bytes(nbytes: float) -> str:
     """``nbytes`` in powers of 1024, with at most four digits: ``1.50 KiB``."""
     size = float(nbytes)

@@ -7,7 +7,6 @@ but for those that copy. CuPy's arrays over blocks work without a driver.
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +36,7 @@ from gradcore.memory.stack import build
 from gradcore.report.driver import DriverAccount
 from gradcore.report.step import DriverFigures, LibraryBytes
 from gradcore.spec import TensorSpec
-from gradcore.units import limit_from
+from gradcore.units import limit_from, switch_from
 
 _PAGE_LOCKED = 1  # cudaMemoryTypeHost
 
@@ -336,5 +335,5 @@ def make_cuda(index: int) -> CudaDevice:
     # A GPU that is coherent with its CPU (Grace) copies from pageable memory by itself, and may come to it late.
     staged = not runtime.getDeviceProperties(index).get("pageableMemoryAccessUsesHostPageTables")
     return CudaDevice(index, cuda=cuda, limit=limit_from("GRADCORE_MEMORY_LIMIT"),
-                      strict=os.environ.get("GRADCORE_STRICT") == "1", poison=os.environ.get("GRADCORE_POISON") == "1",
+                      strict=switch_from("GRADCORE_STRICT"), poison=switch_from("GRADCORE_POISON"),
                       staged=staged)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
 from gradcore.errors import DeviceError, DeviceFault, KernelError
 from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.resource import Segment, Stream
+from gradcore.units import switch_from
 
 #: cudaErrorInitializationError, from every call in a process that was forked from one that had used the device.
 _FORKED = 3
@@ -122,7 +122,7 @@ def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:
 
 def blocking() -> bool:
     """Is ``GRADCORE_LAUNCH_BLOCKING=1`` set?"""
-    return os.environ.get("GRADCORE_LAUNCH_BLOCKING") == "1"
+    return switch_from("GRADCORE_LAUNCH_BLOCKING")
 
 
 def of_launch(error: Exception, family: str, instance: str, blocks: int, threads: int) -> Exception:

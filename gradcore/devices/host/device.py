@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver
 from gradcore.spec import TensorSpec
-from gradcore.units import limit_from
+from gradcore.units import limit_from, switch_from
 
 
 class _Bytes:
@@ -90,7 +89,7 @@ def host_table() -> dict[str, Callable[..., Any]]:
 
 def make_host(index: int = 0) -> HostDevice:
     """The CPU device, with ``GRADCORE_MEMORY_LIMIT`` and ``GRADCORE_POISON=1`` from the environment."""
-    poison = fill_with_ones if os.environ.get("GRADCORE_POISON") == "1" else None
+    poison = fill_with_ones if switch_from("GRADCORE_POISON") else None
     stack = build(HostSource(), NoDriver(), limit=limit_from("GRADCORE_MEMORY_LIMIT"), poison=poison)
     return HostDevice("cpu", stack, Stream(0), host_table())
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
-from gradcore.units import parse_limit
+from gradcore.units import parse_limit, switch_from
 from tests.conftest import raises
 
 
@@ -34,6 +35,15 @@ def test_what_is_no_limit_is_one_clear_error(given: Any, monkeypatch: pytest.Mon
 def test_an_empty_limit_in_the_environment_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCORE_MEMORY_LIMIT", "")
     assert make_meta().stack.limit.limit is None
+
+
+def test_a_switch_in_the_environment_is_on_off_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, on in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("GRADCORE_POISON", value)
+        assert switch_from("GRADCORE_POISON") is on
+    monkeypatch.setenv("GRADCORE_POISON", "true")
+    with raises(ValueError, "GRADCORE_POISON must be 1, or 0 or empty for off, but got 'true'"):
+        make_host()
 
 
 def test_what_a_larger_step_left_cached_does_not_serve_past_a_lower_limit() -> None:

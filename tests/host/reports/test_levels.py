@@ -237,6 +237,8 @@ def test_off_records_nothing() -> None:
 def test_the_environment_sets_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCORE_RECORD", "counts")
     assert gradcore.step().level == "counts" and gradcore.step(level="events").level == "events"
+    monkeypatch.setenv("GRADCORE_RECORD", "")
+    assert gradcore.step().level == "events"
     monkeypatch.setenv("GRADCORE_RECORD", "much")
     with raises(ValueError, "GRADCORE_RECORD must be one of off, counts, events, stacks, but got 'much'"):
         gradcore.step()

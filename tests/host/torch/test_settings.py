@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import runpy
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore import version
+from gradcore import _settings, version
 from gradcore.cuda.amp import GradScaler, autocast
 from tests.conftest import raises
 
@@ -58,6 +60,12 @@ def test_settings_are_remembered() -> None:
         gradcore.set_num_threads(0)
     with raises(TypeError, "expects an int, but got float"):
         gradcore.set_num_threads(2.0)  # type: ignore[arg-type]
+
+
+def test_threads_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, threads in (("3", 3), (" 4,2", 4), ("all", os.cpu_count()), ("", os.cpu_count()), ("0", os.cpu_count())):
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert runpy.run_path(_settings.__file__)["_threads"] == [threads]
 
 
 def test_the_version_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
