@@ -15,7 +15,7 @@ from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from gradcore.report.files import naming, replacing
 from gradcore.report.plain import read
@@ -46,12 +46,12 @@ class StepFigures:
     seconds: float
 
     @staticmethod
-    def of(step: int, loss: float | None, report: StepReport) -> StepFigures:
-        """The figures of a report."""
+    def of(step: int, loss: SupportsFloat | None, report: StepReport) -> StepFigures:
+        """The figures of a report. ``loss`` may be a tensor of one element, too."""
         peak = report.peak
         kept, returned = (report.residual_bytes, report.residual_bytes_returned) if report.records else (None, None)
-        return StepFigures(step, loss, peak.requested, peak.allocated, peak.reserved, kept, returned,
-                           report.phases[-1].requested if report.phases else 0, report.seconds)
+        return StepFigures(step, None if loss is None else float(loss), peak.requested, peak.allocated, peak.reserved, kept,
+                           returned, report.phases[-1].requested if report.phases else 0, report.seconds)
 
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"loss {self.loss:7.4f}  "
@@ -145,7 +145,12 @@ class RunWriter:
         except FileExistsError:
             why = "a run is written to a new file: choose another name, or remove this file first"
             raise FileExistsError(errno.EEXIST, why, str(path)) from None
-        self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
+        try:
+            self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
+        except BaseException:
+            # Nothing is left that would be taken for a run, as if ``about`` has what JSON lacks.
+            self.close()
+            raise
 
     def add(self, figures: StepFigures, source: Recorded) -> None:
         """Write the figures of a step; its recording is taken from ``source`` now or later. Raises OSError as writing does, and

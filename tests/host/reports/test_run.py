@@ -13,8 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import gradcore
 from gradcore.cli.main import main
 from gradcore.report import Recording, Run, RunWriter, StepFigures, load_run
 from gradcore.report.run import RUN_VERSION
@@ -53,6 +55,20 @@ def test_a_run_comes_back(tmp_path: Path, recording: Recording) -> None:
     assert run.steps[1] == StepFigures(2, 0.5, 299, 300, 600, 3, 3, 4, 0.5) and len(run.steps) == 3
     assert run.recordings == {1: recording, 2: recording, 3: recording} and run.peak_step == 2
     assert run.find("first") == (1, recording) and run.find("last")[0] == 3 and run.find(2)[0] == 2
+
+
+def test_a_loss_is_a_number_or_one_element(tmp_path: Path, recording: Recording) -> None:
+    losses = 0.5, np.float32(0.5), gradcore.tensor([0.5]), gradcore.tensor(0.5, requires_grad=True)
+    with RunWriter(tmp_path / "run.jsonl", {}) as run:
+        for step, loss in enumerate(losses):
+            run.add(StepFigures.of(step, loss, recording.report), SimpleNamespace(recording=recording))
+    assert [step.loss for step in load_run(tmp_path / "run.jsonl").steps] == [0.5] * 4
+
+
+def test_a_run_that_cannot_be_begun_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        RunWriter(tmp_path / "run.jsonl", {"config": tmp_path})
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_first_the_peak_the_last_and_those_asked_for(tmp_path: Path, recording: Recording) -> None:
