@@ -11,7 +11,7 @@ A model is a function of the batch size that returns a module, a batch and a los
         return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
 
 It is named model.py:build, or package.module:build if it can be imported, also from the current folder; for a file, ":build" is
-the default. Without a loss, cross-entropy is used.
+the default, and it may import what is beside it. Without a loss, cross-entropy is used.
 
 A batch is a tuple, or a dict whose keys are names of the loss's parameters. Each of its parts is an array, a list, tuple or
 dict of arrays, or any other value. Arrays have one row per sample. Instead of a batch, the model may return a function of the
@@ -149,9 +149,8 @@ def _built_on(device: Device, name: str, batch_size: int, build: Callable[[], Wo
 
 
 def _find(name: str) -> Callable[..., Any]:
-    where, _, function = name.rpartition(":")
-    if not where and name.endswith(".py"):
-        where, function = name, "build"
+    # A path of Windows has a colon, too.
+    where, _, function = (name, "", "build") if name.endswith(".py") else name.rpartition(":")
     if not where:
         meant = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
         raise ValueError(f"unknown model {name!r}: expected one of {', '.join(names())}, or a function of your own as "
@@ -169,6 +168,10 @@ def _run_file(path: Path) -> Any:
         raise FileNotFoundError(f"model file not found: {path}")
     spec = importlib.util.spec_from_file_location(f"gradcore_model_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
+    folder = str(path.resolve().parent)
+    if folder not in sys.path and not sys.flags.safe_path:
+        # It may import its neighbors, as a script may. What is in the current folder comes first.
+        sys.path.insert(1, folder)
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and type hints in the file look up their module by name.
     sys.modules[spec.name] = module

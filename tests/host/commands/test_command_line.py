@@ -167,12 +167,12 @@ def test_an_error_that_is_not_the_model_s_is_as_it_was(capsys: Any) -> None:
     assert capsys.readouterr().err.startswith("gradcore: unknown model 'resnet': expected one of")
 
 
-def test_a_module_of_the_present_folder_is_found(tmp_path: Path) -> None:
+def test_a_module_of_the_present_folder_or_of_the_model_s_is_found(tmp_path: Path) -> None:
     """With its imports from there, and with a file name for its lines."""
     (tmp_path / "beside.py").write_text(MODEL)
     (tmp_path / "mymodel.py").write_text("from beside import build, raises\n")
-    for name in ("mymodel:build", "mymodel.py:build"):
-        done = shell(tmp_path, "measure", name, "--batch-sizes", "4", "--device", "meta", "--json")
+    for folder, name in ((tmp_path, "mymodel:build"), (tmp_path.parent, f"{tmp_path.name}/mymodel.py")):
+        done = shell(folder, "measure", name, "--batch-sizes", "4", "--device", "meta", "--json")
         assert done.returncode == 0 and json.loads(done.stdout)["rows"][0]["batch_size"] == 4, done.stderr
     done = shell(tmp_path, "measure", "mymodel:raises")
     assert done.returncode == 1 and "RuntimeError at beside.py:8: my own error" in done.stderr
