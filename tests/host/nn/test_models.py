@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,13 @@ def foreign(n):
         models.load("gc_own_models:uneven", 3)
     with raises(AttributeError, "has no function 'absent'; it has callable_batch, whole"):
         models.load("gc_own_models:absent", 3)
+
+
+def test_a_path_with_a_colon_as_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "C:mine.py").write_text("from gradcore import nn\ndef build(n):\n    return nn.Identity(), lambda n: ()\n")
+    for name in ("C:mine.py", "C:mine.py:build"):
+        assert type(models.load(str(tmp_path / name), 3).module) is nn.Identity
 
 
 def test_unknown_models(tmp_path: Path) -> None:
