@@ -129,9 +129,14 @@ def _compared(a: Owners, b: Owners, end: Diff | None = None) -> Diff:
 
 
 def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
-    rows = (_followed(before, after) if group == "line" else
-            [Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}])
-    return tuple(sorted((r for r in rows if r.change), key=lambda r: (-abs(r.change), r.name)))
+    rows = {name: Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}}
+    if group == "line":
+        rows = {}
+        for row in filter(lambda row: row.change, _followed(before, after)):
+            # A line may be lost where another one comes.
+            here = rows.get(row.name, Change(row.name, 0, 0))
+            rows[row.name] = Change(row.name, here.before + row.before, here.after + row.after)
+    return tuple(sorted((r for r in rows.values() if r.change), key=lambda r: (-abs(r.change), r.name)))
 
 
 def _followed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:

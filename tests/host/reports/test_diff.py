@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import subprocess
 import sys
 from fractions import Fraction
@@ -106,6 +107,16 @@ def test_a_line_may_be_where_another_one_was() -> None:
     # Twice the batch: what one line had before, another one has now.
     assert rows(lines(_20=512, _22=1024, _28=2048), lines(_20=1024, _22=2048, _28=4096)) == [
         ("a.py:28", 2048, 4096), ("a.py:22", 1024, 2048), ("a.py:20", 512, 1024)]
+
+
+def test_changes_of_any_lines_add_up_and_have_a_name_each() -> None:
+    r = random.Random(0)
+    for _ in range(2000):
+        a, b = ({f"{r.choice(('a.py', 'b/a.py', '/x/b/a.py'))}:{r.randint(1, 9)} in f": 512 * r.randint(1, 3)
+                 for _ in range(r.randint(0, 8))} for _ in "ab")
+        diff = compare(*(Owners(sum(lines.values()), {"line": lines}) for lines in (a, b)))
+        assert sum(c.change for c in diff.by["line"]) == diff.change
+        assert len({c.name for c in diff.by["line"]}) == len(diff.by["line"])
 
 
 def test_lines_of_another_checkout_are_the_same() -> None:
