@@ -217,5 +217,9 @@ def test_a_test_that_is_not_in_the_baseline_fails_if_it_is_strict(run: Any, pyte
     strict.assert_outcomes(passed=1, failed=1)
     lines(strict, "device memory on cpu: the test is not in peaks.json, so its peak of 4,096 bytes is compared with nothing: "
                   "--gradcore-memory-update records it")
+    # A peak above its limit, which would not be recorded, is not said to be.
+    above = run(renamed.replace("8 kB", "1 kB"), *options, "--gradcore-memory-strict")
+    above.assert_outcomes(passed=1, failed=1)
+    assert "more than '1 kB'" in above.stdout.str() and "--gradcore-memory-update" not in above.stdout.str()
     run(None, "--gradcore-memory-strict").stderr.fnmatch_lines([
         "ERROR: --gradcore-memory-strict looks for each test in the file of --gradcore-memory-baseline: name one"])
