@@ -37,7 +37,7 @@ EPOCHS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="mlp", help=f"one of {', '.join(models.names())}, or a function of your own "
                                                        "(see gradcore measure --help); default mlp")
-    parser.add_argument("--data", help="what to train on, also a function of your own: "
+    parser.add_argument("--data", help="what to train on, also if the model is a function of your own: "
                         f"{', '.join(data.names())}, a folder of IDX files or a text file (default digits, for chargpt "
                         "python-docs)")
     parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="samples of a step (default 64)")
@@ -75,7 +75,11 @@ def run(options: argparse.Namespace) -> None:
     if not isinstance(workload, models.Workload):
         raise TypeError(f"{options.model} returned a training step, whose results gradcore train cannot evaluate: call it in a "
                         "script, under gradcore.step(). gradcore measure and find-batch take it")
-    workload.require_fit((None, None), options.model)
+    try:
+        workload.require_fit((None, None), options.model)
+    except TypeError as error:
+        error.add_note("gradcore train takes samples and labels of --data, and not the batch that the model's function returns")
+        raise
     task = workload.task or _task_of(dataset)
     optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)

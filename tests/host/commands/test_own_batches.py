@@ -189,3 +189,4 @@ def test_a_loss_of_other_parts_is_not_trained(capsys: Any, tmp_path: Path) -> No
     assert command(capsys, tmp_path, body, "--batch-sizes", "4")[0]["rows"]
     _, err = command(capsys, tmp_path, body, "--out", str(tmp_path), "--device", "cpu", name="train")
     assert "the loss is called as loss(module, batch[0], batch[1]), but three takes other arguments" in err
+    assert "; gradcore train takes samples and labels of --data, and not the batch that the model's function returns\n" in err
