@@ -89,6 +89,11 @@ def pick_device(name: str) -> tuple[Device, str | None]:
     return (get_device(name), None) if name == "meta" else choose_device(name)
 
 
+def in_color(console: Console) -> bool:
+    """Are roles to be told apart by colors? Eight are too few for ten roles, and with ``NO_COLOR`` there are none."""
+    return not console.no_color and console.color_system in ("256", "truecolor")
+
+
 def print_folded(console: Console, names: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[str] = ()) -> None:
     """Print a table, the first column of which is repeated where the others go on below, for lack of width.
 

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gradcore._step import step
+from gradcore.cli.common import in_color
 from gradcore.report.blocks import block_plot
 from gradcore.report.run import StepFigures
 from gradcore.units import format_bytes
@@ -57,7 +58,7 @@ class LiveView:
         title = Text(f"step {line.step}/{self._steps}  peak {format_bytes(line.allocated)}  kept for backward "
                      f"{format_bytes(line.kept or 0)}  live at the end {format_bytes(line.live)}", style="bold")
         loss = Text(f"{f'loss {self._losses[-1]:.4f}':>11} {sparkline(self._losses, width)}\n")
-        return Group(title, block_plot(done.recording, width=width, height=8), loss)
+        return Group(title, block_plot(done.recording, width=width, height=8, color=in_color(self._live.console)), loss)
 
     def __enter__(self) -> LiveView:
         self._live.start()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradcore import folds
-from gradcore.cli.common import add_json, print_folded
+from gradcore.cli.common import add_json, in_color, print_folded
 from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.grouping import alike
 from gradcore.reading import short_path
@@ -62,9 +62,7 @@ def run(options: argparse.Namespace) -> None:
         console.print(Text(str(recording.report)), soft_wrap=True)
         return
     width = max(min(console.width - 14, 100), 20)
-    # Eight colors are too few to tell ten roles apart.
-    color = console.color_system in ("256", "truecolor")
-    console.print(block_plot(recording, width=width, color=color), soft_wrap=True)
+    console.print(block_plot(recording, width=width, color=in_color(console)), soft_wrap=True)
     _print_live(console, recording)
 
 

@@ -43,6 +43,17 @@ def test_a_picture_shows_roles_and_loss() -> None:
     assert "loss 1.0000 █▁" in text, "the last step is drawn, however soon it comes"
 
 
+@pytest.mark.parametrize(("environment", "color"), [
+    ({"TERM": "xterm-256color"}, True), ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False), ({"TERM": "xterm"}, False)])
+def test_roles_have_letters_where_there_are_no_colors(environment: dict[str, str], color: bool) -> None:
+    with gradcore.step() as s:
+        gradcore.ones(1000)
+    console, out = terminal(**environment)
+    with LiveView(console, 1) as view:
+        view.update(StepFigures.of(1, 1.0, s.report), s)
+    assert ("■" in out.getvalue(), "O output" in out.getvalue()) == (color, not color)
+
+
 def test_live_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     words = ["train", "--steps", "3", "--device", "cpu", "--out", str(tmp_path), "--live"]
     assert main(words) == 0
