@@ -99,9 +99,9 @@ def plain(data: dict[str, Any]) -> Owners:
 
 def grown(before: Owners, after: Owners) -> str | None:
     """A message about a peak that has grown, with the owners that grew; None if it has not."""
-    diff = compare(before, after)
-    if diff.change <= 0:
+    if after.peak <= before.peak:
         return None
+    diff = compare(before, after)
     lines = [summary(diff)]
     for group in ("line", "layer", "role"):
         if group in diff.by:
