@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from gradcore.devices.precision import allow_in_convolutions, allowed_in_convolutions
@@ -20,6 +22,23 @@ def is_available() -> bool:
 
 def version() -> None:
     """There is none."""
+
+
+@contextmanager
+def flags(enabled: bool = False, benchmark: bool = False, benchmark_limit: int = 10, deterministic: bool = False,
+          allow_tf32: bool = True) -> Iterator[None]:
+    """Set the switches within a ``with`` block. Packages switch cuDNN off around a CTC loss with it."""
+    given = {"enabled": enabled, "benchmark": benchmark, "benchmark_limit": benchmark_limit, "deterministic": deterministic,
+             "allow_tf32": allow_tf32}
+    module = sys.modules[__name__]
+    was = {name: getattr(module, name) for name in given}
+    try:
+        for name, value in given.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in was.items():
+            setattr(module, name, value)
 
 
 class _Switches(ModuleType):

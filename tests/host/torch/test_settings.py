@@ -42,6 +42,10 @@ def test_switches_of_cudnn_are_taken_and_change_nothing_on_the_cpu() -> None:
     finally:
         for name, value in was.items():
             setattr(cudnn, name, value)
+    with pytest.raises(KeyError), cudnn.flags(benchmark=True, allow_tf32=False):
+        assert (cudnn.enabled, cudnn.benchmark, cudnn.allow_tf32) == (False, True, False)
+        raise KeyError
+    assert {name: getattr(cudnn, name) for name in was} == was
     assert not cudnn.is_available() and cudnn.version() is None
     assert not gradcore.backends.mps.is_available() and not gradcore.backends.mps.is_built()
 
