@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.calls import Operands
+from gradcore.devices.host.halves import convert, widened
 from gradcore.dtypes import category, promote
 from gradcore.spec import TensorSpec
 
@@ -129,7 +130,7 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     workspace = operands.wide_workspace()
 
     def run(*arrays: Any, **attrs: Any) -> None:
-        inputs = [a.astype(_FLOAT) if n else a for a, n in zip(arrays, given, strict=False)]
+        inputs = [widened(a) if n else a for a, n in zip(arrays, given, strict=False)]
         if rounded is not None:
             inputs = [a if isinstance(a, np.ndarray) else float(rounded.type(a)) for a in inputs]
         results = arrays[count:count + len(made)]
@@ -137,10 +138,10 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
         room = () if workspace is None else (np.empty(workspace, np.uint8),)
         kernel(*inputs, *outputs, *room, **attrs)
         for k in written:
-            arrays[k][...] = inputs[k]
+            convert(inputs[k], arrays[k])
         for a, value in zip(results, outputs, strict=True):
             if a is not value:
-                a[...] = value
+                convert(value, a)
 
     wide = [s for s, n in zip((*operands.inputs, *operands.outputs), (*given, *made), strict=True) if n]
     return run, sum(4 * s.numel for s in wide) + (workspace or 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.halves import convert
 from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel
 from gradcore.devices.kernels import basic_view, turned
 
@@ -35,14 +36,29 @@ def eye(out: Array, *, rows: int, columns: int, dtype: Any) -> None:
     out.reshape(-1)[:rows * columns:columns + 1][:min(rows, columns)].fill(1)
 
 
+#: Bytes of a line of the caches, and columns that are copied at a time from an array in which they lie that far apart.
+_LINE, _COLUMNS = 64, 32
+
+
 @kernel
 def clone(x: Array, out: Array) -> None:
-    out[...] = x
+    if x.flags.c_contiguous or x.nbytes < 1 << 15 or not out.flags.c_contiguous:
+        out[...] = x
+        return
+    # The last dimensions as one, where they are so in memory.
+    d = x.ndim - 1
+    while d and x.strides[d - 1] == x.strides[d] * x.shape[d]:
+        d -= 1
+    x, out = (a.reshape(*a.shape[:d], -1) for a in (x, out))
+    # Transposed: over all columns, lines that hold an element of each would not stay in the cache until their next is read.
+    step = _COLUMNS if x.strides[-1] >= _LINE and min(map(abs, x.strides)) < _LINE else x.shape[-1]
+    for start in range(0, x.shape[-1], step):
+        out[..., start:start + step] = x[..., start:start + step]
 
 
 @kernel
 def cast(x: Array, out: Array, *, dtype: Any) -> None:
-    np.copyto(out, x, casting="unsafe")
+    convert(x, out)
 
 
 @kernel

@@ -1,0 +1,74 @@
+"""Conversion between float32 and float16, by operations on the bits of pieces.
+
+NumPy converts an element at a time, and takes a hundred times as long for a float16 that is subnormal or overflows, as many
+gradients do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host.kernel import Array
+from gradcore.devices.host.scratch import over
+
+_HALF, _FLOAT = np.dtype(np.float16), np.dtype(np.float32)
+
+
+def convert(x: Array, out: Array) -> None:
+    """``out[...] = x``, rounded to the nearest."""
+    function, kinds = _FUNCTIONS.get((x.dtype, out.dtype), (None, ""))
+    if function is not None and x.shape == out.shape and x.flags.c_contiguous and out.flags.c_contiguous:
+        if not type(x) is type(out) is np.ndarray:
+            raise TypeError("the calls depend on values, so a probe cannot record them")
+        over(function, (x,), out, kinds, mask=0)
+    else:
+        np.copyto(out, x, casting="unsafe")
+
+
+def widened(x: Array) -> Array:
+    """A copy in float32."""
+    if x.dtype != _HALF:
+        return x.astype(_FLOAT)
+    out = np.empty(x.shape, _FLOAT)
+    convert(x, out)
+    return out
+
+
+def _widen(x: Array, out: Array, top: Array) -> None:
+    """The bits in their places are a float32 of the same fraction, with an exponent that is too small by 112."""
+    bits = out.view(np.int32)
+    np.copyto(bits, x.view(np.int16))
+    np.left_shift(bits, 13, bits)
+    np.bitwise_and(bits, -0x70002000, bits)
+    np.multiply(out, 2.0 ** 112, out)
+    np.bitwise_and(x.view(np.uint16), 0x7C00, top)
+    if np.maximum.reduce(top) == 0x7C00:  # infinite, or NaN
+        np.copyto(out, x, where=top == 0x7C00)
+
+
+def _narrow(x: Array, out: Array, y: Array, z: Array) -> None:
+    """To |x| add the power of two whose last bit is that of a float16 like x: the sum is rounded there, and its last bits are
+    the fraction."""
+    bits, power, sign = y.view(np.int32), z.view(np.int32), x.view(np.int32)
+    np.abs(x, y)
+    some = np.maximum.reduce(y)
+    np.fmin(y, 65536, out=y)
+    np.bitwise_and(bits, 0x7F800000, power)
+    np.maximum(power, 113 << 23, out=power)
+    np.add(power, 13 << 23, power)
+    np.add(y, z, y)
+    np.subtract(bits, power, bits)
+    np.right_shift(power, 13, power)
+    np.add(bits, power, bits)
+    np.right_shift(sign, 31, power)
+    np.left_shift(power, 15, power)
+    np.add(bits, power, bits)
+    np.subtract(bits, 126 << 10, bits)
+    np.copyto(out.view(np.int16), bits, casting="unsafe")
+    if some != some:
+        np.copyto(out, np.nan, where=np.isnan(x))
+
+
+_FUNCTIONS: dict[Any, Any] = {(_HALF, _FLOAT): (_widen, "H"), (_FLOAT, _HALF): (_narrow, "ff")}

@@ -1,0 +1,66 @@
+"""Copies on the CPU: of other layouts, and between float32 and float16."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+
+
+def bits(x: Any) -> Any:
+    return np.where(np.isnan(x), 0, x.view(f"i{x.itemsize}"))
+
+
+def test_every_half_and_the_floats_around_each_are_converted_as_numpy_does() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    exact = halves.astype(np.float32)
+    assert (bits(gradcore.tensor(halves).float().numpy()) == bits(exact)).all()
+    # Itself, half way to its neighbors, and what is next to these.
+    floats = np.concatenate([(exact.view(np.int32) + d).view(np.float32) for d in (
+        0, 1, -1, 0xFFF, 0x1000, 0x1001, -0xFFF, -0x1000, -0x1001)])
+    with np.errstate(all="ignore"):
+        expected = floats.astype(np.float16)
+    found = gradcore.tensor(floats).half().numpy()
+    assert (np.isnan(found) == np.isnan(floats)).all() and (bits(found) == bits(expected)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6], ids=["subnormal", "overflowing"])
+def test_no_size_of_numbers_takes_many_times_as_long(scale: float) -> None:
+    x = gradcore.randn(1 << 16)
+
+    def least(x: gradcore.Tensor) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            x.half().float()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert least(x * scale) < 15 * least(x)
+
+
+@pytest.mark.parametrize("dims", [(2, 1, 0), (0, 2, 1), (1, 2, 0), (1, 0, 2), (2, 0, 1)])
+@pytest.mark.parametrize("shape", [(7, 90, 70), (1, 300, 40), (33, 1, 300), (40, 40, 40)])
+@pytest.mark.parametrize("how", ["whole", "spaced", "expanded"])
+def test_copies_of_any_layout_are_equal(shape: tuple[int, ...], dims: tuple[int, ...], how: str) -> None:
+    x = gradcore.rand(*shape)
+    x = {"whole": x, "spaced": x[:, ::2], "expanded": x[:1].expand(*shape)}[how].permute(*dims)
+    found = x.contiguous()
+    assert found.is_contiguous() and (found.numpy() == x.numpy()).all()
+
+
+@pytest.mark.parametrize("name", ["half", "bfloat16"])
+@pytest.mark.parametrize("function", [lambda x: x.float(), lambda x: x * x, lambda x: x @ x.T, lambda x: x.relu().float()])
+def test_a_replay_converts_the_values_of_its_own_call(name: str, function: Any) -> None:
+    def narrow(x: gradcore.Tensor) -> Any:
+        return function(getattr(x, name)()).float()
+
+    compiled = gradcore.compile(narrow)
+    for seed in range(4):
+        x = gradcore.tensor(np.random.default_rng(seed).normal(size=(64, 64)).astype(np.float32))
+        x[0, seed], x[1, seed] = float("nan"), float("inf")
+        np.testing.assert_array_equal(compiled(x).numpy(), narrow(x).numpy())
