@@ -91,6 +91,9 @@ _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
     (get_float32_matmul_precision, set_float32_matmul_precision), (allowed_in_convolutions, allow_in_convolutions),
 ) for code in (tells.__code__, sets.__code__)} | {
     is_deterministic_algorithms_warn_only_enabled.__code__: is_deterministic_algorithms_warn_only_enabled}
+#: All of these.
+_NOTED = frozenset((*_TAKES_ENTROPY, *_ASKS, *_RESETS, *_SETTINGS, _ASKS_FOR_THREAD, _COMPUTES, _READS_VARIABLE, _IMPORTS,
+                    *_LISTS_VARIABLES))
 _READING = frozenset((open, input, np.fromfile))
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
@@ -139,10 +142,10 @@ class Outside:
         return True
 
     def saw(self, frame: FrameType, event: str, called: Any) -> None:
-        """Look at a call of Python's profiler; ``called`` is the function if that is written in C."""
-        if event == "c_call" and not is_inside(frame.f_code):
+        """Look at a call; ``called`` is the function if that is written in C, which code outside gradcore calls."""
+        if event == "c_call":
             self._saw_builtin(frame, called)
-        elif event == "call":
+        elif event == "call" and frame.f_code in _NOTED:
             self._saw_function(frame)
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:

@@ -44,6 +44,8 @@ from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note
 from gradcore.program.watching.schedules import Schedules
 
+#: One set for both, since the hash of code takes long.
+_OF_TENSORS = ASSIGNING | READS_GRADIENT
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 _UPDATES: CodeType = Optimizer._launch.__code__
@@ -140,25 +142,27 @@ class Watcher:
         code = frame.f_code
         if self._outside.tells(frame, event, arg):
             return
-        self._outside.saw(frame, event, arg)
-        if event == "return" and code in OPERATORS and arg is not None:  # If it raises, nothing is assigned.
+        if event == "return" and arg is not None and code in OPERATORS:
+            # If it raises, nothing is assigned.
             self._saw_harmless(frame)
+        if event not in ("call", "c_call") or ((inside := is_inside(code)) and event == "c_call"):
+            return
+        self._outside.saw(frame, event, arg)
         if event == "call" and code in NAMESPACES:
             self._looked_up.enters(frame)
-        if event not in ("call", "c_call") or is_library(code.co_filename):
+        if is_library(code.co_filename):
             return
-        inside = is_inside(code)
         if event == "c_call":
-            if not inside:
-                self._saw_builtin(frame, arg)
+            self._saw_builtin(frame, arg)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
-            self._saw_harmless(frame)
-        if code is SETS_REQUIRES_GRAD:
-            self._requiring.saw(frame, self.new)
-        if code in READS_GRADIENT:
-            self.gradients.saw(frame)
+        if code in _OF_TENSORS:
+            if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
+                self._saw_harmless(frame)
+            if code is SETS_REQUIRES_GRAD:
+                self._requiring.saw(frame, self.new)
+            if code in READS_GRADIENT:
+                self.gradients.saw(frame)
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 if id(module) not in self.fresh:
