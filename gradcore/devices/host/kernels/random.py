@@ -11,18 +11,29 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from gradcore.devices.host.kernel import HOST_KERNELS, PIECE_ROWS, Array, horner, kernel, pieces, slices
 from gradcore.devices.kernels import blocks_drawn, drawn_into, dropout_factor, split_workspace
 from gradcore.spec import PIECE
 
 
+class _Key(ISeedSequence):
+    """A key in the place of a seed: of a key alone NumPy makes a seed, too, of the system's entropy, which takes 10 us."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Array:
+        return np.array([self.key, 0], dtype)
+
+
 def generator(state: Array, start: int = 0, attempt: int = 0) -> np.random.Generator:
     """NumPy's generator from ``start`` blocks behind the state on, in the numbers of an attempt."""
     key, _, counter, _ = state.view(np.uint64).tolist()
-    # Arrays, since NumPy converts a list with a word of 2^63 or more to floats.
-    return np.random.Generator(np.random.Philox(key=np.array([key, 0], np.uint64),
-                                                counter=np.array([(counter + start) % 2**64, attempt, 0, 0], np.uint64)))
+    # An array, since NumPy converts a list with a word of 2^63 or more to floats.
+    counters = np.array([(counter + start) % 2**64, attempt, 0, 0], np.uint64)
+    return np.random.Generator(np.random.Philox(_Key(key), counter=counters))  # type: ignore[arg-type]
 
 
 @kernel
