@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,13 +35,21 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
     if len(tails) > 1 or not sequences[0].spec.ndim:
         raise SpecError(f"pad_sequence expects sequences [length, ...] of the same trailing sizes, but got "
                         f"{[list(s.spec.shape) for s in sequences]}")
-    longest = max(s.spec.shape[0] for s in sequences)
+    lengths = [s.spec.shape[0] for s in sequences]
+    longest, tail = max(lengths), sequences[0].spec.shape[1:]
+    if batch_first:
+        # One copy of all: of the sequences, and of parts of one padding.
+        whole = functional.full((longest - min(lengths), *tail), padding_value, dtype=sequences[0].dtype,
+                                device=sequences[0].device)
+        parts = {n: functional.narrow(whole, 0, 0, longest - n) for n in set(lengths)}
+        pairs = [(s, parts[n]) if padding_side == "right" else (parts[n], s) for s, n in zip(sequences, lengths, strict=True)]
+        return functional.reshape(functional.cat([*chain.from_iterable(pairs)]), (len(sequences), longest, *tail))
     padded = []
     for s in sequences:
         missing = longest - s.spec.shape[0]
         sides = [0, 0] * (s.spec.ndim - 1) + ([missing, 0] if padding_side == "left" else [0, missing])
         padded.append(F.pad(s, sides, "constant", padding_value) if missing else s)
-    return functional.stack(padded, 0 if batch_first else 1)
+    return functional.stack(padded, 1)
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:

@@ -9,6 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.events import Launch
 from tests.conftest import raises
 from tests.host.nn.test_layers import values
 
@@ -59,7 +60,8 @@ def test_relu_and_cells_are_pytorchs(torch: Any) -> None:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("options", [{}, {"batch_first": True, "padding_value": -1.5}, {"padding_side": "left"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "padding_value": -1.5}, {"padding_side": "left"},
+                                     {"batch_first": True, "padding_side": "left"}], ids=str)
 def test_sequences_of_different_lengths(torch: Any, options: dict[str, Any]) -> None:
     arrays = [values(n, 3, seed=n) for n in (4, 2, 5)]
     results = []
@@ -73,6 +75,13 @@ def test_sequences_of_different_lengths(torch: Any, options: dict[str, Any]) -> 
         results[-1] += [*back, *(x.grad for x in leaves)]
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
+def test_a_batch_is_padded_by_one_copy() -> None:
+    sequences = [gradcore.zeros(n, 3, device="meta") for n in (4, 2, 5)]
+    with gradcore.step() as step:
+        nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+    assert [r.invocation.op for r in step.recording.records if isinstance(r, Launch)] == ["full", "cat"]
 
 
 def test_dropout_stands_between_layers_alone() -> None:
