@@ -1,4 +1,5 @@
-"""Sums over a short dimension, which the CPU adds as so many arrays: sums, means, variances and norms are NumPy's."""
+"""Sums over a short dimension, which the CPU adds as so many arrays, and of rows, which are products with ones there: sums,
+means, variances and norms are NumPy's."""
 
 from __future__ import annotations
 
@@ -23,6 +24,20 @@ def test_values_are_those_of_doubles(shape: tuple[int, ...], dim: int, keepdim: 
                             (t.norm(2, dim, keepdim), np.sqrt((wide * wide).sum(**options)))):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((600, 16), (1,)), ((64, 1024), (1,)), ((64, 1025), (1,)),
+                                              *[((8, 9, 10, 11), d) for d in ((2, 3), (3, 1, 2), (1, 2))]], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple[int, ...], dtype: Any) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    x[2] = 0
+    x[3, 0], x[4, 0], x[4, -1] = np.nan, np.inf, 1
+    exact, size = (v.astype(np.longdouble).sum(dims) for v in (x, np.abs(x)))
+    found = gradcore.tensor(x).sum(dims).numpy()
+    known = np.isfinite(exact)
+    np.testing.assert_array_equal(found[~known], exact[~known].astype(dtype))
+    assert (np.abs(found[known] - exact[known]) <= np.finfo(dtype).eps * size[known]).all() and not found[2].any()
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.int64])
