@@ -72,9 +72,11 @@ def _planes(result: Array, workspace: Array, size: Pair, stride: Pair, padding: 
 
 
 def _slow_by_products(result: Array, size: Pair, stride: Pair) -> bool:
-    """Do products for single channels take long in the general kernel: those with large windows, or many with small planes?"""
-    large, small = size[0] * size[1] > 9, result.shape[2] * result.shape[3] <= 256
-    return stride == (1, 1) and size[0] > 1 and result.size >= PIECE and (large or small)
+    """Do products for single channels take long in the general kernel: those whose windows are large and overlap by far, or
+    many with small planes?"""
+    large = size[0] * size[1] > max(9, 4 * stride[0] * stride[1])
+    small = stride == (1, 1) and result.shape[2] * result.shape[3] <= 256
+    return size[0] > 1 and result.size >= PIECE and (large or small)
 
 
 @kernel
