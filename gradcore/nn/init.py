@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -153,13 +153,23 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
 
     def values() -> np.ndarray[Any, Any]:
         # The normal density beyond ten deviations is negligible, so infinite bounds may be cut to this.
-        low, high = (min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b))
-        points = np.linspace(low, high, 1 << 14)
-        below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in points.tolist()])
-        found = np.interp(u * (below[-1] - below[0]) + below[0], below, points) * std + mean
-        return np.clip(found, a, b)
+        points, below = _normal_table(*(min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b)))
+        found = u.reshape(-1) * (below[-1] - below[0]) + below[0]
+        for start in range(0, found.size, 1 << 16):
+            # In order, since NumPy looks near the last place first.
+            part = found[start:start + (1 << 16)]
+            order = np.argsort(part)
+            part[order] = np.interp(part[order], below, points)
+        return np.clip(found.reshape(u.shape) * std + mean, a, b)
 
     return _put(tensor, values)
+
+
+@lru_cache(maxsize=8)
+def _normal_table(low: float, high: float) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Evenly spaced numbers of deviations, and the probability of a smaller one for each."""
+    points = np.linspace(low, high, 1 << 14)
+    return points, np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in points.tolist()])
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
