@@ -106,7 +106,7 @@ def test_pooling_by_a_window_as_large_as_a_plane(dilation: Any) -> None:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("size", [1, (2, 3), (None, 4), 5, 9])
+@pytest.mark.parametrize("size", [1, (2, 3), (None, 4), (None, None), 5, 9])
 def test_adaptive_pooling(size: Any) -> None:
     compare(lambda t, x: t.nn.functional.adaptive_avg_pool2d(x, size), (2, 3, 7, 8))
 

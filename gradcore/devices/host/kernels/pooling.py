@@ -221,14 +221,27 @@ def _cells(image: Pair, size: Pair) -> Iterator[tuple[int, int, slice, slice]]:
             yield i, j, slice(*rows), slice(*columns)
 
 
+def _window(image: Pair, size: Pair) -> Pair | None:
+    """The size of the cells if all have one, and there are more of them than positions in one."""
+    (h, w), (rows, columns) = image, size
+    return (h // rows, w // columns) if h * w < (rows * columns) ** 2 and not (h % rows or w % columns) else None
+
+
 @kernel
 def adaptive_avg_pool2d(x: Array, out: Array, *, size: Pair) -> None:
+    if window := _window(x.shape[2:], size):
+        avg_pool2d(x, out, kernel=window, stride=window, padding=(0, 0), ceil_mode=False, count_pad=True, divisor=None)
+        return
     for i, j, rows, columns in _cells(x.shape[2:], size):
         np.mean(x[:, :, rows, columns], axis=(2, 3), out=out[:, :, i, j])
 
 
 @kernel
 def adaptive_avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any) -> None:
+    if window := _window(shape[2:], dy.shape[2:]):
+        for i, j in np.ndindex(window):
+            np.multiply(dy, 1.0 / math.prod(window), out[:, :, i::window[0], j::window[1]])
+        return
     cell = workspace.view(dy.dtype).reshape(*dy.shape[:2], 1, 1)
     out.fill(0)
     for i, j, rows, columns in _cells(shape[2:], dy.shape[2:]):
