@@ -29,6 +29,9 @@ def _whole_float_power(x: Array, y: float, out: Array, t: Array) -> None:
         np.multiply(t, x, out)
     elif y == -1:
         np.reciprocal(x, out)
+    elif y == -2:
+        np.multiply(x, x, t)
+        np.reciprocal(t, out)
     else:
         np.abs(x, t)
         np.power(t, y, t)
