@@ -1,4 +1,4 @@
-"""What the CPU does otherwise along long lines or for many rows: products, rolled rows, sums at positions, softmax."""
+"""What the CPU does otherwise along long lines or for many rows: products, rolled rows, sums at positions, softmax, ranks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 import gradcore
 from gradcore.devices.host.device import host_table
+from gradcore.devices.host.kernels import ordering
 
 KERNELS = host_table()
 rng = np.random.default_rng(0)
@@ -219,3 +220,13 @@ def test_extremes_of_many_short_rows_are_numpys(width: int, dtype: str) -> None:
         values, places = np.empty((5, 8000, 1), dtype), np.empty((5, 8000, 1), np.int64)
         KERNELS[name[1:] + "_with_index"](x, values, places, dim=2, keepdim=True)
         np.testing.assert_array_equal(values[..., 0], out)
+
+
+def test_ranks_of_many_short_lines_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    rank = ordering._rank
+    monkeypatch.setattr(ordering, "_rank", lambda x, *args: (counts.append(len(x)), rank(x, *args)))
+    x = gradcore.tensor(rng.permuted(np.tile(np.arange(100.0), (1000, 3, 1)), axis=2))
+    values, indices = x.topk(2)
+    assert (values.numpy() == [99, 98]).all() and (x.gather(2, indices).numpy() == values.numpy()).all()
+    assert sum(counts) == 3000 and len(counts) < 20

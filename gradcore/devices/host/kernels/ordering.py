@@ -68,7 +68,9 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
         values[...], indices[...] = x, 0
         return
     n = x.shape[dim]
-    lines, found, places = (np.moveaxis(t, dim, -1) if t.ndim > 1 else t[None] for t in (x, values, indices))
+    # Along the last dimension all lines are rows of one array.
+    lines, found, places = (np.moveaxis(t, dim, -1) if dim < t.ndim - 1 else t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
+                            for t in (x, values, indices))
     for lead in np.ndindex(lines.shape[:-2]):
         for part in slices(lines.shape[-2], rows(n)):
             some, best, at = (t[(*lead, part)] for t in (lines, found, places))
