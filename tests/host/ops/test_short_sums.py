@@ -1,5 +1,5 @@
-"""Sums over a short dimension, which the CPU adds as so many arrays, and of rows, which are products with ones there: sums,
-means, variances and norms are NumPy's."""
+"""Sums over a short dimension, which the CPU adds as so many arrays, and of rows and columns, which are products with ones
+there: sums, means, variances and norms are NumPy's."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ def test_rows_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple
     known = np.isfinite(exact)
     np.testing.assert_array_equal(found[~known], exact[~known].astype(dtype))
     assert (np.abs(found[known] - exact[known]) <= np.finfo(dtype).eps * size[known]).all() and not found[2].any()
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((5000, 3), (0,)), ((32768, 2), (0,)), ((32769, 2), (0,)), ((5000, 1), (0,)),
+                                              *[((20, 30, 40), d) for d in ((0, 1), (0, 2), (0, 1, 2))]], ids=str)
+def test_columns_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    exact, size = (v.astype(np.float64).sum(dims) for v in (x, np.abs(x)))
+    found = gradcore.tensor(x).sum(dims).numpy()
+    assert found.shape == exact.shape and (np.abs(found - exact) <= np.finfo(np.float32).eps * size).all()
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.int64])
