@@ -51,6 +51,8 @@ def test_copies_of_any_layout_are_equal(shape: tuple[int, ...], dims: tuple[int,
     x = {"whole": x, "spaced": x[:, ::2], "expanded": x[:1].expand(*shape)}[how].permute(*dims)
     found = x.contiguous()
     assert found.is_contiguous() and (found.numpy() == x.numpy()).all()
+    for dim in range(3):
+        assert (x.flip(dim).numpy() == np.flip(x.numpy(), dim)).all()
 
 
 @pytest.mark.parametrize("name", ["half", "bfloat16"])

@@ -51,7 +51,7 @@ def clone(x: Array, out: Array) -> None:
         d -= 1
     x, out = (a.reshape(*a.shape[:d], -1) for a in (x, out))
     # Transposed: over all columns, lines that hold an element of each would not stay in the cache until their next is read.
-    step = _COLUMNS if x.strides[-1] >= _LINE and min(map(abs, x.strides)) < _LINE else x.shape[-1]
+    step = _COLUMNS if abs(x.strides[-1]) >= _LINE > min(map(abs, x.strides)) else x.shape[-1]
     for start in range(0, x.shape[-1], step):
         out[..., start:start + step] = x[..., start:start + step]
 
@@ -120,7 +120,7 @@ def cat(tensors: list[Array], out: Array, *, dim: int) -> None:
 
 @kernel
 def flip(x: Array, out: Array, *, dims: tuple[int, ...]) -> None:
-    out[...] = np.flip(x, dims)
+    clone(np.flip(x, dims), out)
 
 
 @kernel
