@@ -13,8 +13,8 @@ from gradcore.report.run import Run, load_run
 from gradcore.report.text import reached_by
 from gradcore.units import format_bytes
 
-#: The first bytes of a run and of a recording.
-_KINDS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(run|recording)"')
+#: The first bytes of a run and of a recording. Some editors put a mark at the beginning of UTF-8.
+_KINDS = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"kind"\s*:\s*"(run|recording)"')
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,8 @@ def load_newest(path: Path) -> tuple[Path, Run]:
     """The run in a file, or the newest run in a folder, and its path. Raises ValueError for a folder without a run,
     FileNotFoundError if nothing has this path."""
     if path.is_dir():
-        files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)
+        # Other programs write files of this name, too.
+        files = sorted((p for p in path.glob("*.jsonl") if p.is_file() and _kind(p) == "run"), key=lambda p: p.stat().st_mtime)
         if not files:
             raise ValueError(f"no run (*.jsonl) in the folder {path}: gradcore train writes one")
         path = files[-1]
@@ -45,6 +46,13 @@ def load_newest(path: Path) -> tuple[Path, Run]:
         raise FileNotFoundError(f"{path} not found: gradcore train writes a run to the folder runs, or to --out FOLDER; a loop "
                                 "of your own, where its report.RunWriter says")
     return path, load_run(path)
+
+
+def _kind(path: Path) -> str:
+    """``run``, ``recording``, or "" for another file."""
+    with path.open("rb") as file:
+        found = _KINDS.match(file.read(256))
+    return found[1].decode() if found else ""
 
 
 def step_of(path: Path, step: int | str) -> tuple[Path, Run, int, Recording]:
@@ -80,7 +88,5 @@ def keep_safe(output: Path, inputs: Iterable[Path], replaces: str = "") -> None:
     for path in inputs:
         if output.samefile(path):
             raise ValueError(f"{output} is read by this command, and would be overwritten: choose another file to write")
-    with output.open("rb") as file:
-        found = _KINDS.match(file.read(256))
-    if found is not None and (kind := found[1].decode()) != replaces:
+    if (kind := _kind(output)) and kind != replaces:
         raise ValueError(f"{output} is a {kind}, which would be lost: choose another file to write, or remove this one first")

@@ -147,6 +147,15 @@ def test_a_step_alone_has_its_number_in_the_run_or_none(capsys: Any, tmp_path: P
     assert command(capsys, "report", shot)[1].splitlines()[1].startswith("A snapshot on ")
 
 
+def test_other_files_in_a_folder_are_not_its_newest_run(capsys: Any, tmp_path: Path, recording: Recording) -> None:
+    write(tmp_path / "run.jsonl", recording, [100])
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n')
+    (tmp_path / "folder.jsonl").mkdir()
+    assert command(capsys, "report", tmp_path)[1].startswith(f"{tmp_path / 'run.jsonl'}: model mlp")
+    (tmp_path / "run.jsonl").unlink()
+    assert "no run (*.jsonl) in the folder" in command(capsys, "report", tmp_path)[2]
+
+
 def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> None:
     path = tmp_path / "run.jsonl"
     write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
