@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.calls import Operands
 from gradcore.devices.host.halves import convert, widened
+from gradcore.devices.host.kernel import pieces
 from gradcore.dtypes import category, promote
-from gradcore.spec import TensorSpec
+from gradcore.spec import PIECE, TensorSpec
 
 Kernel = Callable[..., Any]
 
@@ -144,7 +146,21 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
                 convert(value, a)
 
     wide = [s for s, n in zip((*operands.inputs, *operands.outputs), (*given, *made), strict=True) if n]
+    specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
+    if (isinstance(kernel, np.ufunc) or operands.function in _CHOICES) and specs[0].numel > PIECE and all(
+            s.contiguous and s.shape == specs[0].shape for s in specs):
+        return partial(_in_pieces, run), 4 * PIECE * len(wide)
     return run, sum(4 * s.numel for s in wide) + (workspace or 0)
+
+
+def _in_pieces(run: Kernel, *operands: Any) -> None:
+    """A kernel of elements on pieces of arrays of one layout, whose copies stay in a core's cache."""
+    arrays = [a for a in operands if isinstance(a, np.ndarray)]
+    if any(np.may_share_memory(a, b) and a.ctypes.data != b.ctypes.data for a, b in combinations(arrays, 2)):
+        run(*operands)
+        return
+    for some in map(iter, pieces(*arrays)):
+        run(*[next(some) if isinstance(a, np.ndarray) else a for a in operands])
 
 
 def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,20 @@ def test_a_replay_converts_the_values_of_its_own_call(name: str, function: Any) 
         x = gradcore.tensor(np.random.default_rng(seed).normal(size=(64, 64)).astype(np.float32))
         x[0, seed], x[1, seed] = float("nan"), float("inf")
         np.testing.assert_array_equal(compiled(x).numpy(), narrow(x).numpy())
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_large_arrays_of_16_bits_are_computed_in_pieces_unless_they_overlap(name: str, tracing: None) -> None:
+    dtype = getattr(gradcore, name)
+    x, y = (gradcore.randn(100_001).to(dtype) for _ in range(2))
+    for function in (lambda x, y: x + y, lambda x, y: x * 3, lambda x, y: gradcore.maximum(x, y), lambda x, y: -x):
+        expected = function(x.float(), y.float()).to(dtype)
+        assert (function(x, y) == expected).all()
+    assert ((x > y) == (x.float() > y.float())).all()
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    x + y
+    assert tracemalloc.get_traced_memory()[1] - before < 500_000, "copies in float32 would take 1.2 MB"
+    expected = (x[1:].float() + x[:-1].float()).to(dtype)
+    x[1:].add_(x[:-1])
+    assert (x[1:] == expected).all()
