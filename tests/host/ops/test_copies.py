@@ -31,13 +31,14 @@ def test_every_half_and_the_floats_around_each_are_converted_as_numpy_does() -> 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6], ids=["subnormal", "overflowing"])
 def test_no_size_of_numbers_takes_many_times_as_long(scale: float) -> None:
-    x = gradcore.randn(1 << 16)
+    x, half = gradcore.randn(1 << 16), gradcore.zeros(1 << 16, dtype=gradcore.float16)
 
     def least(x: gradcore.Tensor) -> float:
         times = []
         for _ in range(5):
             start = time.perf_counter()
             x.half().float()
+            half.copy_(x)
             times.append(time.perf_counter() - start)
         return min(times)
 

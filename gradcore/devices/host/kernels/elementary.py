@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.halves import convert
 from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel
 from gradcore.devices.host.kernels.extremes import extreme
 
@@ -68,4 +69,7 @@ def fill_(x: Array, value: Any) -> None:
 
 @kernel
 def copy_(x: Array, source: Any) -> None:
-    x[...] = source
+    if isinstance(source, np.ndarray):
+        convert(source, x)
+    else:
+        x[...] = source
