@@ -251,9 +251,8 @@ class _Start:
 
     def begin(self, logged: bool) -> None:
         ledger = self.device.ledger
-        # Known before it begins: an interrupt may come at its end.
+        # Known before it begins: an interrupt may come at its end. In one piece: other threads may allocate meanwhile.
         self._measured = Measured(ledger)
-        # In one piece, as at the end: other threads may allocate meanwhile.
         with ledger.lock:
             self._measured.begin()
             if logged:
@@ -269,10 +268,12 @@ class _Start:
     def end(self) -> None:
         ledger = self.device.ledger
         with ledger.lock:
+            if self._measured is not None:
+                self.peaks = self._measured.end()
+            # From here on nothing is drained: the log would not have it, and the figures would.
             if self.log is not None:
                 ledger.end_log(self.log)
             if self._measured is not None:
-                self.peaks = self._measured.end()
                 pool, live = pool_figures(ledger, self.allocations, self.misses), ledger.present[:2]
                 self.figures = (pool, live, [(b.serial, b.segment.index, b.offset, b.requested) for b in ledger.arenas],
                                 End(live[0], ledger.pool.serial, None if self.log is None else _owned(ledger), last_node()))
@@ -342,9 +343,8 @@ def _owned(ledger: Ledger) -> dict[Tag, int]:
 
 
 def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
-    """The pool's figures since it had made ``allocations`` allocations with ``misses`` misses."""
+    """The pool's figures as of the last drain, since it had made ``allocations`` allocations with ``misses`` misses."""
     with ledger.lock:
-        ledger.drain()
         pool, made = ledger.pool, ledger.allocations - allocations
         return PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,
                            pool.largest_free)

@@ -186,23 +186,26 @@ class Replay:
         except BaseException:
             bound.close()
             raise
-        # The log of the second part closes those that the first has left, each in its place.
-        found = dict(zip(bound.waiting, bound.lasting, strict=True)) if carried else {}
-        left_asked, left_taken = bound.lasting_bytes if carried else (0, 0)
-        ledger.passed(most_asked - asked - left_asked, most_taken - taken - left_taken)
-        narration = None if ledger.log is None else Narration(bound, self._serials(part, inputs), found)
-        serials: list[int] = []
-        try:
-            if narration is not None:
-                serials = narration.write(*self.program.spans[part], partial(self._free_ahead_of, bound))
-            self._drop(bound.freed)
-            if part == 0:
-                bound.close(found_here)
-                bound.open(serials)
-        except BaseException:
-            if narration is not None:
-                narration.give_up()
-            raise
+        # In one piece, or a step that another thread begins or ends meanwhile would see a part of it.
+        with ledger.lock:
+            # The log of the second part closes the ranges that the first has left, each in its place.
+            found = dict(zip(bound.waiting, bound.lasting, strict=True)) if carried else {}
+            left_asked, left_taken = bound.lasting_bytes if carried else (0, 0)
+            ledger.passed(most_asked - asked - left_asked, most_taken - taken - left_taken)
+            narration = None if ledger.log is None else Narration(bound, self._serials(part, inputs), found)
+            serials: list[int] = []
+            try:
+                if narration is not None:
+                    serials = narration.write(*self.program.spans[part], partial(self._free_ahead_of, bound))
+                self._drop(bound.freed)
+                ledger.drain()
+                if part == 0:
+                    bound.close(found_here)
+                    bound.open(serials)
+            except BaseException:
+                if narration is not None:
+                    narration.give_up()
+                raise
 
     def _free_ahead_of(self, bound: Binding, k: int) -> None:
         """Free the gradients of before the run that it frees ahead of instruction ``k``, and record that."""

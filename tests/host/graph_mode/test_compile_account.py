@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import gradcore
 from gradcore import folds, nn
 from gradcore.events import Alloc
+from gradcore.program.replaying.narration import Narration
 from gradcore.reading import short_path
 from tests.conftest import raises
 from tests.host.graph_mode.test_compile import data, net, pair, same, same_state, step_of
@@ -77,6 +79,37 @@ def test_the_log_of_a_replay_agrees_with_the_books() -> None:
         peak = folds.peak(s.log)
         assert (peak.requested, peak.allocated) == ledger.peaks[:2]
         assert sum(b.size for b in ledger.live.values()) == ledger.allocated
+
+
+def test_a_step_that_another_thread_ends_while_a_replay_is_logged_has_all_of_it_or_nothing(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, _, compiled, _, _ = pair()
+    for k in range(4):
+        compiled(*data(k))
+    begun, within, ended = threading.Event(), threading.Event(), threading.Event()
+    recorded = gradcore.step()
+
+    def other() -> None:
+        with recorded:
+            begun.set()
+            assert within.wait(60)
+        ended.set()
+
+    launch = Narration._launch
+
+    def slowly(self: Narration, k: int, born: Any) -> None:
+        launch(self, k, born)
+        within.set()
+        ended.wait(0.01)
+
+    monkeypatch.setattr(Narration, "_launch", slowly)
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert begun.wait(60)
+    compiled(*data(0))
+    thread.join()
+    *_, last = folds.timeline(recorded.log)
+    assert recorded._ended is not None and last[:2] == recorded._ended.live
 
 
 def test_without_a_log_the_peaks_are_the_same() -> None:

@@ -33,6 +33,7 @@ def test_every_figure_and_the_summary() -> None:
     del gone
     # The second allocation needed no new segment.
     figures = PoolFigures(2, 1, 1, SEGMENT, SEGMENT - 1024, SEGMENT - 1024)
+    assert device.ledger.allocated == 1024
     assert pool_figures(device.ledger, 0, 0) == figures
     assert pool_figures(device.ledger, 1, 1) == dataclasses.replace(figures, allocations=1)
     line = short_path(f"{__file__}:{test_every_figure_and_the_summary.__code__.co_firstlineno + 4}")
