@@ -21,6 +21,8 @@ __all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle",
            "upsample_nearest"]
 
 Tensor = Any
+#: Weights of a dimension are a matrix if there are fewer.
+_LARGE = 1 << 20
 #: Modes that interpolate between neighbors, and the number of spatial dimensions that each is for.
 _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
@@ -37,8 +39,8 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
     ``mode`` is ``"nearest"``, by PyTorch's rule, or ``"nearest-exact"``; ``"area"``, the mean of the elements covered;
     ``"linear"``, ``"bilinear"`` or ``"trilinear"`` for one, two or three spatial dimensions; or ``"bicubic"`` for two (Keys,
     Cubic convolution interpolation for digital image processing, 1981, with a = -0.75). With ``align_corners``, the first and
-    the last elements keep their positions. Modes that mix elements are a matrix product per dimension. Raises ValueError unless
-    exactly one of ``size`` and ``scale_factor`` is given, NotImplementedError for another mode.
+    the last elements keep their positions. Modes that mix elements are a matrix product for each dimension that is not long.
+    Raises ValueError unless exactly one of ``size`` and ``scale_factor`` is given, NotImplementedError for another mode.
     """
     smooth = _SMOOTH.get(mode)
     if mode not in ("nearest", "nearest-exact", "area") and smooth != input.spec.ndim - 2:
@@ -74,8 +76,11 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         if mode.startswith("nearest"):
             x = _nearest(x, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
         elif m != n or mode == "bicubic":
-            matrix = shares(n, m) if mode == "area" else _weights(mode == "bicubic", n, m, scale, bool(align_corners))
-            x = _mixed(x, d, matrix)
+            if mode == "area":
+                x = _mixed(x, d, shares(n, m))
+            else:
+                around = _around(mode == "bicubic", n, m, scale, bool(align_corners))
+                x = _mixed(x, d, _weights(n, m, around)) if n * m < _LARGE else _gathered(x, d, around)
     return apart(x, input)
 
 
@@ -101,8 +106,8 @@ def shares(old: int, new: int) -> np.ndarray[Any, Any]:
     return matrix
 
 
-def _weights(cubic: bool, old: int, new: int, scale: float, corners: bool) -> np.ndarray[Any, Any]:
-    """Weights [new, old] of the two elements (four if ``cubic``) around each point; the end elements repeat outside."""
+def _around(cubic: bool, old: int, new: int, scale: float, corners: bool) -> list[tuple[np.ndarray[Any, Any], ...]]:
+    """The two elements (four if ``cubic``) around each of ``new`` points, and their weights; the ends repeat outside."""
     places = np.arange(new)
     at = places * ((old - 1) / max(new - 1, 1)) if corners else (places + 0.5) / scale - 0.5
     if not cubic:
@@ -111,10 +116,15 @@ def _weights(cubic: bool, old: int, new: int, scale: float, corners: bool) -> np
     t, a = at - first, -0.75
     near = [((a + 2) * x - (a + 3)) * x * x + 1 for x in (t, 1 - t)]
     far = [((a * x - 5 * a) * x + 8 * a) * x - 4 * a for x in (t + 1, 2 - t)]
-    around = {-1: far[0], 0: near[0], 1: near[1], 2: far[1]} if cubic else {0: 1 - t, 1: t}
+    weights = {-1: far[0], 0: near[0], 1: near[1], 2: far[1]} if cubic else {0: 1 - t, 1: t}
+    return [(np.clip(first + offset, 0, old - 1), weight) for offset, weight in weights.items()]
+
+
+def _weights(old: int, new: int, around: list[tuple[np.ndarray[Any, Any], ...]]) -> np.ndarray[Any, Any]:
+    """All weights, [new, old]."""
     matrix = np.zeros((new, old))
-    for offset, weight in around.items():
-        np.add.at(matrix, (places, np.clip(first + offset, 0, old - 1)), weight)
+    for places, weight in around:
+        np.add.at(matrix, (np.arange(new), places), weight)
     return matrix
 
 
@@ -123,6 +133,17 @@ def _mixed(x: Tensor, dim: int, matrix: np.ndarray[Any, Any]) -> Tensor:
     # No product of a model: autocast leaves it alone.
     with resumed(None):
         return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
+
+
+def _gathered(x: Tensor, dim: int, around: list[tuple[np.ndarray[Any, Any], ...]]) -> Tensor:
+    """The same from the elements themselves, in float32 for 16-bit floats: of a long signal, most weights are 0."""
+    wide, shape, total = movement.cast_to(x, x.spec.widened()), (-1, *[1] * (x.spec.ndim - dim - 1)), None
+    for places, weight in around:
+        index, table = (upload(a, x.storage.device, op="interpolate", role="temporary", constant=True)
+                        for a in (places, weight.astype(wide.spec.dtype).reshape(shape)))
+        part = movement.take(wide, index, dim=dim) * table
+        total = part if total is None else total + part
+    return movement.cast_to(total, x.spec)
 
 
 def upsample(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
