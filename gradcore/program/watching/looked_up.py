@@ -6,15 +6,17 @@ import argparse
 import dis
 import functools
 import inspect
+from collections.abc import Container, Sequence
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from gradcore.engine.value import Value
 from gradcore.program.guarding.bytecode import LOADS, LOADS_CONSTANT
 from gradcore.program.guarding.frames import line_of, parameters
+from gradcore.program.guarding.guards import Guard, weakly
 from gradcore.program.guarding.libraries import is_of_library
 from gradcore.program.guarding.names import Names, fields_of
-from gradcore.program.guarding.values import asked, attributes_of
+from gradcore.program.guarding.values import asked, attributes_of, equal
 
 #: Instructions that load a variable.
 _VARIABLES = LOADS | {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
@@ -44,10 +46,15 @@ class _Step(NamedTuple):
 
 
 class LookedUp:
-    """Records the names of attributes by which a traced run looked something up; reasons against a replay go to ``drawn``."""
+    """Records the names of attributes by which a traced run looked something up; reasons against a replay go to ``drawn``.
 
-    def __init__(self, drawn: list[str]) -> None:
+    ``guards`` gets one where the attribute need not be there. What is ``new`` needs none.
+    """
+
+    def __init__(self, drawn: list[str], guards: dict[tuple[str, Any], Guard], new: Container[Any]) -> None:
         self._drawn = drawn
+        self._guards = guards
+        self._new = new
         self._read: set[str] = set()
         self._asked: set[str] = set()
 
@@ -72,9 +79,10 @@ class LookedUp:
         elif called is getattr or called is hasattr:
             operands = _operands(frame.f_code, frame.f_lasti)
             if operands is not None:
-                self._looks_up(frame, *operands)
+                owner, name, default = operands
+                self._looks_up(frame, owner, name, default or called is hasattr)
 
-    def _looks_up(self, frame: FrameType, owner: list[_Step], name: list[_Step]) -> None:
+    def _looks_up(self, frame: FrameType, owner: list[_Step], name: list[_Step], optional: bool) -> None:
         text = _value(frame, name)
         # Where it is not known what the name is, a variable may hold it.
         texts = [x for x in (frame.f_locals.values() if not name else [text]) if isinstance(x, str)]
@@ -88,13 +96,19 @@ class LookedUp:
             # Whatever has the parts of the name that are known.
             parts = [s.argval for s in name if s.opname in LOADS_CONSTANT] if all(
                 s.opname in _JOINS and s.plain for s in name) else []
-            self._read.update(a for a in _attributes(of) if all(str(part) in a for part in parts))
+            self._read.update(_attributes(of, parts))
+            if optional and of not in self._new:
+                at = weakly(of)
+                look = lambda: sorted(_attributes(at(), parts))
+                self._guards.setdefault(("names", (id(of), *parts)), Guard(
+                    f"which attributes a {type(of).__name__} has", look, look(), equal))
 
 
-def _attributes(of: Any) -> set[str]:
-    """The names of an object's attributes, and of those that it has from classes of the user's."""
+def _attributes(of: Any, parts: Sequence[Any] = ()) -> set[str]:
+    """The names of an object's attributes, and of those that it has from the user's classes, in which these ``parts`` are."""
     kinds = [c for c in (of if isinstance(of, type) else type(of)).__mro__ if not is_of_library(c)]
-    return {a for own in (attributes_of(of) or {}, *map(vars, kinds)) for a in own if not a.startswith("__")}
+    return {a for own in (attributes_of(of) or {}, *map(vars, kinds)) for a in own
+            if not a.startswith("__") and all(str(part) in a for part in parts)}
 
 
 def _value(frame: FrameType, steps: list[_Step]) -> Any:
@@ -117,9 +131,9 @@ def _value(frame: FrameType, steps: list[_Step]) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step]] | None:
-    """What loads the first two arguments of the call that is the instruction at this offset, each as far as it is known; None
-    if the second is a constant."""
+def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool] | None:
+    """What loads the first two arguments of the call that is the instruction at this offset, each as far as it is known, and
+    whether there is a third; None if the second is a constant."""
     *before, call = [i for i in dis.get_instructions(code) if i.offset <= at]
     jumps = call.is_jump_target
     while before and before[-1].opname in _BETWEEN:
@@ -130,7 +144,7 @@ def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step]] | None
         begins = max((k for k, s in enumerate(steps) if s.argval in ("getattr", "hasattr")), default=0)
         rest = [s for s in steps[begins + 1:] if s.opname != "LOAD_ATTR"]
         constant = [s.opname in kinds for s, kinds in zip(rest, (_VARIABLES, LOADS_CONSTANT), strict=False)] == [True, True]
-        return None if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else ([], [])
+        return None if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else ([], [], True)
     arguments = []
     for _ in range(call.arg or 0):
         k, height = len(steps), 0
@@ -141,7 +155,7 @@ def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step]] | None
         arguments.append([] if any(s.target for s in steps[k + 1:]) else steps[k:])
         steps = steps[:k]
     owner, name = arguments[::-1][:2]
-    return None if [s.opname in LOADS_CONSTANT for s in name] == [True] else (owner, name)
+    return None if [s.opname in LOADS_CONSTANT for s in name] == [True] else (owner, name, len(arguments) == 3)
 
 
 def _steps(i: dis.Instruction) -> list[_Step]:

@@ -97,7 +97,7 @@ class Watcher:
         self._outside = Outside(self.drawn, self.began)
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
-        self._looked_up = LookedUp(self.drawn)
+        self._looked_up = LookedUp(self.drawn, self._outside.guards, self.new)
         #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
         self.keeping: set[CodeType] = set()
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.

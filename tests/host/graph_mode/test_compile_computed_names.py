@@ -78,6 +78,26 @@ def an_attribute_by_a_name_that_is_put_together() -> Case:
     return layer, lambda: setattr(layer, "value_0", 7.0)
 
 
+class Visitor:
+    def visit(self, one: Any, x: Any) -> Any:
+        return getattr(self, f"visit_{type(one).__name__}", self.other)(x)
+
+    def other(self, x: Any) -> Any:
+        return x * 2.0
+
+
+@case
+def a_method_that_is_not_there_by_a_name_that_is_put_together() -> Case:
+    visitor, one = Visitor(), nn.ReLU()
+    return lambda x: visitor.visit(one, x), lambda: setattr(visitor, "visit_ReLU", lambda x: x * 7.0)
+
+
+@case
+def whether_there_is_an_attribute_by_a_name_that_is_put_together() -> Case:
+    options, k = SimpleNamespace(), 1
+    return lambda x: x * (7.0 if hasattr(options, f"value_{k}") else 2.0), lambda: setattr(options, "value_1", 1)
+
+
 @case
 def an_attribute_by_a_name_that_is_computed() -> Case:
     options = SimpleNamespace(value=2.0)
