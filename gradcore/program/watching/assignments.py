@@ -156,10 +156,12 @@ class Steps:
             self._ran.setdefault(code, Counter())[at] += 1
             if (place := _places(code).get(at)) is not None:
                 owner, name = place
-                of = frame.f_locals[owner] if owner in frame.f_locals else frame.f_globals.get(owner)
                 if owner:
+                    of = frame.f_locals[owner] if owner in frame.f_locals else frame.f_globals.get(owner)
                     self._owns(code, at, of)
-                self._had(*(of, asked(of, "__dict__", {})) if owner else (frame.f_globals,) * 2, name)
+                    self._had(of, asked(of, "__dict__", {}), name)
+                else:
+                    self._had(frame.f_globals, frame.f_globals, name)
         return self._note
 
     def _had(self, of: Any, own: Any, name: str) -> None:
