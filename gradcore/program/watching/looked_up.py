@@ -26,6 +26,8 @@ _JOINS = _VARIABLES | LOADS_CONSTANT | {"LOAD_ATTR", "BUILD_STRING", "FORMAT_VAL
 #: What else there is between the arguments of a call and the call.
 _BETWEEN = frozenset(("PRECALL", "CACHE", "EXTENDED_ARG", "KW_NAMES"))
 
+#: Code that uses one of these may look up what it is given by a name, as in reduce(getattr, path.split("."), x).
+_TAKES_NAMES = frozenset(("__dict__", "vars", "getattr", "hasattr", "attrgetter"))
 #: What compares or prints the attributes of a namespace, and what asks whether it has one.
 _WHOLE = frozenset((argparse.Namespace.__eq__.__code__, argparse.Namespace.__repr__.__code__))
 NAMESPACES = _WHOLE | {argparse.Namespace.__contains__.__code__}
@@ -64,12 +66,13 @@ class LookedUp:
 
     def enters(self, frame: FrameType) -> None:
         """Look at a call of a function of the user's, or of the namespace of a command line, which may take what it is given
-        for a key of a ``__dict__``, or compare or print all that it has."""
+        for a key of a ``__dict__``, or hand it to getattr by way of C code, or compare or print all that it has."""
         code = frame.f_code
         if code in _WHOLE:
             self._read.update(_attributes(frame.f_locals["self"]))
-        elif "__dict__" in code.co_names or "vars" in code.co_names:
-            self._asked.update(x for n in parameters(code) for x in (frame.f_locals.get(n),) if isinstance(x, str))
+        elif not _TAKES_NAMES.isdisjoint(code.co_names):
+            given = [x for n in parameters(code) for x in (frame.f_locals.get(n),) if isinstance(x, str)]
+            self._asked.update(part for x in given for part in x.split(".") if part.isidentifier())
 
     def saw(self, frame: FrameType, called: Any) -> None:
         """Look at a call of a function written in C."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,16 @@ def a_method_that_is_not_there_by_a_name_that_is_put_together() -> Case:
 def whether_there_is_an_attribute_by_a_name_that_is_put_together() -> Case:
     options, k = SimpleNamespace(), 1
     return lambda x: x * (7.0 if hasattr(options, f"value_{k}") else 2.0), lambda: setattr(options, "value_1", 1)
+
+
+def along(of: Any, path: str) -> Any:
+    return reduce(getattr, path.split("."), of)
+
+
+@case
+def an_attribute_by_a_path() -> Case:
+    options = SimpleNamespace(inner=SimpleNamespace(value=2.0))
+    return lambda x: x * along(options, "inner.value"), lambda: setattr(options.inner, "value", 7.0)
 
 
 @case
