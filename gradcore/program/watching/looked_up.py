@@ -84,6 +84,10 @@ class LookedUp:
             if operands is not None:
                 owner, name, default = operands
                 self._looks_up(frame, owner, name, default or called is hasattr)
+        elif called is vars or called is dir:
+            operands = _operands(frame.f_code, frame.f_lasti)
+            if operands is not None and (of := _value(frame, operands[0])) is not _unknown:
+                self._reads(of, [], True)
 
     def _looks_up(self, frame: FrameType, owner: list[_Step], name: list[_Step], optional: bool) -> None:
         text = _value(frame, name)
@@ -95,10 +99,14 @@ class LookedUp:
         of = _value(frame, owner)
         if of is _unknown:
             self._drawn.append(f"{line_of(frame)} computes the name of an attribute: give the name a variable of its own")
-        elif not isinstance(of, Value) and not (isinstance(of, ModuleType) and is_of_library(of.__name__)):
+        else:
             # Whatever has the parts of the name that are known.
-            parts = [s.argval for s in name if s.opname in LOADS_CONSTANT] if all(
-                s.opname in _JOINS and s.plain for s in name) else []
+            self._reads(of, [s.argval for s in name if s.opname in LOADS_CONSTANT] if all(
+                s.opname in _JOINS and s.plain for s in name) else [], optional)
+
+    def _reads(self, of: Any, parts: list[Any], optional: bool) -> None:
+        """Record that all attributes with these parts of a name may be read, and whether it matters which there are."""
+        if not isinstance(of, Value) and not (isinstance(of, ModuleType) and is_of_library(of.__name__)):
             self._read.update(_attributes(of, parts))
             if optional and of not in self._new:
                 at = weakly(of)
@@ -157,7 +165,7 @@ def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool] 
         # An argument to which jumps lead has several values.
         arguments.append([] if any(s.target for s in steps[k + 1:]) else steps[k:])
         steps = steps[:k]
-    owner, name = arguments[::-1][:2]
+    owner, name = [*arguments[::-1], [], []][:2]
     return None if [s.opname in LOADS_CONSTANT for s in name] == [True] else (owner, name, len(arguments) == 3)
 
 

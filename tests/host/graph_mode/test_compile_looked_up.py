@@ -96,6 +96,21 @@ def a_namespace_as_a_text() -> Case:
 
 
 @case
+def numbers_of_a_class() -> Case:
+    class Options:
+        scale, value = 1.0, 2.0
+
+    return (lambda x: x * math.prod(v for n, v in vars(Options).items() if not n.startswith("_")),
+            lambda: setattr(Options, "value", 7.0))
+
+
+@case
+def numbers_beside_a_layer() -> Case:
+    options = SimpleNamespace(layer=nn.Linear(1, 1), value=2.0)
+    return lambda x: x * vars(options)["val" + "ue".lower()], lambda: setattr(options, "value", 7.0)
+
+
+@case
 def settings_with_a_device_a_dtype_and_a_class() -> Case:
     options = SimpleNamespace(device=gradcore.device("cpu"), dtypes=[gradcore.float32], kind=nn.Linear, value=2.0)
     return lambda x: x * dict(**vars(options))["value"], lambda: setattr(options, "value", 7.0)
