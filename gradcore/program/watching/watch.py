@@ -22,9 +22,6 @@ from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.module import Module
-from gradcore.nn.utils.prune import BasePruningMethod
-from gradcore.nn.utils.spectral_norm import SpectralNorm
-from gradcore.nn.utils.weight_norm import WeightNorm
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, upwards, users_line
@@ -37,6 +34,7 @@ from gradcore.program.guarding.values import asked
 from gradcore.program.tracing.carried import Stored, place_of
 from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
+from gradcore.program.watching.exchanged import EXCHANGES, STORES_WEIGHT
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.watching.looked_up import NAMESPACES, LookedUp
@@ -52,11 +50,6 @@ _UPDATES: CodeType = Optimizer._launch.__code__
 _LOADS: CodeType = Optimizer._load.__code__
 #: What tells a caller the options of an optimizer, which only the library's own code names then.
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
-#: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
-_EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
-#: Hooks that store the weight which they compute before each call of a layer.
-_STORES_WEIGHT = {WeightNorm.__call__.__code__: "weight_norm", SpectralNorm.__call__.__code__: "spectral_norm",
-                  BasePruningMethod.__call__.__code__: "prune"}
 #: Methods that run first with a new object, or with a copy.
 _BEGINS = frozenset(("__init__", "__setstate__"))
 #: Methods that change a list, a dict or a set.
@@ -167,10 +160,10 @@ class Watcher:
             for module in first.modules():
                 if id(module) not in self.fresh:
                     self.modes.setdefault(id(module), (module, module.training))
-        if code in _EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried, self.new):
+        if code in EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried, self.new):
             self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
-        if code in _STORES_WEIGHT:
-            self.drawn.append(f"{users_line(frame)} calls a layer in which nn.utils.{_STORES_WEIGHT[code]} stores a weight: a "
+        if code in STORES_WEIGHT:
+            self.drawn.append(f"{users_line(frame)} calls a layer in which nn.utils.{STORES_WEIGHT[code]} stores a weight: a "
                               "parametrization stores none")
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
