@@ -22,6 +22,11 @@ class Recording:
     def __repr__(self) -> str:
         return f"<recording of {self.report!r}>"
 
+    @property
+    def recording(self) -> Recording:
+        """Itself: a run takes a recording as it takes a step."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as docs/report-schema.md describes it."""
         return {"kind": "recording", "report": self.report.to_dict(), "log": pack(self.records)}

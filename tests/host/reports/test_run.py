@@ -57,6 +57,12 @@ def test_a_run_comes_back(tmp_path: Path, recording: Recording) -> None:
     assert run.find("first") == (1, recording) and run.find("last")[0] == 3 and run.find(2)[0] == 2
 
 
+def test_a_recording_stands_for_its_step(tmp_path: Path, recording: Recording) -> None:
+    with RunWriter(tmp_path / "run.jsonl", {}) as writer:
+        writer.add(StepFigures(1, 0.5, 9, 10, 20, 3, 3, 4, 0.5), recording)
+    assert load_run(tmp_path / "run.jsonl").recordings == {1: recording}
+
+
 def test_a_loss_is_a_number_or_one_element(tmp_path: Path, recording: Recording) -> None:
     losses = 0.5, np.float32(0.5), gradcore.tensor([0.5]), gradcore.tensor(0.5, requires_grad=True)
     with RunWriter(tmp_path / "run.jsonl", {}) as run:
