@@ -20,11 +20,11 @@ from gradcore.engine.operands import TENSORS, apart, flatten, grouped, numbers, 
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.sites import CODES, find_site
-from gradcore.engine.state import State, Where, local
+from gradcore.engine.state import State, Where, launch_within, local
 from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import PLAIN, alias, install_made, value_over
 from gradcore.engine.views import check_recorded_write, note_views, rebase
-from gradcore.errors import LocatedError, SpecError
+from gradcore.errors import SpecError
 from gradcore.events import LAUNCH, VIEW, Raw, Site, Tag
 from gradcore.memory.resource import Stream
 from gradcore.ops.movement import clone
@@ -177,19 +177,14 @@ def _run(state: State, device: Device, call: Call, tag: Tag, args: tuple[Any, ..
             state.launch(call.kernel, first, second, array)
         else:
             state.launch(call.kernel, *arrays, array)
-    except LocatedError as error:
-        _locate(error, tag)
-        raise
+    except RuntimeError as error:
+        if not launch_within(error, tag, call.kernel, *arrays, array):
+            raise
     if plan is not None:
         assert edges is not None
         # The node is built before the output refers to it: a node never refers to its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
-
-
-def _locate(error: LocatedError, tag: Tag) -> None:
-    """Add the op to the text of a device error."""
-    error.locate(tag.op, tag.layer, tag.phase, str(tag.site))
 
 
 def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
@@ -265,9 +260,9 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
         _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
     try:
         state.launch(call.kernel, *arrays)
-    except LocatedError as error:
-        _locate(error, tags[0])
-        raise
+    except RuntimeError as error:
+        if not launch_within(error, tags[0], call.kernel, *arrays):
+            raise
     for value in written:
         value.storage.version += 1
         value.storage.written_by = tags[0]

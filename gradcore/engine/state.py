@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 from weakref import ref
@@ -12,6 +12,7 @@ from weakref import ref
 import numpy as np
 
 from gradcore.devices.device import Device, devices
+from gradcore.errors import LocatedError
 from gradcore.events import MARK, Scope, Site, Tag
 from gradcore.interning import Interned
 
@@ -100,6 +101,17 @@ def _kernel_context() -> contextvars.Context:
     context.run(np.seterr, all="ignore")
     context.run(np.setbufsize, 2048)
     return context
+
+
+def launch_within(error: RuntimeError, tag: Tag, kernel: Callable[..., Any], *arrays: Any) -> bool:
+    """Run a kernel that could not enter the context since the thread runs another one there, as an op is called in a signal's
+    handler or while an object goes. False for any other error; a device's gets the op in its text."""
+    if isinstance(error, LocatedError):
+        error.locate(tag.op, tag.layer, tag.phase, str(tag.site))
+    if not str(error).startswith("cannot enter context"):
+        return False
+    _kernel_context().run(kernel, *arrays)
+    return True
 
 
 class _Local(threading.local):

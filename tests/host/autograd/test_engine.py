@@ -10,8 +10,10 @@ import pytest
 
 import gradcore
 from gradcore.autograd import grad
+from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, ModifiedInPlace
 from gradcore.events import Launch, typed
+from gradcore.nn import functional as F
 from tests.conftest import raises
 
 
@@ -302,3 +304,23 @@ def test_a_graph_can_be_walked_down_to_its_leaves() -> None:
     assert end.variable is a and end.next_functions == () and repr(end) == "<AccumulateGrad>"
     del a
     assert end.variable is None
+
+
+def test_ops_run_within_a_kernel() -> None:
+    """A signal's handler, and what is called as an object goes, may run between two lines of a kernel."""
+    x = gradcore.ones(3, requires_grad=True)
+    weight, target = gradcore.ones(4, 3), gradcore.zeros(2, dtype=gradcore.int64)
+
+    def handler() -> None:
+        found.append((x * 2 + x.exp()).sum().item())
+        loss = F.cross_entropy(gradcore.ones(2, 3) @ weight.T, target)
+        found.append((gradcore.sort(x.detach())[0].tolist(), x.detach().clone().add_(1).tolist(), loss.item()))
+        (x * x).sum().backward()
+        with raises(RuntimeError, "all elements of input should be between 0 and 1, but there are 2.0 and 2.0"):
+            F.binary_cross_entropy(x.detach() * 2, x.detach())
+
+    found: list[object] = []
+    handler()
+    local.state.launch(handler)
+    assert found[:2] == found[2:]
+    assert x.grad.tolist() == [4.0] * 3
