@@ -44,6 +44,21 @@ def test_it_is_not_written_if_no_marked_test_has_run(run: Any, pytester: pytest.
     assert path.read_bytes() == before
 
 
+def test_a_test_of_another_device_keeps_its_peak(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811
+    source = TESTS + """
+@pytest.mark.limit_device_memory("8 kB")
+def test_b(gradcore_device):
+    gradcore.ones(1000, device=gradcore_device)
+"""
+    update = ("--gradcore-memory-baseline", "peaks.json", "--gradcore-memory-update")
+    lines(run(source, *update), "2 peaks written to peaks.json: 2 new, 0 changed")
+    before = (pytester.path / "peaks.json").read_bytes()
+    result = run(None, *update, "--gradcore-device", "meta", "-W", "default")
+    result.assert_outcomes(passed=3, warnings=1)
+    lines(result, "*test_a is accounted on meta, and allocated nothing there, but on cpu*")
+    assert (pytester.path / "peaks.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(("text", "why"), [
     ("", "Expecting value"), ("[]", "expected a file of version 1"),
     ('{"version": 2, "tests": {}}', "expected a file of version 1"),
