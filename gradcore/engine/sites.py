@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import re
 import sys
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -32,6 +33,9 @@ _GO_BETWEENS = frozenset(f.__code__.co_filename for f in (copy.deepcopy, context
 # are not reused.
 CODES: dict[int, dict[int, Site] | None] = {}
 _held: list[CodeType] = []
+
+#: What Python 3.11 adds to a function's name for the lists, dicts and sets that are made by comprehensions in it.
+_COMPREHENSIONS = re.compile(r"((\.<locals>)?\.)?<(list|dict|set)comp>")
 
 #: Steps that record whole stacks.
 _stacks = 0
@@ -68,7 +72,9 @@ def _whole(frame: FrameType | None) -> Site:
 
 def _site(frame: FrameType) -> Site:
     code = frame.f_code
-    return Site(code.co_filename, frame.f_lineno or 0, code.co_qualname)
+    # From Python 3.12 on, comprehensions run in the frame of the function that they are in.
+    function = _COMPREHENSIONS.sub("", code.co_qualname) or "<module>"
+    return Site(code.co_filename, frame.f_lineno or 0, function)
 
 
 def find_site(frame: FrameType | None) -> Site:

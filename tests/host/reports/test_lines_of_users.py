@@ -128,3 +128,16 @@ def test_a_line_is_found_although_another_thread_clears_the_table_meanwhile(monk
 
     monkeypatch.setattr(sites, "CODES", Cleared())
     assert sites.here().function == sys._getframe().f_code.co_qualname
+
+
+def test_a_comprehension_is_a_line_of_its_function() -> None:
+    """On every Python: up to 3.11 they are functions of their own."""
+    with gradcore.step() as step:
+        lists = [[gradcore.ones(3) for _ in range(1)] for _ in range(1)]
+        inside = (lambda: {k: gradcore.ones(4) for k in range(1)})()
+        space: dict[str, Any] = {}
+        exec(compile("import gradcore\nmade = [gradcore.ones(5) for _ in range(1)]", __file__, "exec"), space)
+    made = {r.tag.spec.shape: r.tag.site.function for r in step.log if isinstance(r, gradcore.events.Alloc) and r.tag.spec}
+    here = "test_a_comprehension_is_a_line_of_its_function"
+    assert lists and inside
+    assert {n: made[n,] for n in (3, 4, 5)} == {3: here, 4: f"{here}.<locals>.<lambda>", 5: "<module>"}
