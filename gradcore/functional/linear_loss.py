@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from gradcore.engine.autocast import resumed
+import numpy as np
+
+from gradcore.engine.autocast import Region, resumed
 from gradcore.engine.custom import custom_node
 from gradcore.engine.derived import differentiate
 from gradcore.engine.modes import no_grad
@@ -29,6 +31,7 @@ __all__ = ["LinearCrossEntropyOptions"]
 Tensor = Any
 
 exp_ = IN_PLACE["exp"]
+_INDEX = TensorSpec.of((), np.dtype(np.int64))
 _POLICIES = ("auto", "accurate", "balanced", "compact")
 
 
@@ -92,7 +95,8 @@ def shape_of_scores(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple
 def by_parts(input: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, class_weight: Tensor | None, ignore_index: int,
              reduction: str, options: LinearCrossEntropyOptions) -> Tensor:
     """The loss, with as many scores at a time as ``options`` say."""
-    x, rows = reshape(input, (-1, input.spec.shape[-1])), reshape(target, (-1,))
+    # Classes of a narrow type are fewer than there may be at a time.
+    x, rows = reshape(input, (-1, input.spec.shape[-1])), reshape(cast_to(target, _INDEX), (-1,))
     samples, features = x.spec.shape
     at_once = options.classes_at_once(samples, features, weight.spec.shape[0])
     loss, norm = _losses(x, weight, rows, bias, class_weight, ignore_index, at_once)
@@ -102,7 +106,13 @@ def by_parts(input: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None,
         loss = reduce.sum(loss, dims=(0,), keepdim=False)
         loss = loss / reduce.sum(norm, dims=(0,), keepdim=False) if reduction == "mean" else loss
     # As cross_entropy, in float32 under autocast.
-    return loss if local.state.autocast is not None else cast_to(loss, input.spec)
+    return cast_to(loss, input.spec) if _region(input) is None else loss
+
+
+def _region(x: Tensor) -> Region | None:
+    """That of autocast, if it is for the device."""
+    region: Region | None = local.state.autocast
+    return region if region is not None and x.storage.device.type in region.dtypes else None
 
 
 def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, class_weight: Tensor | None,
@@ -111,13 +121,12 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
 
     Both are in float32 for 16-bit floats. On the CPU, raises IndexError for a class out of range; on a GPU, its loss is NaN.
     """
-    region = local.state.autocast
-    lower = None if region is None else region.dtypes.get(x.storage.device.type)
-    if lower is not None:
-        x = cast_to(x, TensorSpec.of((), lower))
+    region = _region(x)
+    # Once, and not with each part. The weight is cast by parts.
+    x = x if region is None else region.suited(linalg.linear, (x,))[0]
     classes = weight.spec.shape[0]
     parts = [(first, min(at_once, classes - first)) for first in range(0, max(classes, 1), at_once)]
-    with no_grad(), resumed(None):
+    with no_grad():
         kept = elementwise.ne(target, ignore_index)
         each = _widened(class_weight) if class_weight is not None else full(
             1.0, shape=(classes,), dtype=x.spec.widened().dtype, device=x.storage.device)
@@ -126,7 +135,8 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
         which, place = _places(target, kept, at_once)
         folds, found = [], new_full(norm, norm.spec.shape, math.nan)
         for k, (first, count) in enumerate(parts):
-            scores = _scores(x, *_part(x, weight, bias, first, count))
+            # Cast by linear, which raises for operands that do not fit.
+            scores = _scores(x, *_part(weight, bias, first, count))
             folds.append(reduce.logsumexp(scores, dims=(1,), keepdim=True))
             found = elementwise.where(elementwise.eq(which, k), _picked(scores, place, count), found)
             # Before the next ones are computed.
@@ -164,7 +174,7 @@ def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor,
         empty(shape=t.spec.shape, dtype=t.spec.dtype, device=t.storage.device) if need else None
         for t, need in ((weight, needs[1]), (bias, needs[2])))
     for k, (first, count) in enumerate(parts):
-        some, of_bias = _part(x, weight, bias, first, count)
+        some, of_bias = _part(weight, bias, first, count, x)
         slopes = exp_(sub_(_scores(x, some, of_bias), total))
         here = cast_to(elementwise.eq(which, k), slopes.spec)
         slopes = cast_to(add_along_(slopes, column(_within(place, count)), column(-here), dim=1), x.spec)
@@ -184,15 +194,15 @@ def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor,
 def _whole(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, norm: Tensor, kept: Tensor) -> Tensor:
     """The losses, of all scores at once: second derivatives go through it."""
     classes = weight.spec.shape[0]
-    scores = _scores(x, *_part(x, weight, bias, 0, classes))
+    scores = _scores(x, *_part(weight, bias, 0, classes, x))
     total = reduce.logsumexp(scores, dims=(1,), keepdim=False)
     return elementwise.where(kept, (total - _picked(scores, target * kept, classes)) * norm, 0.0)
 
 
-def _part(x: Tensor, weight: Tensor, bias: Tensor | None, first: int, count: int) -> tuple[Tensor, Tensor | None]:
-    """The layer of some classes, in the precision of x."""
-    some = cast_to(narrow(weight, 0, first, count), x.spec)
-    return some, None if bias is None else cast_to(narrow(bias, 0, first, count), x.spec)
+def _part(weight: Tensor, bias: Tensor | None, first: int, count: int, x: Tensor | None = None) -> list[Tensor | None]:
+    """The layer of some classes, in the precision of x if given."""
+    some = [None if t is None else narrow(t, 0, first, count) for t in (weight, bias)]
+    return some if x is None else [None if t is None else cast_to(t, x.spec) for t in some]
 
 
 def _scores(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -197,6 +197,24 @@ def test_what_is_not_needed_is_not_computed() -> None:
     assert tuple(empty.shape) == (0,)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_chooses_the_same_precision_as_with_all_scores(device: str, dtype: str) -> None:
+    given = gradcore.tensor(values(3, 4), dtype=dtype), gradcore.tensor(values(9, 4, seed=1), dtype=dtype)
+    with gradcore.autocast(device, dtype=gradcore.float16):
+        at_once, parts = (F.linear_cross_entropy(*given, gradcore.tensor([1, 8, 3]), options=o) for o in (None, Options()))
+    assert at_once.dtype == parts.dtype
+    np.testing.assert_allclose(at_once.numpy(), parts.numpy(), rtol=1e-12 if dtype == "float64" else 1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+def test_narrow_class_indices(dtype: str) -> None:
+    """More classes at a time than the target's type has numbers."""
+    x, weight, target = gradcore.tensor(values(3, 2)), gradcore.tensor(values(9000, 2, seed=1)), gradcore.tensor([1, 120, 3])
+    parts = F.linear_cross_entropy(x, weight, target.to(getattr(gradcore, dtype)), options=Options())
+    np.testing.assert_array_equal(parts.numpy(), F.linear_cross_entropy(x, weight, target, options=Options()).numpy())
+
+
 def test_errors() -> None:
     x, weight, target = gradcore.ones(3, 4), gradcore.ones(6, 4), gradcore.tensor([0, 7, 1])
     for bad in (target, target - 8):
@@ -207,6 +225,10 @@ def test_errors() -> None:
             F.linear_cross_entropy(given, of_weight, target)
     with raises(gradcore.SpecError, "expected linear_bias shape (6,), got (5,)"):
         F.linear_cross_entropy(x, weight, target, linear_bias=gradcore.ones(5))
+    for options in (None, Options()):
+        for given, bias, said in [(x.double(), None, "input, weight"), (x, gradcore.ones(6).double(), "input, weight, bias")]:
+            with raises(gradcore.SpecError, f"linear: {said} must have the same dtype"):
+                F.linear_cross_entropy(given, weight, target * 0, linear_bias=bias, options=options)
     with raises(gradcore.SpecError, "linear_cross_entropy: weight tensor should be defined either for all 6 classes"):
         F.linear_cross_entropy(x, weight, target, weight=gradcore.ones(7), options=Options())
     with raises(RuntimeError, "linear_cross_entropy is not differentiable with respect to the argument weight"):
