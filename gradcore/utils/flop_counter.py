@@ -33,19 +33,36 @@ class FlopCounterMode:
     def __enter__(self) -> FlopCounterMode:
         if self._begin in arrivals:
             raise RuntimeError("this FlopCounterMode is counting already: it cannot be entered again before its end")
-        self._counts = {}
-        arrivals.append(self._begin)
-        for device in devices():
-            self._begin(device)
+        self._counts, self._logs = {}, []
+        try:
+            arrivals.append(self._begin)
+            for device in devices():
+                self._begin(device)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def _begin(self, device: Device) -> None:
-        self._logs.append((device, device.ledger.begin_log()))
+        log: list[Raw] = []
+        # Known before it begins: an interrupt may come at its end.
+        self._logs.append((device, log))
+        device.ledger.begin_log(log)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        arrivals.remove(self._begin)
+    def _end(self) -> None:
+        """End whatever has begun and not ended."""
+        if self._begin in arrivals:
+            arrivals.remove(self._begin)
         for device, log in self._logs:
             device.ledger.end_log(log)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._end()
+        except BaseException:
+            # After an interrupt, once more, so that no log stays open.
+            self._end()
+            raise
         self._counts = _count([raw for _, log in self._logs for raw in log])
         self._logs = []
         if self.display:

@@ -11,8 +11,10 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.devices.device import arrivals
 from gradcore.utils.flop_counter import FlopCounterMode
 from tests.conftest import raises
+from tests.meta.test_interrupts import at_every_moment
 
 
 def convolutions(library: Any) -> tuple[Any, Any]:
@@ -121,6 +123,16 @@ def test_it_can_be_asked_within_and_counts_again_from_nothing() -> None:
         assert x @ x is not None
         raise ZeroDivisionError
     assert counter.get_flop_counts() == {"Global": {"matmul": 128}}
+
+
+def test_an_interrupt_as_a_log_begins_or_ends_leaves_no_log_open() -> None:
+    def run() -> None:
+        with FlopCounterMode(display=False):
+            pass
+
+    ledger = gradcore.ones(4).storage.device.ledger
+    for _ in at_every_moment(run):
+        assert ledger.log is None and not arrivals
 
 
 FIRST = """
