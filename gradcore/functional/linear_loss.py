@@ -96,8 +96,9 @@ def by_parts(input: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None,
              reduction: str, options: LinearCrossEntropyOptions) -> Tensor:
     """The loss, with as many scores at a time as ``options`` say."""
     # Classes of a narrow type are fewer than there may be at a time.
-    x, rows = reshape(input, (-1, input.spec.shape[-1])), reshape(cast_to(target, _INDEX), (-1,))
-    samples, features = x.spec.shape
+    rows = reshape(cast_to(target, _INDEX), (-1,))
+    samples, features = *rows.spec.shape, input.spec.shape[-1]
+    x = reshape(input, (samples, features))
     at_once = options.classes_at_once(samples, features, weight.spec.shape[0])
     loss, norm = _losses(x, weight, rows, bias, class_weight, ignore_index, at_once)
     if reduction == "none":

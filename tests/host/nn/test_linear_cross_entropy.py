@@ -17,8 +17,8 @@ from gradcore.utils.flop_counter import FlopCounterMode
 from tests.conftest import raises
 from tests.host.nn.test_layers import values
 
-#: Samples, features, classes: more classes than samples, one sample, fewer classes than features, two classes.
-SIZES = [(7, 5, 23), (1, 3, 4), (6, 4, 3), (5, 8, 2)]
+#: Samples, features, classes: more classes than samples, one sample, fewer classes than features, two classes, no feature.
+SIZES = [(7, 5, 23), (1, 3, 4), (6, 4, 3), (5, 8, 2), (3, 0, 5)]
 PARTS = [Options(), Options(batch_chunk_size=2), Options(chunking_method=None), Options(chunking_method="aspect_ratio:3")]
 
 
