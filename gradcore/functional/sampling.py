@@ -15,6 +15,7 @@ from gradcore.functional import transpose
 from gradcore.functional.shape import apart, plain
 from gradcore.functional.sizes import Size
 from gradcore.ops import linalg, movement
+from gradcore.ops.shapes import need_float
 from gradcore.tiling import parts_of
 
 __all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle", "upsample", "upsample_bilinear",
@@ -68,6 +69,8 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         scales = [m / n for m, n in zip(new, old, strict=False)]
     if len(new) != len(old):
         raise SpecError(f"interpolate: expected {len(old)} sizes for an input of {list(input.spec.shape)}, but got {new}")
+    if not mode.startswith("nearest"):
+        need_float("interpolate", input=input.spec)
     x = input
     for d, (n, m, scale) in enumerate(zip(old, new, scales, strict=True), 2):
         if m <= 0:

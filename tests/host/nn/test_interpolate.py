@@ -10,6 +10,7 @@ import pytest
 import gradcore
 from gradcore.functional import sampling
 from gradcore.nn import functional as F
+from tests.conftest import raises
 
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 9), {"scale_factor": 2, "mode": "linear"}), ((1, 2, 9), {"size": 4, "mode": "linear", "align_corners": True}),
@@ -42,3 +43,11 @@ def test_a_long_signal_takes_memory_for_itself_alone() -> None:
     x = gradcore.tensor(np.linspace(0, 1, 16_000)).reshape(1, 1, -1)
     np.testing.assert_allclose(F.interpolate(x, size=48_000, mode="linear", align_corners=True).reshape(-1).numpy(),
                                np.linspace(0, 1, 48_000), atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["linear", "area"])
+def test_integers_are_not_mixed(mode: str) -> None:
+    """Their weights would be rounded to 0: along a long dimension they were."""
+    for size in (2, 4, 300_000):
+        with raises(gradcore.SpecError, "interpolate: input must be of a floating type, but is int64"):
+            F.interpolate(gradcore.ones(1, 1, 4, dtype=gradcore.int64), size=size, mode=mode)
