@@ -105,7 +105,8 @@ def _count(records: list[Raw]) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for done, tag, times in launched.values():
         flops = times * get_op(done.op).count_flops(done.inputs, done.outputs, dict(done.attrs))
-        for path in ("Global", *_paths(tag, names)) if flops else ():
+        # A network may be called Global, too.
+        for path in dict.fromkeys(("Global", *_paths(tag, names))) if flops else ():
             by_op = counts.setdefault(path, {})
             by_op[done.op] = by_op.get(done.op, 0) + flops
     return counts

@@ -125,6 +125,13 @@ def test_it_can_be_asked_within_and_counts_again_from_nothing() -> None:
     assert counter.get_flop_counts() == {"Global": {"matmul": 128}}
 
 
+def test_a_network_called_as_the_row_of_all_counts_once() -> None:
+    net, x = type("Global", (nn.Sequential,), {})(nn.Linear(4, 4)), gradcore.ones(4, 4)
+    with FlopCounterMode(display=False) as counter:
+        net(x)
+    assert counter.get_flop_counts() == {"Global": {"linear": 128}, "Global.0": {"linear": 128}}
+
+
 def test_an_interrupt_as_a_log_begins_or_ends_leaves_no_log_open() -> None:
     def run() -> None:
         with FlopCounterMode(display=False):
