@@ -16,7 +16,8 @@ __all__ = ["FlopCounterMode"]
 
 
 class FlopCounterMode:
-    """A context manager that counts the floating-point operations of what runs in it, forward and backward, on all devices.
+    """A context manager that counts the floating-point operations of what runs in it, forward and backward, on all devices
+    and in all threads.
 
     As in PyTorch, products count: of matrices, in convolutions, attention and recurrent layers, with two operations for each
     multiplication and addition. What masks or padding make superfluous counts, too. The end prints :meth:`get_table`, unless
