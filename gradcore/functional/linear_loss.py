@@ -97,7 +97,7 @@ def by_parts(input: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None,
     """The loss, with as many scores at a time as ``options`` say."""
     # Classes of a narrow type are fewer than there may be at a time.
     rows = reshape(cast_to(target, _INDEX), (-1,))
-    samples, features = *rows.spec.shape, input.spec.shape[-1]
+    samples, features = rows.spec.numel, input.spec.shape[-1]
     x = reshape(input, (samples, features))
     at_once = options.classes_at_once(samples, features, weight.spec.shape[0])
     loss, norm = _losses(x, weight, rows, bias, class_weight, ignore_index, at_once)
