@@ -134,16 +134,23 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
         norm = elementwise.where(kept, take(each, target * kept, dim=0, wrap=False), 0.0)
         del each
         which, place = _places(target, kept, at_once)
-        folds, found = [], new_full(norm, norm.spec.shape, math.nan)
+        # Of each part, and then of all, the largest score and the logarithm of the sum of exp(score - largest): their sum alone
+        # would have few digits for the slopes where scores are large.
+        tops, rests, found = [], [], new_full(norm, norm.spec.shape, math.nan)
         for k, (first, count) in enumerate(parts):
             # Cast by linear, which raises for operands that do not fit.
             scores = _scores(x, *_part(weight, bias, first, count))
-            folds.append(reduce.logsumexp(scores, dims=(1,), keepdim=True))
             found = elementwise.where(elementwise.eq(which, k), _picked(scores, place, count), found)
+            # Finite, also if all of a part are -inf.
+            tops.append(elementwise.clamp(reduce.amax(scores, dims=(1,), keepdim=True), np.finfo(scores.spec.dtype).min, None))
+            rests.append(reduce.logsumexp(sub_(scores, tops[-1]), dims=(1,), keepdim=True))
             # Before the next ones are computed.
             del scores
-        total = reduce.logsumexp(cat(folds, dim=1), dims=(1,), keepdim=False)
-        loss = elementwise.where(kept, (total - found) * norm, 0.0)
+        each = cat(tops, dim=1)
+        top = reduce.amax(each, dims=(1,), keepdim=True)
+        rest = reduce.logsumexp(each - top + cat(rests, dim=1), dims=(1,), keepdim=True)
+        del tops, rests, each
+        loss = elementwise.where(kept, (reshape(rest, norm.spec.shape) + (reshape(top, norm.spec.shape) - found)) * norm, 0.0)
     edges = [None if t is None else t.edge for t in (x, weight, bias)]
     if not local.state.grad or not any(edges):
         return loss, norm
@@ -156,27 +163,26 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
                 return _gradients(parts, needs, gs[0], saved, kept)
             wanted = [k for k in range(3) if needs[k]]
             slopes = differentiate(_whole, wanted, gs, [*saved[:-1], kept])
-            each = iter(slopes if len(wanted) > 1 else [slopes])
-            return [next(each) if need else None for need in needs]
+            found = iter(slopes if len(wanted) > 1 else [slopes])
+            return [next(found) if need else None for need in needs]
 
-    loss.edge = (custom_node("LinearCrossEntropy", edges, [loss], (x, weight, bias, target, norm, total), rule), 0)
+    loss.edge = (custom_node("LinearCrossEntropy", edges, [loss], (x, weight, bias, target, norm, top, rest), rule), 0)
     return loss, norm
 
 
 def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor, saved: list[Any],
                kept: Tensor) -> list[Tensor | None]:
-    x, weight, bias, target, norm, total = saved
+    x, weight, bias, target, norm, top, rest = saved
     factor = column(elementwise.where(kept, g * norm, 0.0))
     # A row's factor is one of x, too, which has fewer columns. In 16 bits the slopes are then as large as they can be.
     scaled = cast_to(x * factor, x.spec) if needs[1] else None
-    total = column(total)
     which, place = _places(target, kept, parts[0][1])
     to_x, to_weight, to_bias = None, *(
         empty(shape=t.spec.shape, dtype=t.spec.dtype, device=t.storage.device) if need else None
         for t, need in ((weight, needs[1]), (bias, needs[2])))
     for k, (first, count) in enumerate(parts):
         some, of_bias = _part(weight, bias, first, count, x)
-        slopes = exp_(sub_(_scores(x, some, of_bias), total))
+        slopes = exp_(sub_(sub_(_scores(x, some, of_bias), top), rest))
         here = cast_to(elementwise.eq(which, k), slopes.spec)
         slopes = cast_to(add_along_(slopes, column(_within(place, count)), column(-here), dim=1), x.spec)
         if needs[0]:
@@ -192,10 +198,10 @@ def _gradients(parts: list[tuple[int, int]], needs: tuple[bool, ...], g: Tensor,
     return [cast_to(mul_(to_x, factor), x.spec) if needs[0] else None, to_weight, to_bias]
 
 
-def _whole(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, norm: Tensor, kept: Tensor) -> Tensor:
+def _whole(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, norm: Tensor, top: Tensor, kept: Tensor) -> Tensor:
     """The losses, of all scores at once: second derivatives go through it."""
     classes = weight.spec.shape[0]
-    scores = _scores(x, *_part(weight, bias, 0, classes, x))
+    scores = _scores(x, *_part(weight, bias, 0, classes, x)) - top
     total = reduce.logsumexp(scores, dims=(1,), keepdim=False)
     return elementwise.where(kept, (total - _picked(scores, target * kept, classes)) * norm, 0.0)
 

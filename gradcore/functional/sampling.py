@@ -14,7 +14,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import transpose
 from gradcore.functional.shape import apart, plain
 from gradcore.functional.sizes import Size
-from gradcore.ops import linalg, movement
+from gradcore.ops import linalg, movement, pooling
 from gradcore.ops.shapes import need_float
 from gradcore.tiling import parts_of
 
@@ -80,7 +80,7 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
             x = _nearest(x, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
         elif m != n or mode == "bicubic":
             if mode == "area":
-                x = _mixed(x, d, shares(n, m))
+                x = _mixed(x, d, shares(n, m)) if n * m < _LARGE else _pooled(x, d, m)
             else:
                 around = _around(mode == "bicubic", n, m, scale, bool(align_corners))
                 x = _mixed(x, d, _weights(n, m, around)) if n * m < _LARGE else _gathered(x, d, around)
@@ -136,6 +136,14 @@ def _mixed(x: Tensor, dim: int, matrix: np.ndarray[Any, Any]) -> Tensor:
     # No product of a model: autocast leaves it alone.
     with resumed(None):
         return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
+
+
+def _pooled(x: Tensor, dim: int, new: int) -> Tensor:
+    """The same means without a matrix."""
+    turned = transpose(x, dim, -1)
+    *lead, old = turned.spec.shape
+    means = pooling.adaptive_avg_pool2d(movement.reshape(turned, (1, math.prod(lead), 1, old)), size=(1, new))
+    return transpose(movement.reshape(means, (*lead, new)), dim, -1)
 
 
 def _gathered(x: Tensor, dim: int, around: list[tuple[np.ndarray[Any, Any], ...]]) -> Tensor:

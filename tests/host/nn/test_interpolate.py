@@ -15,7 +15,8 @@ from tests.conftest import raises
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 9), {"scale_factor": 2, "mode": "linear"}), ((1, 2, 9), {"size": 4, "mode": "linear", "align_corners": True}),
     ((1, 2, 6, 5), {"scale_factor": (1.5, 2), "mode": "bilinear"}), ((1, 2, 6, 5), {"size": (9, 3), "mode": "bicubic"}),
-    ((1, 1, 3, 4, 5), {"size": (5, 2, 9), "mode": "trilinear"})]
+    ((1, 1, 3, 4, 5), {"size": (5, 2, 9), "mode": "trilinear"}), ((2, 3, 9), {"size": 4, "mode": "area"}),
+    ((1, 2, 6, 5), {"size": (3, 8), "mode": "area"})]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])

@@ -260,3 +260,29 @@ def test_the_module_is_pytorchs(torch: Any) -> None:
         target = target.reshape(5, 2, 3) if "out_features" in named else target
         np.testing.assert_allclose(ours(gradcore.tensor(x), gradcore.tensor(target)).detach().numpy(),
                                    theirs(torch.tensor(x), torch.tensor(target)).detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, -1e6, 3e37])
+def test_scores_that_are_all_large_lose_no_more_digits_than_at_once(offset: float) -> None:
+    arrays, target = [values(9, 8), values(70, 8, seed=1), np.full(70, offset, np.float32)], classes(9, 70)
+    at_once, in_parts = (found(gradcore, arrays, target, options) for options in (None, Options(batch_chunk_size=1)))
+    for a, b in zip(at_once, in_parts, strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=1e-6 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("masked", [slice(0, 40), slice(3, 69), slice(0, 70)], ids=str)
+def test_classes_that_are_masked(masked: slice) -> None:
+    """Whole parts of them are -inf; if all are, the loss is NaN."""
+    mask = np.zeros(70, np.float32)
+    mask[masked] = -np.inf
+    target = np.full(4, 69)
+    for x in (values(4, 8), np.where(np.arange(32).reshape(4, 8) == 0, np.float32(np.inf), values(4, 8))):
+        results = []
+        for options in (None, Options(batch_chunk_size=1)):
+            leaf, weight = (gradcore.tensor(a, requires_grad=True) for a in (x, np.abs(values(70, 8, seed=1))))
+            bias = gradcore.tensor(mask)
+            loss = F.linear_cross_entropy(leaf, weight, gradcore.tensor(target), linear_bias=bias, options=options)
+            loss.backward()
+            results.append([loss.detach().numpy(), leaf.grad.numpy(), weight.grad.numpy()])
+        for a, b in zip(*results, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
