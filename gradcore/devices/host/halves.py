@@ -69,7 +69,7 @@ def _narrow(x: Array, out: Array, y: Array, z: Array) -> None:
     np.subtract(bits, 126 << 10, bits)
     np.copyto(out.view(np.int16), bits, casting="unsafe")
     if some != some:
-        np.copyto(out, np.nan, where=np.isnan(x))
+        np.copyto(out, x, where=np.isnan(x))
 
 
 _FUNCTIONS: dict[Any, Any] = {(_HALF, _FLOAT): (_widen, "H"), (_FLOAT, _HALF): (_narrow, "ff")}

@@ -26,6 +26,7 @@ def test_every_half_and_the_floats_around_each_are_converted_as_numpy_does() -> 
     with np.errstate(all="ignore"):
         expected = floats.astype(np.float16)
     found = gradcore.tensor(floats).half().numpy()
+    assert (np.signbit(found) == np.signbit(floats)).all()
     assert (np.isnan(found) == np.isnan(floats)).all() and (bits(found) == bits(expected)).all()
 
 
