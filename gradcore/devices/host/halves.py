@@ -19,10 +19,11 @@ _HALF, _FLOAT = np.dtype(np.float16), np.dtype(np.float32)
 def convert(x: Array, out: Array) -> None:
     """``out[...] = x``, rounded to the nearest."""
     function, kinds = _FUNCTIONS.get((x.dtype, out.dtype), (None, ""))
+    if function is not None and not type(x) is type(out) is np.ndarray:
+        # Neither these calls, which depend on values, nor what a probe's values do to an array of the kernel's own.
+        raise TypeError("a probe cannot record conversions")
     if function is not None and x.shape == out.shape and x.flags.c_contiguous and out.flags.c_contiguous and (
             not np.may_share_memory(x, out)):
-        if not type(x) is type(out) is np.ndarray:
-            raise TypeError("the calls depend on values, so a probe cannot record them")
         over(function, (x,), out, kinds, mask=0)
     else:
         out[...] = x

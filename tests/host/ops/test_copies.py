@@ -59,7 +59,9 @@ def test_copies_of_any_layout_are_equal(shape: tuple[int, ...], dims: tuple[int,
 
 
 @pytest.mark.parametrize("name", ["half", "bfloat16"])
-@pytest.mark.parametrize("function", [lambda x: x.float(), lambda x: x * x, lambda x: x @ x.T, lambda x: x.relu().float()])
+@pytest.mark.parametrize("function", [
+    lambda x: x.float(), lambda x: x * x, lambda x: x @ x.T, lambda x: x.relu().float(), lambda x: x.T + x.float(),
+    lambda x: x.T.mul_(3).add_(x), lambda x: x[:, ::2].add_(x[:, 1::2].float()), lambda x: gradcore.zeros(64, 64).T.copy_(x)])
 def test_a_replay_converts_the_values_of_its_own_call(name: str, function: Any) -> None:
     def narrow(x: gradcore.Tensor) -> Any:
         return function(getattr(x, name)()).float()
