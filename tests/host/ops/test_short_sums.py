@@ -66,3 +66,28 @@ def test_an_expanded_operands_gradient() -> None:
     slopes = np.arange(8000, dtype=np.float32).reshape(2000, 4)
     x.expand(2000, 4).backward(gradcore.tensor(slopes))
     np.testing.assert_array_equal(x.grad.numpy(), slopes.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("shape", [(3_000_000, 2), (20_001, 4), (2, 20_000, 3), (1, 20_000, 4), (1500, 3000)], ids=str)
+@pytest.mark.parametrize("how", ["whole", "expanded"])
+def test_errors_do_not_grow_with_the_number_of_rows(shape: tuple[int, ...], how: str) -> None:
+    if how == "whole":
+        x = gradcore.full(shape, 0.1)
+    else:
+        x = gradcore.full((*shape[:-2], 1, shape[-1]), 0.1).expand(shape)
+    np.testing.assert_allclose(x.mean(-2).numpy(), np.float32(0.1), rtol=4e-6)
+
+
+def test_the_gradient_of_a_bias_has_no_large_error_after_many_rows() -> None:
+    x, bias = gradcore.ones(200_000, 1), gradcore.zeros(3, requires_grad=True)
+    for result in (x + bias, gradcore.nn.functional.linear(x, gradcore.ones(3, 1), bias)):
+        bias.grad = None
+        result.mean().backward()
+        np.testing.assert_allclose(bias.grad.numpy(), 1 / 3, rtol=4e-6)
+
+
+def test_softmax_along_many_rows_has_no_large_error() -> None:
+    x = gradcore.zeros(1_000_003, 2)
+    np.testing.assert_allclose(x.softmax(0).numpy(), 1 / len(x), rtol=4e-6)
+    for found in (-x.log_softmax(0), x.logsumexp(0)):
+        np.testing.assert_allclose(found.numpy(), np.log(len(x)), rtol=1e-6)

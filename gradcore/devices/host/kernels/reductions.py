@@ -9,45 +9,14 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel, slices
-from gradcore.devices.host.kernels.products import ones
+from gradcore.devices.host.kernels.products import add_over
 from gradcore.devices.host.kernels.softmax import NARROW
 from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import KEPT, lent
 from gradcore.devices.kernels import folded_shape, split_workspace, summed
-from gradcore.spec import PIECE
 
 #: The least size of an array whose short rows are turned over.
 _MANY = 1 << 14
-
-
-#: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
-#: least size of an array for this.
-_SHORT, _AT_LEAST = 8, 4096
-#: The longest row that is summed as a product with ones, a few times as fast as NumPy's sum, which has smaller errors. Columns
-#: are summed so up to PIECE, with smaller errors than NumPy's.
-_ROW = 1024
-
-
-def _add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
-    """Write the sums over ``dims`` to ``out``, which lacks these dimensions or has them with a size of 1."""
-    target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
-    large = x.size >= _AT_LEAST and x.dtype == out.dtype and x.dtype.itemsize >= 4
-    short = len(dims) == 1 and dims[0] > 0 and 2 <= x.shape[dims[0]] <= _SHORT
-    count = math.prod(x.shape[d] for d in dims)
-    columns = not dims or max(dims) < len(dims)
-    rows = not columns and min(dims) == x.ndim - len(dims) and count <= _ROW
-    if large and short:
-        lead: tuple[Any, ...] = (slice(None),) * dims[0]
-        first, second, *others = (x[(*lead, k)] for k in range(x.shape[dims[0]]))
-        np.add(first, second, target)
-        for part in others:
-            np.add(target, part, target)
-    elif large and (rows or columns) and count <= PIECE and target.size > 1 and x.dtype.kind == "f" and x.flags.c_contiguous:
-        one, line = ones(count, x.dtype), target.reshape(-1)
-        first, second = (one, x.reshape(count, -1)) if columns else (x.reshape(-1, count), one)
-        np.matmul(first, second, out=line)
-    else:
-        np.add.reduce(x, axis=dims, out=target)
 
 
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -83,7 +52,7 @@ def _by_columns(ufunc: np.ufunc, rows: Array, out: Array) -> None:
 
 @kernel
 def sum(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
-    _add_over(x, dims, out)
+    add_over(x, dims, out)
 
 
 HOST_KERNELS |= {"amax": _extreme_of(np.maximum), "amin": _extreme_of(np.minimum),
@@ -92,7 +61,7 @@ HOST_KERNELS |= {"amax": _extreme_of(np.maximum), "amin": _extreme_of(np.minimum
 
 @kernel
 def sum_to_shape(x: Array, out: Array, *, shape: tuple[int, ...]) -> None:
-    _add_over(x, summed(x.shape, shape), out)
+    add_over(x, summed(x.shape, shape), out)
 
 
 @kernel
@@ -103,7 +72,7 @@ def mean(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
         # NumPy adds numbers of half precision in float32.
         np.mean(x, axis=dims, out=out, keepdims=keepdim)
     else:
-        _add_over(x, dims, out)
+        add_over(x, dims, out)
         np.true_divide(out, math.prod(x.shape[d] for d in dims), out)
 
 
@@ -127,7 +96,7 @@ def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], 
     np.exp(shifted, shifted)
     top = top.reshape(folded.shape)
     top[...] = folded
-    np.sum(shifted, axis=dims, out=folded, keepdims=True)
+    add_over(shifted, dims, folded)
     np.log(folded, folded)
     np.add(folded, top, folded)
 
@@ -192,11 +161,11 @@ def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Arr
 def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
     whole, mean, out = _room(x, out, workspace, dims)
     count = math.prod(x.shape[d] for d in dims)
-    _add_over(x, dims, mean)
+    add_over(x, dims, mean)
     np.true_divide(mean, count, mean)
     np.subtract(x, mean, whole)
     np.multiply(whole, whole, whole)
-    _add_over(whole, dims, out)
+    add_over(whole, dims, out)
     np.true_divide(out, max(count - correction, 0), out)
 
 
@@ -214,7 +183,7 @@ def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple
     if math.isinf(p):
         (np.maximum if p > 0 else np.minimum).reduce(whole, axis=dims, out=out, keepdims=True)
     else:
-        _add_over(whole, dims, out)
+        add_over(whole, dims, out)
     if p == 2:
         np.sqrt(out, out)
     elif p not in (0, 1) and not math.isinf(p):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel, rows, slices
-from gradcore.devices.host.kernels.products import ones
+from gradcore.devices.host.kernels.products import add_over, ones
 from gradcore.devices.kernels import folded_shape, split_workspace
 from gradcore.spec import PIECE
 
@@ -64,7 +64,7 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         np.amax(x, axis=dim, out=fold, keepdims=True)
         np.subtract(x, fold, out)
         np.exp(out, out)
-        np.sum(out, axis=dim, out=fold, keepdims=True)
+        add_over(out, (dim,), fold)
         np.true_divide(out, fold, out)
         return
     xs, outs = x.reshape(-1, width), out.reshape(-1, width)
@@ -86,7 +86,7 @@ def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int)
     if not width:
         fold = folds.reshape(folded_shape(x.shape, dim))
         np.multiply(dy, x, out)
-        np.sum(out, axis=dim, out=fold, keepdims=True)
+        add_over(out, (dim,), fold)
         np.subtract(dy, fold, out)
         np.multiply(out, x, out)
         return
@@ -113,7 +113,7 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         np.subtract(x, fold, out)
         e = exps.reshape(x.shape)
         np.exp(out, e)
-        np.sum(e, axis=dim, out=fold, keepdims=True)
+        add_over(e, (dim,), fold)
         np.log(folds, folds)
         np.subtract(out, fold, out)
         return
@@ -136,7 +136,7 @@ def log_softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: 
     folds, width = workspace.view(x.dtype), _width(dim, x, dy)
     if not width:
         fold = folds.reshape(folded_shape(x.shape, dim))
-        np.sum(dy, axis=dim, out=fold, keepdims=True)
+        add_over(dy, (dim,), fold)
         np.exp(x, out)
         np.multiply(out, fold, out)
         np.subtract(dy, out, out)
