@@ -3,6 +3,7 @@ there: sums, means, variances and norms are NumPy's."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,27 @@ def test_errors_do_not_grow_with_the_number_of_rows(shape: tuple[int, ...], how:
     np.testing.assert_allclose(x.mean(-2).numpy(), np.float32(0.1), rtol=4e-6)
 
 
+@pytest.mark.parametrize("rows", [20_000, 300_001])
+def test_nor_with_those_of_a_part_of_a_matrix_or_a_transposed_one(rows: int) -> None:
+    x = gradcore.full((rows, 6), 0.1)
+    for found in (x[:, :4].mean(0), x.t().mean(1), x[::2, 1:].mean(0), x[:, 2:].t().mean(1)):
+        np.testing.assert_allclose(found.numpy(), np.float32(0.1), rtol=1e-5)
+
+
 def test_the_gradient_of_a_bias_has_no_large_error_after_many_rows() -> None:
     x, bias = gradcore.ones(200_000, 1), gradcore.zeros(3, requires_grad=True)
     for result in (x + bias, gradcore.nn.functional.linear(x, gradcore.ones(3, 1), bias)):
         bias.grad = None
         result.mean().backward()
         np.testing.assert_allclose(bias.grad.numpy(), 1 / 3, rtol=4e-6)
+
+
+def test_nor_has_that_of_a_recurrent_layer_after_many_steps() -> None:
+    layer = gradcore.nn.GRU(1, 2)
+    wide = copy.deepcopy(layer).double()
+    for each, x in ((layer, gradcore.zeros(200, 100, 1)), (wide, gradcore.zeros(200, 100, 1, dtype=gradcore.float64))):
+        each(x)[0].sum().backward()
+    np.testing.assert_allclose(layer.bias_hh_l0.grad.numpy(), wide.bias_hh_l0.grad.numpy(), rtol=4e-5)
 
 
 def test_softmax_along_many_rows_has_no_large_error() -> None:

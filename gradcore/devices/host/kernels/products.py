@@ -74,8 +74,10 @@ def _long_sums(x: Array, out: Array) -> None:
 def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
     """Write the sums over ``dims`` to ``out``, which lacks these dimensions or has them with a size of 1."""
     target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
+    if x.ndim == 2 and len(dims) == 1 and x.strides[0] < x.strides[1]:
+        x, dims = x.T, (1 - dims[0],)
     large = x.size >= _AT_LEAST and x.dtype == out.dtype and x.dtype.itemsize >= 4
-    plain = large and target.size > 1 and x.dtype.kind == "f" and x.flags.c_contiguous
+    plain = large and target.size > 1 and x.dtype.kind == "f" and (x.flags.c_contiguous or (x.ndim == 2 and _spaced(x)))
     short = len(dims) == 1 and dims[0] > 0 and 2 <= x.shape[dims[0]] <= _SHORT
     count = math.prod(x.shape[d] for d in dims)
     start, stop = (min(dims), max(dims) + 1) if dims else (0, 0)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel
+from gradcore.devices.host.kernels.products import column_sums
 from gradcore.devices.host.kernels.rectifiers import relu_grad
 from gradcore.devices.kernels import before, split_workspace, steps
 
@@ -200,4 +201,4 @@ def gru_grad(dy: Array, gates: Array, out: Array, h0: Array, weight: Array, dgiv
         np.matmul(slope, weight, dh0)
         np.add(dh0, dh, dh0)
     _weight_gradient(slopes, out, h0, backwards, dweight, product)
-    np.sum(slopes, axis=(0, 1), out=dbias)
+    column_sums(slopes.reshape(-1, slopes.shape[2]), dbias)
