@@ -34,6 +34,8 @@ INTERNAL = re.compile(
     r"torch|tqdm|typename|types|classes|cpp|package|monitor|overrides|torch_version|version|return_types|windows|"
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
+#: A module that PyTorch imports when it first needs it.
+LATER = {"nn.modules.linear_cross_entropy"}
 #: PyTorch documents these, too.
 UNDERSCORED = {"cuda.memory": ("_record_memory_history", "_snapshot", "_dump_snapshot")}
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
@@ -56,7 +58,7 @@ def found(path: str, torch: Any) -> list[str]:
 
 def _found(path: str, part: Any, torch: Any) -> list[str]:
     shown = [name for name in dir(part) if name[:1] != "_" or name in UNDERSCORED.get(path, ())]
-    names = sorted(name for name in shown if not INTERNAL.fullmatch(name)
+    names = sorted(name for name in shown if not INTERNAL.fullmatch(name) and f"{path}.{name}" not in LATER
                    and (path == "Tensor" or _own(getattr(part, name), torch)))
     if path not in SOURCES or path == "nn.modules":
         return names
