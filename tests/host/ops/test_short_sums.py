@@ -4,12 +4,14 @@ there: sums, means, variances and norms are NumPy's."""
 from __future__ import annotations
 
 import copy
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from tests.host.ops.test_temporaries import SLACK
 
 SHAPES = [((1500, n), 1) for n in (2, 3, 5, 8, 9)] + [((40, 3, 50), 1), ((30, 1, 50, 4), 3), ((4, 2000), 0), ((100, 2), 1)]
 
@@ -107,3 +109,14 @@ def test_softmax_along_many_rows_has_no_large_error() -> None:
     np.testing.assert_allclose(x.softmax(0).numpy(), 1 / len(x), rtol=4e-6)
     for found in (-x.log_softmax(0), x.logsumexp(0)):
         np.testing.assert_allclose(found.numpy(), np.log(len(x)), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("tracing")
+def test_sums_of_many_rows_take_no_memory_of_their_own() -> None:
+    """There are more blocks of rows than fit in what a thread keeps at once."""
+    x = gradcore.full((600_000, 2), 0.1)
+    x.sum(0)
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    x.sum(0)
+    assert tracemalloc.get_traced_memory()[1] - before <= SLACK

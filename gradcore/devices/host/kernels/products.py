@@ -59,7 +59,8 @@ def _long_sums(x: Array, out: Array) -> None:
     if type(x) is not np.ndarray:
         raise TypeError("a probe cannot record calls on the memory that a thread keeps")
     count, width = x.shape
-    most = KEPT // (width * x.itemsize) - 2
+    # No more than a block, which is added at once: the memory is lent once.
+    most = min(KEPT // (width * x.itemsize), _BLOCK) - 2
     with lent((most + 2) * width, x.dtype) as room:
         sums = room.reshape(-1, width)
         for some in slices(count, most * _BLOCK):
