@@ -36,7 +36,8 @@ _INSTALLED = tuple(os.path.join("", name, "") for name in ("site-packages", "dis
 #: The flag of classes that were made while Python ran, as by Python code (``Py_TPFLAGS_HEAPTYPE``).
 _MADE = 1 << 9
 #: The packages that gradcore is built on, wherever they are installed.
-_BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath")
+_BUILT_ON = ("numpy", "cupy", "cupyx", "cupy_backends", "ml_dtypes", "nvmath",
+             "cuda.pathfinder", "cuda.bindings", "cuda.core")
 #: Python's own classes of which code reads single attributes, or whose methods only have effects elsewhere.
 _BY_ATTRIBUTES = (argparse.Namespace, types.SimpleNamespace, logging.Filterer, logging.LoggerAdapter, logging.Manager,
                   BaseException)

@@ -19,7 +19,7 @@ from gradcore.devices.gpu import launch as gpu_launch
 from gradcore.devices.gpu import workspaces as gpu_workspaces
 from gradcore.program.guarding import libraries
 from gradcore.program.watching import outside, watch
-from tests.host.cuda import compiled, fake_cublas
+from tests.host.cuda import compiled, fake_cublas, nvrtc
 from tests.host.cuda import emulator as emulation
 from tests.host.cuda.emulator import Emulator
 from tests.host.cuda.fake_cublas import FakeCublas, FakeLt
@@ -29,7 +29,7 @@ from tests.meta.graph_card import GraphCard
 #: What asks whether code is a library's, which a trace does not watch.
 ASKING = (watch, outside)
 #: Files whose functions simulate CUDA, which a trace takes for a library's.
-SIMULATING = {module.__file__ for module in (compiled, emulation, fake_cublas, graph_card, simulated_cuda)} | {__file__}
+SIMULATING = {module.__file__ for module in (compiled, emulation, fake_cublas, graph_card, nvrtc, simulated_cuda)} | {__file__}
 
 
 class QueuedLt(FakeLt):
