@@ -331,7 +331,7 @@ def get_device(name: str | Device | None = None) -> Device:
 
 def get_default_device() -> Device:
     """Where this thread makes tensors that name no device: the CPU unless set otherwise, or inside ``with device:``."""
-    return _current.places[-1] or get_device("cpu")
+    return _current.places[-1] or _devices.get("cpu") or get_device("cpu")
 
 
 def set_default_device(device: str | Device | None) -> None:

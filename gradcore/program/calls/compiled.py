@@ -14,15 +14,15 @@ from typing import Any
 from weakref import ref
 
 from gradcore.devices.device import get_default_device
+from gradcore.dtypes import default_float
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
 from gradcore.forking import long
-from gradcore.functional import get_default_dtype
 from gradcore.program.calls.attempts import FIRST, SAME, Attempts
 from gradcore.program.calls.check import checked
 from gradcore.program.calls.entry import Entry
-from gradcore.program.calls.keys import Keys, contents, difference, shared_memory, unknown_among
+from gradcore.program.calls.keys import Keys, contents, difference, shared_memory, storage_of, unknown_among
 from gradcore.program.calls.unread import Unread
 from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Program
@@ -137,7 +137,7 @@ class Compiled:
             parts.append((name, key_of(a)))
         for place in self._carried.places and self._carried.present():
             parts.append((place, key_of(place.get())))
-        if len({id(t.storage) for t in keys.seen}) < len(keys.seen):
+        if len(keys.seen) > 1 and len(set(map(storage_of, keys.seen))) < len(keys.seen):
             parts += shared_memory(keys.seen)
         key = tuple(parts)
         for entry in self._entries.get(key, ()):
@@ -307,7 +307,7 @@ class Compiled:
 
 def _modes() -> list[Any]:
     """What decides, beside its arguments and what guards see, what a function computes."""
-    return [*_MODES(local.state), get_default_dtype(), get_default_device().name]
+    return [*_MODES(local.state), default_float(), get_default_device().name]
 
 
 def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:

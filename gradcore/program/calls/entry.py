@@ -12,7 +12,7 @@ from weakref import ref
 from gradcore._holders import BORROWERS
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
-from gradcore.program.calls.keys import another
+from gradcore.program.calls.keys import another, storage_of
 from gradcore.program.guarding.guards import Asking, Guard, Terms, same_object, weakly
 from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.replaying.replay import Replay
@@ -58,7 +58,7 @@ class Entry:
         """Does a call with these arguments, whose key is the entry's, do what was traced?"""
         return (self.holds() and self._referred.isdisjoint(map(id, tensors))
                 and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
-                and (self._apart is None or self._apart.isdisjoint([id(t.storage) for t in tensors])))
+                and (not self._apart or self._apart.isdisjoint(map(id, map(storage_of, tensors)))))
 
     def watch(self, lose: Callable[[Entry, str], None]) -> None:
         """Call ``lose`` with a reason when something goes without which no call can fit: an object that the key identifies, or

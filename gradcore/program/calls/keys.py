@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from gradcore.spec import TensorSpec
 
 #: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
 ALIGNED = 256
+#: The storage of a tensor.
+storage_of = attrgetter("storage")
 #: Types whose values are equal only if they are the same to every op; and others that are keyed by value.
 _PLAIN = frozenset((int, bool, str, bytes, type(None)))
 _VALUES = (int, float, complex, str, bytes, np.dtype, np.generic, np.ndarray)

@@ -87,9 +87,12 @@ class Replay:
 
         Of a program in two parts the first; what the second reads of the arena and of the inputs is held until it has run.
         """
-        with self._lock, turn(*self._in_turn):
+        with self._lock:
             try:
-                return self._run(inputs)
+                if not self._in_turn:
+                    return self._run(inputs)
+                with turn(*self._in_turn):
+                    return self._run(inputs)
             finally:
                 # An interrupt may have come before they were returned.
                 self._made = {}
