@@ -50,3 +50,9 @@ def test_libraries_are_told_wherever_they_are_installed(monkeypatch: pytest.Monk
     is_library.cache_clear()
     assert is_library("/opt/libraries/numpy/linalg/_linalg.py") and not is_library("/opt/libraries/scipy/linalg.py")
     is_library.cache_clear()
+
+
+def test_what_cupy_finds_its_headers_with_is_a_library() -> None:
+    """It looks at files, which a trace that compiles the first kernel would take for the function's own doing."""
+    pathfinder = pytest.importorskip("cuda.pathfinder", reason="needs cuda-pathfinder, from the extra [nodriver]")
+    assert is_library(pathfinder.load_nvidia_dynamic_lib.__wrapped__.__code__.co_filename)
