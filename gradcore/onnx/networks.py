@@ -169,9 +169,14 @@ def _attention(g: Graph, out: TensorSpec, q: Value, k: Value, v: Value, mask: Va
     if causal:
         rows, keys = scores.shape[2:]
         scores = g.where(g.constant(np.tri(rows, keys, dtype=np.bool_)), scores, g.constant(-np.inf, q.dtype))
-    if mask is not None:
+    if mask is None:
+        weights = g.node("Softmax", scores, axis=-1)
+    else:
         scores = scores + mask
-    return [g.node("MatMul", g.node("Softmax", scores, axis=-1), v, shape=out.shape), None]
+        # A query that sees no key has none of the values, where the softmax is NaN.
+        blind = g.fold("ReduceMax", scores, (3,), True).equals(-np.inf)
+        weights = g.where(blind, g.constant(0.0, q.dtype), g.node("Softmax", scores, axis=-1))
+    return [g.node("MatMul", weights, v, shape=out.shape), None]
 
 
 @converts("dropout", "advance", "uniform", "normal")
