@@ -147,8 +147,8 @@ class Graph:
         return x if x.dtype == dtype else self.node("Cast", x, dtype=dtype, to=onnx_type(dtype))
 
     def number(self, x: Any, dtype: Any) -> Value:
-        """A tensor or a Python number as a tensor of ``dtype``."""
-        return self.cast(x, dtype) if isinstance(x, Value) else self.constant(x, dtype)
+        """A tensor or a Python number as a tensor of ``dtype``, in which an integer wraps around."""
+        return self.cast(x, dtype) if isinstance(x, Value) else self.constant(np.asarray(x).astype(dtype))
 
     def pointwise(self, kind: str, *inputs: Any, dtype: Any, result: Any = None, **attrs: Any) -> Value:
         """An operator on broadcast operands, which are cast to ``dtype``."""

@@ -27,8 +27,12 @@ ROUNDED = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
 
 
 def common(*operands: Any) -> np.dtype[Any]:
-    """The dtype in which operands are compared."""
-    return promote([TensorSpec.of(x.shape, x.dtype) if isinstance(x, Value) else type(x) for x in operands])
+    """The dtype in which operands are compared: a number that small integers cannot hold does not wrap around."""
+    dtype = promote([TensorSpec.of(x.shape, x.dtype) if isinstance(x, Value) else type(x) for x in operands])
+    if dtype.kind in "iu" and any(not np.iinfo(dtype).min <= x <= np.iinfo(dtype).max for x in operands
+                                  if not isinstance(x, Value)):
+        return np.dtype(np.int64)
+    return dtype
 
 
 def _unary(kind: str) -> Any:
@@ -106,11 +110,11 @@ def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
 @converts("floor_divide")
 def _floor_divide(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
     x, y = g.number(x, out.dtype), g.number(y, out.dtype)
-    if not is_floating(out.dtype):
-        # ONNX's Div of integers rounds towards 0, and its Mod has the sign of the divisor.
-        return (x - g.pointwise("Mod", x, y, dtype=out.dtype)) / y
-    # The floor of a quotient that is rounded may be one too many, as for 1.0 and 0.1; what the rest leaves is whole.
     rest, turned = _rest(g, x, y)
+    if not is_floating(out.dtype):
+        # ONNX's Div of integers rounds towards 0.
+        return x / y - turned
+    # The floor of a quotient that is rounded may be one too many, as for 1.0 and 0.1; what the rest leaves is whole.
     whole = g.node("Round", (x - rest) / y) - turned
     return g.where(y.equals(0.0), x / y, whole)
 

@@ -90,3 +90,22 @@ def test_scalars_that_a_model_holds_or_makes() -> None:
 
 def test_a_threshold_lets_nan_pass() -> None:
     agrees(lambda x: F.threshold(x, 0.1, 5.0), gradcore.tensor([float("nan"), 0.1, 0.2, -float("inf"), float("inf")]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+def test_quotients_of_the_least_and_the_largest_integers(dtype: str) -> None:
+    ends = np.iinfo(dtype)
+    x, y = np.array([5, 7, ends.max, ends.min, 1], dtype), np.array([ends.max, ends.min or 2, ends.max, ends.max, 3], dtype)
+    agrees(lambda x, y: (x // y, x % y), (gradcore.tensor(x), gradcore.tensor(y)))
+
+
+def test_numbers_that_small_integers_cannot_hold() -> None:
+    x = gradcore.tensor(np.array([1, 255, 44], np.uint8))
+    agrees(lambda x: (x + 300, gradcore.maximum(x, -1), x >= -1, x == 300, x != -1), x)
+
+
+@pytest.mark.parametrize("mask", ["bool", "float32"])
+def test_queries_that_see_no_key(mask: str) -> None:
+    seen = np.array([[True, False, True], [False, False, False], [False, True, False]])
+    given = gradcore.tensor(seen if mask == "bool" else np.where(seen, 0, -np.inf).astype(mask))
+    agrees(F.scaled_dot_product_attention, (*(gradcore.randn(2, 2, 3, 4) for _ in range(3)), given))
