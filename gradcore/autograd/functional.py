@@ -70,7 +70,7 @@ def hessian(func: Function, inputs: Tensors, create_graph: bool = False, strict:
     several, given = _tensors("inputs", inputs)
 
     def gradients(*xs: Any) -> Tensors:
-        return jacobian(lambda *own: _one("hessian", func(*own)), xs, create_graph=True, strict=strict)
+        return jacobian(lambda *own: _one("hessian", func(*own)).reshape(()), xs, create_graph=True, strict=strict)
 
     found = jacobian(gradients, given, create_graph, strict, vectorize, outer_jacobian_strategy)
     return found if several else found[0][0]
@@ -139,7 +139,7 @@ def _one(name: str, output: Any) -> Any:
     if output.spec.numel != 1:
         raise RuntimeError(f"The Tensor returned by the function given to {name} should contain a single element, but it has "
                            f"shape {list(output.spec.shape)}")
-    return movement.reshape(output, shape=()) if output.spec.ndim else output
+    return output
 
 
 def _vector(name: str, v: Tensors, like: Sequence[Any], where: str) -> list[Any]:
@@ -174,8 +174,10 @@ def pushed(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any
            strict: bool) -> list[Any]:
     """The Jacobian times ``tangents``, by two backward passes."""
     # The vector-Jacobian product is linear in its vector, and the derivative by that is the Jacobian-vector product.
-    zero = [zeros_like(y).requires_grad_() for y in outputs]
-    return slopes(slopes(outputs, inputs, zero, True, strict), zero, tangents, create_graph, False)
+    zero = [zeros_like(y).requires_grad_(y.spec.floating) for y in outputs]
+    found = iter(slopes(slopes(outputs, inputs, zero, True, strict), [z for z in zero if z.requires_grad], tangents,
+                        create_graph, False))
+    return [next(found) if z.requires_grad else z for z in zero]
 
 
 def rows(y: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:

@@ -43,7 +43,9 @@ CASES: dict[str, Any] = {
     "hessian": lambda t, f, x, y, s: f.hessian(cube, x), "hessian of two": lambda t, f, x, y, s: f.hessian(one, (x, y)),
     "hessian that is 0": lambda t, f, x, y, s: f.hessian(lambda a: (a * y).sum(), y),
     "hvp": lambda t, f, x, y, s: f.hvp(one, (x, y), (x, y)), "vhp": lambda t, f, x, y, s: f.vhp(one, (x, y), (x, y)),
-    "vhp of one": lambda t, f, x, y, s: f.vhp(cube, x, x)}
+    "vhp of one": lambda t, f, x, y, s: f.vhp(cube, x, x),
+    "vhp of a list of one": lambda t, f, x, y, s: f.vhp(lambda a: cube(a)[None], x, x),
+    "hessian of a list of one": lambda t, f, x, y, s: f.hessian(lambda a: cube(a)[None], x)}
 
 
 def plain(z: Any) -> Any:

@@ -82,6 +82,7 @@ CASES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "vjp beside": lambda t, f, x, y: f.vjp(lambda x: (x * 2, x), x, has_aux=True)[::2],
     "jvp": lambda t, f, x, y: f.jvp(nested, (x[0], y[0]), (y[0], x[0])),
     "jvp beside": lambda t, f, x, y: f.jvp(lambda x: (x * 2, x), (x,), (y,), has_aux=True),
+    "jvp of positions": lambda t, f, x, y: f.jvp(lambda x: tuple(x.max(1)), (x,), (y,)),
     "linearize": lambda t, f, x, y: f.linearize(lambda x: x * x, x)[1](y),
     "jacrev": lambda t, f, x, y: f.jacrev(nested)(x[0], y[0]),
     "jacrev by two": lambda t, f, x, y: f.jacrev(nested, argnums=(0, 1))(x[0], y[0]),
