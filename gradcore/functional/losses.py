@@ -219,7 +219,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
     check_reduction(reduction)
     need_tensors("soft_margin_loss", input=input, target=target)
     _need_fit("soft_margin_loss", "target", target, input)
-    loss = activation.softplus(input * -target, beta=1.0, threshold=math.inf)
+    loss = activation.softplus(-(input * target), beta=1.0, threshold=math.inf)
     return reduced(movement.cast_to(loss, input.spec), reduction)
 
 

@@ -298,10 +298,10 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Ten
     With ``weight``, of the input's shape, a weighted sum or mean.
     """
     check_reduction(reduction)
-    same = warn_of_sizes(input, target)
+    same, dtype = warn_of_sizes(input, target), promote([input.spec, target.spec])
+    input, target = input.to(dtype), target.to(dtype)
     if weight is not None:
         return weighted(elementwise.square(elementwise.sub(input, target)), input, weight, reduction)
     if same and reduction != "none":
-        dtype = promote([input.spec, target.spec])
-        return losses.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)
+        return losses.mse_loss(input, target, reduction=reduction)
     return reduced(elementwise.square(elementwise.sub(input, target)), reduction)
