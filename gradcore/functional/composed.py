@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.arguments import with_name
 from gradcore.dtypes import default_float, is_floating, promote
 from gradcore.engine.operands import number, real
-from gradcore.engine.value import Value
+from gradcore.engine.value import Value, tensors_in
 from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.pointwise import logaddexp
@@ -143,8 +143,9 @@ def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(function)
     def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
-        # The gradient reads the overwritten values, so a copy of them is kept.
-        made = function(movement.clone(input) if input.requires_grad else input, *args, **options)
+        # A gradient reads the overwritten values, so a copy of them is kept.
+        read = any(x.requires_grad for x in tensors_in((input, args, options)))
+        made = function(movement.clone(input) if read else input, *args, **options)
         if not types.can_cast(made.spec.dtype, input.spec.dtype) or (
                 name == "float_power" and input.spec.dtype != made.spec.dtype):
             raise SpecError(f"{name}_: result type {made.spec.dtype.name} can't be cast to the desired output type "

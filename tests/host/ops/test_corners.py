@@ -108,6 +108,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "mse_loss of floats and doubles": lambda t: t.nn.functional.mse_loss(t.ones(2), t.arange(2, dtype=t.float64)),
     "mse_loss of floats and ints": lambda t: t.nn.functional.mse_loss(t.ones(2), t.tensor([3, 4]), reduction="sum"),
     "mse_loss of ints and floats": lambda t: t.nn.functional.mse_loss(t.tensor([3, 4]), t.ones(2)),
+    **{f"mse_loss of floats and bools, {r}": lambda t, r=r: t.nn.functional.mse_loss(
+        t.ones(2), t.tensor([True, False]), reduction=r) for r in ("mean", "none")},
+    "soft_margin_loss of floats and bytes": lambda t: t.nn.functional.soft_margin_loss(
+        t.tensor([-40.0, 90.0]), t.tensor([1, 3], dtype=t.uint8)),
+    "ldexp_'s gradient by the exponent": lambda t: slope(t, t.ones(2), lambda x: t.full((2,), 3.0).ldexp_(x).sum()),
     "mse_loss's gradient": lambda t: slope(t, t.ones(2), lambda x: t.nn.functional.mse_loss(x, t.ones(2, dtype=t.float64) * 3)),
     "2 ** ints": lambda t: 2 ** t.tensor([-1, 2]),
     "ints ** ints": lambda t: t.tensor([3, -1, -1, 0]) ** t.tensor([-1, -3, -2, -1]),
