@@ -113,8 +113,11 @@ def format_tensor(tensor: Any) -> str:
         parts.append(f"grad_fn={tensor.grad_fn!r}")
     elif tensor.requires_grad:
         parts.append("requires_grad=True")
-    made = f"tensor({text}"
+    made, indent = f"tensor({text}", len("tensor(")
+    # As PyTorch counts it: two more than there are.
+    width = len(made) - made.rfind("\n") + 1
     for part in parts:
-        last = len(made) - made.rfind("\n") - 1
-        made += f",\n{' ' * len('tensor(')}{part}" if last + len(part) + 2 > _OPTIONS["linewidth"] else f", {part}"
+        wraps = width + len(part) + 2 > _OPTIONS["linewidth"]
+        made += f",\n{' ' * indent}{part}" if wraps else f", {part}"
+        width = len(part) + (indent if wraps else width + 2)
     return made + ")"

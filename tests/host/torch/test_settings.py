@@ -119,7 +119,7 @@ PRINTED: tuple[Any, ...] = (
     [[k * 0.37 for k in range(40)]] * 40, [[[1]] * 1100])
 OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {"precision": 2, "sci_mode": False}, {"sci_mode": True}, {"threshold": 3, "edgeitems": 1}, {"linewidth": 20},
-    {"profile": "short"}, {"profile": "full", "threshold": 1500}, {"precision": 0})
+    {"profile": "short"}, {"profile": "full", "threshold": 1500}, {"precision": 0}, {"linewidth": 76})
 
 
 @pytest.mark.usefixtures("printing")
