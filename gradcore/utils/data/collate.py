@@ -90,7 +90,9 @@ def _sequence(like: Sequence[Any], parts: list[Any]) -> Any:
         if not isinstance(like, MutableSequence):
             return type(like)(parts)  # type: ignore[call-arg]
         made = copy.copy(like)
-        made[:] = parts
+        # Not by a slice, which a deque has not.
+        for k, part in enumerate(parts):
+            made[k] = part
         return made
     return parts
 

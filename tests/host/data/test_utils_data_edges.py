@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, UserDict, defaultdict
+from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,7 +108,7 @@ class Lines(list[Any]):
 
 
 SAMPLES: list[Any] = [OrderedDict(a=1), UserDict(a=[1, "x"]), defaultdict(int, a=1), Lines([1, 2.5]), range(3), np.str_("a"),
-                      (1, 2.5), [1, True]]
+                      (1, 2.5), [1, True], deque([1, 2.5])]
 
 
 @pytest.mark.oracle
@@ -117,7 +117,7 @@ def test_batches_have_the_type_of_their_samples(torch: Any, sample: Any) -> None
     def shown(x: Any) -> Any:
         if isinstance(x, (dict, UserDict)):
             return type(x).__name__, {k: shown(v) for k, v in x.items()}
-        if isinstance(x, (list, tuple)):
+        if isinstance(x, (list, tuple, deque)):
             return type(x).__name__, [shown(v) for v in x]
         return (str(x.dtype).replace("torch.", ""), x.tolist()) if hasattr(x, "numpy") else x
 
