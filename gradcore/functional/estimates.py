@@ -218,7 +218,8 @@ def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -
     rest = max(y.spec.shape[d] - 1, 0)
     pairs = movement.narrow(y, d, 0, rest) + movement.narrow(y, d, y.spec.shape[d] - rest, rest)
     if x is None:
-        return (pairs if dx in (None, 1) else pairs * dx), d
+        # A float, since the product of small integers would wrap around.
+        return (pairs if dx in (None, 1) else pairs * (dx * 1.0)), d
     if dx is not None:
         raise TypeError(f"{name}() takes x or dx, but got both")
     if x.spec.ndim == 1:
