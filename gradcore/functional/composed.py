@@ -14,6 +14,7 @@ from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value, tensors_in
 from gradcore.errors import SpecError
 from gradcore.functional import types
+from gradcore.functional.arithmetic import scaled
 from gradcore.functional.pointwise import logaddexp
 from gradcore.functional.shape import dim_of
 from gradcore.ops import creation, elementwise, movement, pointwise, reduce
@@ -113,7 +114,7 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """other - alpha * input."""
-    return elementwise.sub(other, input if alpha == 1 else input * alpha)
+    return elementwise.sub(other, scaled(other, input, alpha))
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

@@ -112,6 +112,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         t.ones(2), t.tensor([True, False]), reduction=r) for r in ("mean", "none")},
     "soft_margin_loss of floats and bytes": lambda t: t.nn.functional.soft_margin_loss(
         t.tensor([-40.0, 90.0]), t.tensor([1, 3], dtype=t.uint8)),
+    "cumulative_trapezoid of bytes": lambda t: t.cumulative_trapezoid(t.tensor([43, 30, -31], dtype=t.int8), dx=3),
+    "rsub of bytes and ints": lambda t: t.rsub(t.tensor([100], dtype=t.int8), t.tensor([100]), alpha=2),
+    "rsub of bytes and halves": lambda t: t.rsub(t.tensor([16], dtype=t.int8), t.ones(1, dtype=t.float16), alpha=2.0),
+    "rsub of a number by a fraction": lambda t: t.rsub(t.ones(2), 3, alpha=0.5),
     "ldexp_'s gradient by the exponent": lambda t: slope(t, t.ones(2), lambda x: t.full((2,), 3.0).ldexp_(x).sum()),
     "mse_loss's gradient": lambda t: slope(t, t.ones(2), lambda x: t.nn.functional.mse_loss(x, t.ones(2, dtype=t.float64) * 3)),
     "2 ** ints": lambda t: 2 ** t.tensor([-1, 2]),
