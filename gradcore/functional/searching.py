@@ -90,12 +90,17 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     ``test_elements`` are sorted and searched by :func:`searchsorted`, which needs memory proportional to the sum of the two
     sizes, not to their product. ``assume_unique`` has no effect.
     """
-    if not isinstance(elements, Value) and not isinstance(test_elements, Value):
+    elements, others = (v.detach() if isinstance(v, Value) else v for v in (elements, test_elements))
+    tensors = [v for v in (elements, others) if isinstance(v, Value)]
+    if not tensors:
         raise TypeError(f"isin takes a tensor and a number, or two tensors, but got {elements!r} and {test_elements!r}")
-    elements, others = (_like(v, w).detach() for v, w in ((elements, test_elements), (test_elements, elements)))
-    if "b" in (elements.spec.dtype.kind, others.spec.dtype.kind):
+    if any(v.spec.dtype.kind == "b" for v in tensors):
         raise SpecError("Unsupported input type encountered for isin(): Bool")
-    if others.spec.numel == 1:
+    if len(tensors) == 1:
+        # As it is: small integers may not hold the number.
+        found = elementwise.eq(tensors[0], others if tensors[0] is elements else elements)
+        found = found if tensors[0] is elements else found.any()
+    elif others.spec.numel == 1:
         found = elementwise.eq(sh.unsqueeze(elements, -1), sh.reshape(others, -1)).any(-1)
     elif not others.spec.numel:
         found = creation.full(False, shape=elements.spec.shape, dtype=np.dtype(np.bool_), device=elements.storage.device)
