@@ -85,8 +85,8 @@ def lerp(x: Array, y: Array, weight: Any, out: Array, t: Array, u: Array, bits: 
 
 @scratched("x")
 def addcmul(x: Array, y: Array, z: Any, out: Array, t: Array, *, value: float = 1) -> None:
-    # A whole number times bools is no bool.
-    np.multiply(np.multiply(value, y, t, casting="unsafe") if value != 1 else y, z, t)
+    # A number wraps around in small integers, and times bools is no bool.
+    np.multiply(np.multiply(np.asarray(value).astype(t.dtype), y, t, casting="unsafe") if value != 1 else y, z, t)
     np.add(x, t, out)
 
 
