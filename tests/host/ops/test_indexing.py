@@ -296,6 +296,25 @@ def test_the_last_of_repeated_positions_wins_and_sums_add_up() -> None:
     assert y.grad.tolist() == [0.0, 3.0, 0.0]
 
 
+@pytest.mark.parametrize("places", [
+    [0, 0, *range(56), 55], [*range(54, 0, -1)] * 2, [3, 2, 1, *range(60), 58], [*range(-60, 0)],
+    [*range(40, 2100), *range(30)], [0, 0], []], ids=["replicate", "backwards", "reflect", "negative", "long", "few", "none"])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_runs_of_positions_are_numpys(dim: int, places: list[int]) -> None:
+    shape = [9, 8, 7]
+    shape[dim] = 2100
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    index = np.array(places, np.int64)
+    x = gradcore.tensor(values, requires_grad=True)
+    y = x.index_select(dim, gradcore.tensor(index % 2100))
+    np.testing.assert_array_equal(y.detach().numpy(), values.take(index, dim))
+    weights = np.arange(1, y.numel() + 1, dtype=np.float32).reshape(tuple(y.shape))
+    (y * gradcore.tensor(weights)).sum().backward()
+    expected = np.zeros(shape, np.float32)
+    np.add.at(expected, (slice(None),) * dim + (index,), weights)
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
 #: With a 0-d tensor, which stands for an integer, beside others.
 ZERO_D: dict[str, Any] = {
     "apart": lambda t: (t.tensor(1), slice(None), t.tensor([0, 2])), "behind": lambda t: (t.tensor([0, 2]), ..., t.tensor(-1)),

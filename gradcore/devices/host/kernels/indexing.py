@@ -20,6 +20,8 @@ LISTED = 1024
 NARROW = 128
 #: Bytes from line to line from which on a few elements of each are not added at a position at a time: that is slow for a cache.
 FAR = 2048
+#: Lines more than which are worth a look for runs of positions.
+LINES = 16
 #: Elements whose places are computed at a time.
 _PLACED = 3072
 #: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
@@ -63,9 +65,30 @@ def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
             by.at(flat, (places[part, None] * width + across).reshape(-1), rows[part].reshape(-1))
 
 
+def _runs(where: Array) -> list[tuple[slice, slice]]:
+    """The runs of consecutive positions, as slices of the index and of what it reads; none if they are many."""
+    flat, starts = where.reshape(-1), [0]
+    most = min(flat.size, LISTED) // 4
+    for at in range(1, flat.size, LISTED):
+        some = slice(at, min(at + LISTED, flat.size))
+        starts += (np.flatnonzero(flat[some] - flat[at - 1:some.stop - 1] != 1) + at).tolist()
+        if len(starts) > most:
+            return []
+    ends = zip(starts, (*starts[1:], flat.size), strict=True) if most else ()
+    return [(slice(a, b), slice(int(flat[a]), int(flat[a]) + b - a)) for a, b in ends]
+
+
 @kernel
 def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
-    np.take(x, positions(index, x.shape[dim], workspace, wrap), axis=dim, out=out, mode="clip")
+    where = positions(index, x.shape[dim], workspace, wrap)
+    lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
+    # NumPy copies the elements at each position in a call of its own. Runs of positions, as in padding, are copied at once.
+    if lead > LINES and (runs := _runs(where)):
+        source, target = x.reshape(lead, x.shape[dim], tail), out.reshape(lead, index.size, tail)
+        for here, there in runs:
+            target[:, here] = source[:, there]
+    else:
+        np.take(x, where, axis=dim, out=out, mode="clip")
 
 
 @kernel
@@ -79,6 +102,11 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
     if lead * tail <= NARROW:
         for part, rows in zip(target, source, strict=True):
             fold_rows(np.add, part, where.reshape(-1), rows)
+        return
+    if runs := _runs(where):
+        for here, there in runs:
+            part = target[:, there]
+            np.add(part, source[:, here], part)
         return
     if _distinct(where, shape[dim]):
         target[:, where.reshape(-1)] = source
