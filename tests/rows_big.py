@@ -298,7 +298,7 @@ for how in (POOL, OVER):
                "count_pad": False, "divisor": None}
     add("avg_pool2d", images, **average)
     add("avg_pool2d_grad", floats(32, 16, 16, 16) if how is POOL else images, shape=(32, 16, 32, 32), **average)
-for size in ((1, 1), (5, 7)):
+for size in ((1, 1), (5, 7), (50, 60)):
     add("adaptive_avg_pool2d", images, size=size)
     add("adaptive_avg_pool2d_grad", floats(32, 16, *size), shape=(32, 16, 32, 32))
 channel = floats(16, low=0.5)

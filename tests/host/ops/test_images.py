@@ -111,6 +111,21 @@ def test_adaptive_pooling(size: Any) -> None:
     compare(lambda t, x: t.nn.functional.adaptive_avg_pool2d(x, size), (2, 3, 7, 8))
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("shape", [(8, 64, 30, 31), (3, 2, 45, 200), (1, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize("size", [(7, 9), (1, 1), (50, 3), (2, 97)], ids=str)
+def test_cells_of_many_sizes_are_averaged(shape: tuple[int, ...], size: tuple[int, int], torch: Any) -> None:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    values[0, 0, 0, 0], values[0, 0, -1, -1] = np.nan, np.inf
+    x, y = gradcore.tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    found, expected = F.adaptive_avg_pool2d(x, size), torch.nn.functional.adaptive_avg_pool2d(y, size)
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    slopes = np.random.default_rng(1).standard_normal(tuple(found.shape)).astype(np.float32)
+    found.backward(gradcore.tensor(slopes))
+    expected.backward(torch.tensor(slopes))
+    np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_nan_is_the_largest_and_its_gradient_stays_inside() -> None:
     x = gradcore.tensor(np.array([[[[1.0, np.nan], [3.0, 2.0]]]], np.float32), requires_grad=True)
     for padding in (0, 1):

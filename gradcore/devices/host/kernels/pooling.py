@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from itertools import groupby
@@ -11,6 +12,8 @@ import numpy as np
 
 from gradcore.devices.host.kernel import PIECE_ROWS, Array, kernel, slices
 from gradcore.devices.host.kernels.columns import window_parts
+from gradcore.devices.host.kernels.products import add_over
+from gradcore.devices.host.scratch import KEPT, lent
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import Pair, parts_of, planes_at_once
 
@@ -214,11 +217,52 @@ def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kern
             np.add(inside, scaled[:, r, c], inside)
 
 
-def _cells(image: Pair, size: Pair) -> Iterator[tuple[int, int, slice, slice]]:
-    """For each cell of an adaptive pooling: its indices, and the slices of the image that it averages."""
-    for i, rows in enumerate(parts_of(image[0], size[0])):
-        for j, columns in enumerate(parts_of(image[1], size[1])):
-            yield i, j, slice(*rows), slice(*columns)
+#: The most rows or columns of a cell that are added one after the other: a reduction has a cost for each of its results.
+_FEW = 32
+
+
+def _cells(image: Pair, size: Pair, dtype: Any) -> list[tuple[list[Pair], Array]]:
+    """For rows and for columns: where each cell of an adaptive pooling begins and ends, and their lengths."""
+    parts = [parts_of(n, count) for n, count in zip(image, size, strict=True)]
+    return [(some, np.array([stop - start for start, stop in some], dtype)) for some in parts]
+
+
+def _room(planes: Array, cells: Array) -> int:
+    """Elements in which a plane is folded along one dimension, and those of its cells."""
+    return cells.shape[-2] * (planes.shape[-1] + cells.shape[-1])
+
+
+def _is_small(planes: Array, cells: Array) -> bool:
+    """Are there several cells, of few rows and columns, and several planes in a piece?"""
+    (h, w), (rows, columns) = planes.shape[2:], cells.shape[2:]
+    return rows * columns > 1 and max(h / rows, w / columns) < _FEW and _room(planes, cells) * planes.itemsize <= KEPT // 8
+
+
+def _folded(planes: Array, cells: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """Pieces of planes [P, H, W] and of their cells [P, h, w], with room for [p, h, W] and for [p, h, w].
+
+    Cells are all pairs of a range of rows and one of columns, so planes are folded along one dimension, then along the other.
+    """
+    each = _room(planes, cells)
+    for some in slices(len(planes), KEPT // max(each * planes.itemsize, 1)):
+        xs, ys = planes[some], cells[some]
+        with lent(len(xs) * each, planes.dtype) as room:
+            yield xs, ys, room[ys.size:].reshape(*ys.shape[:2], xs.shape[2]), room[:ys.size].reshape(ys.shape)
+
+
+def _add_parts(x: Array, parts: list[Pair], out: Array) -> None:
+    """The sum of each part of the first dimension."""
+    for (start, stop), total in zip(parts, out, strict=True):
+        np.copyto(total, x[start])
+        for k in range(start + 1, stop):
+            np.add(total, x[k], total)
+
+
+def _add_to_parts(slopes: Array, parts: list[Pair], out: Array) -> None:
+    """Add a slope to each row of its part of the first dimension."""
+    for (start, stop), slope in zip(parts, slopes, strict=True):
+        for k in range(start, stop):
+            np.add(out[k], slope, out[k])
 
 
 def _window(image: Pair, size: Pair) -> Pair | None:
@@ -232,8 +276,17 @@ def adaptive_avg_pool2d(x: Array, out: Array, *, size: Pair) -> None:
     if window := _window(x.shape[2:], size):
         avg_pool2d(x, out, kernel=window, stride=window, padding=(0, 0), ceil_mode=False, count_pad=True, divisor=None)
         return
-    for i, j, rows, columns in _cells(x.shape[2:], size):
-        np.mean(x[:, :, rows, columns], axis=(2, 3), out=out[:, :, i, j])
+    (rows, heights), (columns, widths) = _cells(x.shape[2:], size, x.dtype)
+    if not _is_small(x, out):
+        for (i, some), (j, across) in itertools.product(enumerate(rows), enumerate(columns)):
+            add_over(x[:, :, slice(*some), slice(*across)], (2, 3), out[:, :, i, j])
+            np.divide(out[:, :, i, j], heights[i] * widths[j], out[:, :, i, j])
+        return
+    for xs, ys, folded, cells in _folded(x.reshape(-1, *x.shape[2:]), out.reshape(-1, *size)):
+        _add_parts(xs.transpose(1, 0, 2), rows, folded.transpose(1, 0, 2))
+        _add_parts(folded.transpose(2, 0, 1), columns, cells.transpose(2, 0, 1))
+        np.divide(cells, heights[:, None], cells)
+        np.divide(cells, widths, ys)
 
 
 @kernel
@@ -242,9 +295,18 @@ def adaptive_avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: 
         for i, j in np.ndindex(window):
             np.multiply(dy, 1.0 / math.prod(window), out[:, :, i::window[0], j::window[1]])
         return
-    cell = workspace.view(dy.dtype).reshape(*dy.shape[:2], 1, 1)
+    (rows, heights), (columns, widths) = _cells(shape[2:], dy.shape[2:], dy.dtype)
     out.fill(0)
-    for i, j, rows, columns in _cells(shape[2:], dy.shape[2:]):
-        part = out[:, :, rows, columns]
-        np.multiply(dy[:, :, i:i + 1, j:j + 1], 1.0 / (part.shape[2] * part.shape[3]), cell)
-        np.add(part, cell, part)
+    if not _is_small(out, dy):
+        cell = workspace.view(dy.dtype).reshape(*dy.shape[:2], 1, 1)
+        for (i, some), (j, across) in itertools.product(enumerate(rows), enumerate(columns)):
+            part = out[:, :, slice(*some), slice(*across)]
+            np.multiply(dy[:, :, i:i + 1, j:j + 1], 1.0 / (part.shape[2] * part.shape[3]), cell)
+            np.add(part, cell, part)
+        return
+    for dx, gs, folded, cells in _folded(out.reshape(-1, *shape[2:]), dy.reshape(-1, *dy.shape[2:])):
+        np.divide(gs, heights[:, None], cells)
+        np.divide(cells, widths, cells)
+        folded.fill(0)
+        _add_to_parts(cells.transpose(2, 0, 1), columns, folded.transpose(2, 0, 1))
+        _add_to_parts(folded.transpose(1, 0, 2), rows, dx.transpose(1, 0, 2))
