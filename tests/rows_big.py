@@ -130,6 +130,9 @@ def add_ordering() -> None:
     add("ranked", tall, dim=0, start=0, length=10, descending=True)
     add("ranked", floats(N * M, layout="expanded"), dim=0, start=0, length=10, descending=True)
     add("cumsum", bools(N, M), dim=1, reverse=False)
+    add("cumsum", tall, dim=0, reverse=True)
+    add("cumprod", floats(2, 20, 5000), dim=1)
+    add("recurrence", tall, tall, dim=0, reverse=True)
     window = {"dim": 1, "size": 4, "step": 2, "dilation": 1}
     add("windows", x, **window)
     add("windows_grad", floats(N, M // 2 - 1, 4), shape=(N, M), **window)

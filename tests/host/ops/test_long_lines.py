@@ -42,6 +42,39 @@ def test_the_gradient_of_a_long_product_whose_factors_overflow() -> None:
     np.testing.assert_allclose(np.asarray(x.grad), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize(("shape", "dim"), [((100_000,), 0), ((30_000, 3), 0), ((3, 30_000), 1), ((2, 3000, 600), 1),
+                                           ((17, 5000), 0), ((2, 3, 17), 2)], ids=str)
+def test_running_sums_and_products_are_those_of_doubles(shape: tuple[int, ...], dim: int, transposed: bool) -> None:
+    values = rng.uniform(0.999, 1.001, shape).astype(np.float32)
+    x = gradcore.tensor(values)
+    if transposed:
+        dims = tuple(reversed(range(len(shape))))
+        x = x.permute(*dims).contiguous().permute(*dims)
+    for found, expected in ((x.cumsum(dim), np.cumsum(values, dim, np.float64)),
+                            (x.cumprod(dim), np.cumprod(values, dim, np.float64))):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=6e-8)
+    x = gradcore.tensor(values, requires_grad=True)
+    x.cumsum(dim).sum().backward()
+    left = np.arange(shape[dim], 0, -1).reshape(-1, *(1,) * (len(shape) - dim - 1))
+    np.testing.assert_array_equal(x.grad.numpy(), np.broadcast_to(left, shape))
+
+
+@pytest.mark.parametrize("shape", [(2000,), (2000, 3), (100, 20), (17, 16), (1, 3)], ids=str)
+def test_the_gradient_of_a_long_running_product(shape: tuple[int, ...]) -> None:
+    values = rng.uniform(0.9, 1.1, shape).astype(np.float32)
+    values[-1] = 0
+    slopes = rng.standard_normal(shape)
+    x = gradcore.tensor(values, requires_grad=True)
+    x.cumprod(0).backward(gradcore.tensor(slopes.astype(np.float32)))
+    follows, before = np.zeros(shape[1:]), np.concatenate([np.ones((1, *shape[1:])), np.cumprod(values[:-1], 0, np.float64)])
+    expected = np.empty(shape)
+    for k in reversed(range(shape[0])):
+        follows = slopes[k] + (follows * values[k + 1] if k + 1 < shape[0] else 0)
+        expected[k] = follows * before[k]
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 6), (1, 1), (2, 0, 3)], ids=str)
 def test_rolled_rows_are_numpys(shape: tuple[int, ...]) -> None:
     x = rng.standard_normal(shape)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel, rows, slices
+from gradcore.devices.host.scratch import KEPT, lent
 
 #: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
 _WIDE = 512
+#: The longest running sum in float32, in which errors grow with the length.
+_BRIEF = 16
 
 
 def _backwards(x: Array, dim: int, reverse: bool) -> Array:
@@ -36,19 +40,59 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
         # Converted here, since accumulate would allocate a converted copy.
         out[...] = x
         x = out
-    if out.size and out.ndim > 1 and math.prod(x.shape[dim + 1:]) >= _WIDE:
-        # A row at a time: NumPy accumulates across rows one element at a time.
-        x, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out))
-        np.copyto(out[:1], x[:1])
-        for k in range(1, len(out)):
-            fold(out[k - 1], x[k], out=out[k])
+    if out.dtype == np.float32 and fold in (np.add, np.multiply) and out.size and out.ndim and out.shape[dim] > _BRIEF:
+        _in_double(fold, x, out, dim, -1 if reverse else 1)
+    elif out.size and out.ndim > 1 and math.prod(x.shape[dim + 1:]) >= _WIDE:
+        _fold_rows(fold, *(np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out)))
     elif out.ndim:
         fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
+
+
+def _fold_rows(fold: np.ufunc, x: Array, out: Array) -> None:
+    """Accumulate along the first dimension a row at a time: NumPy accumulates across rows one element at a time."""
+    np.copyto(out[:1], x[:1])
+    for k in range(1, len(out)):
+        fold(out[k - 1], x[k], out=out[k])
+
+
+def _in_double(fold: np.ufunc, x: Array, out: Array, dim: int, step: int) -> None:
+    """Accumulate pieces in float64, as PyTorch does."""
+    if not x.flags.c_contiguous:
+        np.copyto(out, x)
+        x = out
+    n, tail = out.shape[dim], math.prod(out.shape[dim + 1:])
+    source, target = (t.reshape(-1, n, tail)[:, ::step] for t in (x, out))
+    across = min(tail, 4096)
+    length = min(n, KEPT // 8 // across)
+    for lead in slices(len(source), KEPT // 8 // (length * across)):
+        for columns in slices(tail, across):
+            _accumulate_piece(fold, source[lead, :, columns], target[lead, :, columns], length)
+
+
+def _accumulate_piece(fold: np.ufunc, x: Array, out: Array, length: int) -> None:
+    """The same along the second dimension, ``length`` elements of it at a time."""
+    last: Any = None
+    for along in slices(x.shape[1], length):
+        with lent(x[:, along].size, np.dtype(np.float64)) as room:
+            wide = room.reshape(x[:, along].shape)
+            np.copyto(wide, x[:, along])
+            if last is not None:
+                fold(wide[:, 0], last, wide[:, 0])
+            if x.shape[2] >= _WIDE:
+                _fold_rows(fold, wide.swapaxes(0, 1), wide.swapaxes(0, 1))
+            else:
+                fold.accumulate(wide, axis=1, out=wide)
+            np.copyto(out[:, along], wide, casting="same_kind")
+            last = wide[:, -1].copy() if along.stop < x.shape[1] else None
 
 
 @kernel
 def recurrence(b: Array, a: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
     b, a, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (b, a, out))
+    if len(b) > _BRIEF and out[0].size <= _BRIEF:
+        for lane in np.ndindex(out.shape[1:]):
+            _recur(*(t[(slice(None), *lane)] for t in (b, a[:-1] if reverse else a[1:], out)))
+        return
     for i in range(len(b)):
         here = out[i, ...]
         if i:
@@ -56,6 +100,19 @@ def recurrence(b: Array, a: Array, out: Array, *, dim: int, reverse: bool = Fals
             np.add(here, b[i], here)
         else:
             here[...] = b[i]
+
+
+def _recur(b: Array, a: Array, out: Array) -> None:
+    """The same for vectors, where ``a`` begins with the second element's factor, in Python's numbers: a step of NumPy's takes
+    as long as twenty of them."""
+    out[0] = b[0]
+    last = float(b[0])
+    for some in slices(len(a), 256):
+        made = []
+        for term, factor in zip(b[1:][some].tolist(), a[some].tolist(), strict=True):
+            last = term + factor * last
+            made.append(last)
+        out[1:][some] = made
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
