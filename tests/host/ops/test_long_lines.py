@@ -85,6 +85,20 @@ def test_rolled_rows_are_numpys(shape: tuple[int, ...]) -> None:
             np.testing.assert_array_equal(out, np.roll(x, sum(shifts), dim))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("width", [1, 2, 7, 64, 254, 256, 300, 512])
+def test_rows_are_added_in_order_number_by_number(width: int, dtype: Any) -> None:
+    x, rows, index = (rng.standard_normal(shape).astype(dtype) for shape in ((5, width), (400, width), (400,)))
+    index = rng.integers(0, 4, 400)
+    if dtype != np.int64:
+        x[0, 0], rows[3, 0], rows[5:9, -1] = -0.0, np.nan, np.inf
+    found, expected = gradcore.tensor(x), x.copy()
+    found.index_add_(0, gradcore.tensor(index), gradcore.tensor(rows))
+    for k, place in enumerate(index):
+        expected[place] += rows[k]
+    assert found.numpy().tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("distinct", [False, True], ids=["repeated", "distinct"])
 @pytest.mark.parametrize(("shape", "count"), [
     ((200, 5, 3), 4), ((300, 40, 1), 39), ((3, 2000, 2), 1900), ((1, 500, 1), 400), ((64, 5, 200), 5),
