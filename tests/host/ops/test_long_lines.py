@@ -1,4 +1,5 @@
-"""What the CPU does otherwise along long lines or for many rows: products, rolled rows, sums at positions, softmax, ranks."""
+"""What the CPU does otherwise along long lines or for many rows: products, running sums, rolled rows, sums at positions,
+softmax, ranks, positions of extremes."""
 
 from __future__ import annotations
 
@@ -277,3 +278,22 @@ def test_ranks_of_many_short_lines_are_found_together(monkeypatch: pytest.Monkey
     values, indices = x.topk(2)
     assert (values.numpy() == [99, 98]).all() and (x.gather(2, indices).numpy() == values.numpy()).all()
     assert sum(counts) == 3000 and len(counts) < 20
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_])
+@pytest.mark.parametrize("shape", [(2, 600, 1100), (300, 2, 40), (1, 257, 20_000), (70, 1, 33), (3, 20, 700)], ids=str)
+def test_the_first_of_equal_extremes_is_found_in_columns(shape: tuple[int, ...], dtype: Any) -> None:
+    x = rng.integers(-9, 9, shape).astype(dtype)
+    for nan in (False, True) if np.issubdtype(dtype, np.floating) else (False,):
+        if nan:
+            x[0, shape[1] // 2:, 3] = np.nan
+        elif np.issubdtype(dtype, np.floating):
+            x[-1, :, 5] = -np.inf
+            x[x == 8] *= -0.0
+        given = gradcore.tensor(x)
+        for name, find in (("max", np.argmax), ("min", np.argmin)):
+            expected = find(x, 1)
+            np.testing.assert_array_equal(getattr(given, f"arg{name}")(1).numpy(), expected)
+            values, indices = getattr(given, name)(1)
+            np.testing.assert_array_equal(indices.numpy(), expected)
+            np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, expected[:, None], 1)[:, 0])

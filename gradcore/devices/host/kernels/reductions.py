@@ -17,6 +17,8 @@ from gradcore.devices.kernels import folded_shape, split_workspace, summed
 
 #: The least size of an array whose short rows are turned over.
 _MANY = 1 << 14
+#: Of a piece in which positions of extremes are found side by side: the least length of its rows, and the most lines.
+_APART, _MOST = 32, 1 << 14
 
 
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -122,12 +124,42 @@ def _find(fold: Callable[..., Any], x: Array, out: Array, dim: int) -> None:
             _find(fold, x[(*(slice(None),) * longest, part)], out[(*(slice(None),) * kept, part)], dim)
 
 
-def _position(fold: Callable[..., Any]) -> Callable[..., Any]:
+def _count_before(ufunc: np.ufunc, x: Array, out: Array) -> bool:
+    """The same for the middle dimension of a piece: the number of elements before the first extreme. False if one is NaN."""
+    count = out.size
+    with lent(count * (x.itemsize + 3), np.dtype(np.uint8)) as room:
+        top = room[:count * x.itemsize].view(x.dtype).reshape(out.shape)
+        missing, other, passed = room[count * x.itemsize:].reshape(3, *out.shape)
+        ufunc.reduce(x, 1, out=top)
+        if (most := ufunc.reduce(top, None)) != most:
+            return False
+        missing.fill(1)
+        out.fill(0)
+        # Counted in bytes, as far as these go; an extreme that comes before the last is found by then.
+        for some in slices(x.shape[1] - 1, 255):
+            passed.fill(0)
+            for k in range(some.start, min(some.stop, x.shape[1] - 1)):
+                np.not_equal(x[:, k], top, out=other.view(np.bool_))
+                np.bitwise_and(missing, other, missing)
+                np.add(passed, missing, passed)
+            np.add(out, passed, out)
+    return True
+
+
+def _position(fold: Callable[..., Any], ufunc: np.ufunc) -> Callable[..., Any]:
     def find(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
-        if x.ndim:
-            _find(fold, x, out.reshape(x.shape[:dim] + x.shape[dim + 1:]), dim)
-        else:
+        if not x.ndim:
             out[...] = 0
+            return
+        lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
+        if not x.flags.c_contiguous or tail < _APART or lead * tail < _MOST // 8:
+            _find(fold, x, out.reshape(x.shape[:dim] + x.shape[dim + 1:]), dim)
+            return
+        lines, found = x.reshape(lead, -1, tail), out.reshape(lead, tail)
+        for some in slices(lead, max(_MOST // tail, 1)):
+            for across in slices(tail, _MOST):
+                if not _count_before(ufunc, lines[some, :, across], found[some, across]):
+                    _find(fold, lines[some, :, across], found[some, across], 1)
 
     return find
 
@@ -142,7 +174,7 @@ def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-HOST_KERNELS |= {"argmax": _position(np.argmax), "argmin": _position(np.argmin)}
+HOST_KERNELS |= {"argmax": _position(np.argmax, np.maximum), "argmin": _position(np.argmin, np.minimum)}
 HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
                  "min_with_index": _extreme(np.minimum, HOST_KERNELS["argmin"])}
 
