@@ -1,8 +1,9 @@
-"""Einstein summation: operands are combined pairwise from left to right, each pair by a matrix or elementwise product."""
+"""Einstein summation: operands are combined pairwise, the smallest product first, each by a matrix or elementwise product."""
 
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
@@ -25,8 +26,8 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
 
     An ellipsis stands for dimensions without a letter, which broadcast; a letter repeated within an operand takes a diagonal.
     Numbers and Ellipsis may replace letters: ``einsum(x, [0, 1], y, [1, 2], [0, 2])``, where the last list is the result's.
-    Operands are combined from left to right. Raises :class:`SpecError` for an equation that does not fit the operands,
-    ValueError for a number outside [0, 52).
+    Operands are combined two at a time, those first whose product is smallest. Raises :class:`SpecError` for an equation that
+    does not fit the operands, ValueError for a number outside [0, 52).
     """
     if isinstance(equation, Value):
         equation, operands = _spelled((equation, *operands))
@@ -43,13 +44,20 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
                                 f"does not broadcast with previously seen size {sizes[label]}")
             sizes[label] = max(sizes[label], n) if 0 not in (n, sizes[label]) else 0
     waiting = [_without_ones(x, labels, sizes) for x, labels in waiting]
-    found = waiting.pop(0)
-    while waiting:
-        after = {label for _, labels in waiting[1:] for label in labels} | set(output)
-        found = _combined(found, waiting.pop(0), after, sizes)
-    x, labels = found
+    while len(waiting) > 1:
+        *_, i, j = min((math.prod(sizes[n] for n in {*waiting[i][1], *waiting[j][1]} & _after(waiting, i, j, output)), i, j)
+                       for i, j in combinations(range(len(waiting)), 2))
+        after = _after(waiting, i, j, output)
+        second, first = waiting.pop(j), waiting.pop(i)
+        waiting.insert(i, _combined(first, second, after, sizes))
+    (x, labels), = waiting
     x, labels = total(x, [d for d, label in enumerate(labels) if label not in output]), [n for n in labels if n in output]
     return movement.permute(x, dims=tuple(labels.index(n) for n in output)) if labels != output else x
+
+
+def _after(waiting: list[Labelled], i: int, j: int, output: list[Any]) -> set[Any]:
+    """The labels that are needed once two operands are combined."""
+    return {label for k, (_, labels) in enumerate(waiting) if k not in (i, j) for label in labels}.union(output)
 
 
 def _spelled(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:

@@ -74,3 +74,14 @@ def test_pairs_of_vectors_are_released_before_the_norm_of_their_differences() ->
         gradcore.nn.functional.pdist(x)
     # The two sets of vectors, the differences and the indices.
     assert step.report.peak.requested < 3.3 * (100 * 99 // 2) * 32 * 4
+
+
+@pytest.mark.parametrize("equation", ["bnd,bmd,d->bnm", "bnd,d,bmd->bnm", "d,bnd,bmd->bnm"])
+def test_of_several_operands_those_of_a_small_product_are_combined_first(equation: str) -> None:
+    given = {"bnd": gradcore.randn(2, 50, 40, requires_grad=True), "bmd": gradcore.randn(2, 60, 40, requires_grad=True),
+             "d": gradcore.randn(40, requires_grad=True)}
+    operands = [given[labels] for labels in equation.partition("->")[0].split(",")]
+    expected = (given["bnd"] * given["d"]) @ given["bmd"].mT
+    gradcore.testing.assert_close(gradcore.einsum(equation, *operands), expected)
+    # From left to right, a product of all four dimensions has forty times the elements of the result.
+    assert _peak(lambda *x: gradcore.einsum(equation, *x), *operands) < 10 * expected.nbytes
