@@ -97,6 +97,9 @@ def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, An
 
 # -- images as columns -------------------------------------------------------------------------------------------------
 
+#: Rows of windows [N, C, rows, W, kh] as planes [N, C, kh, rows, W], so that rows of an image stay rows, and back.
+_PLANES, _ROWS = (0, 1, 4, 2, 3), (0, 1, 3, 4, 2)
+
 
 def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> Tensor:
     """The L windows of images [N, C, H, W] or [C, H, W] as columns [N, C * kh * kw, L] (im2col); one copy besides padding."""
@@ -108,10 +111,10 @@ def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size =
     x = input if input.spec.ndim == 4 else sh.unsqueeze(input, 0)
     if ph or pw:
         x = _surrounded(x, [(3, pw, pw), (2, ph, ph)], 0.0)
-    x = arrangement.windows(x, dim=2, size=kh, step=sh_, dilation=dh)
-    x = arrangement.windows(x, dim=3, size=kw, step=sw, dilation=dw)  # N, C, rows, columns, kh, kw
-    n, c, rows, columns, *_ = x.spec.shape
-    out = sh.apart(movement.reshape(movement.permute(x, dims=(0, 1, 4, 5, 2, 3)), (n, c * kh * kw, rows * columns)), input)
+    x = movement.permute(arrangement.windows(x, dim=2, size=kh, step=sh_, dilation=dh), dims=_PLANES)
+    x = movement.permute(arrangement.windows(x, dim=4, size=kw, step=sw, dilation=dw), dims=(0, 1, 2, 5, 3, 4))
+    n, c, _, _, rows, columns = x.spec.shape
+    out = sh.apart(movement.reshape(x, (n, c * kh * kw, rows * columns)), input)
     return out if input.spec.ndim == 4 else sh.squeeze(out, 0)
 
 
@@ -129,8 +132,9 @@ def fold(input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1
                         f"padding={(ph, pw)}, stride={(sh_, sw)}, expected input of [N, C * {kh * kw}, {rows} * {columns}], "
                         f"but got {list(input.spec.shape)}")
     n, c = x.spec.shape[0], x.spec.shape[1] // (kh * kw)
-    x = movement.permute(movement.reshape(x, (n, c, kh, kw, rows, columns)), dims=(0, 1, 4, 5, 2, 3))
-    x = arrangement.windows_grad(x, shape=(n, c, rows, wide, kh), dim=3, size=kw, step=sw, dilation=dw)
+    x = movement.permute(movement.reshape(x, (n, c, kh, kw, rows, columns)), dims=(0, 1, 2, 4, 5, 3))
+    x = arrangement.windows_grad(x, shape=(n, c, kh, rows, wide), dim=4, size=kw, step=sw, dilation=dw)
+    x = movement.permute(x, dims=_ROWS)
     x = arrangement.windows_grad(x, shape=(n, c, tall, wide), dim=2, size=kh, step=sh_, dilation=dh)
     if ph or pw:
         x = movement.narrow(movement.narrow(x, 2, ph, height), 3, pw, width)
