@@ -88,6 +88,19 @@ def test_nor_with_those_of_a_part_of_a_matrix_or_a_transposed_one(rows: int) -> 
         np.testing.assert_allclose(found.numpy(), np.float32(0.1), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("shape", "dims"), [((20_000, 4, 16), (0, 2)), ((3, 5000, 4, 20), (1, 3)), ((257, 4, 16), (0, 2)),
+                                             ((50_000, 2, 2, 2), (0, 1, 3))], ids=str)
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+def test_nor_with_that_of_several_dimensions_apart(shape: tuple[int, ...], dims: tuple[int, ...], transposed: bool) -> None:
+    values = np.random.default_rng(0).uniform(1000, 1001, shape).astype(np.float32)
+    x, wide = gradcore.tensor(values), values.astype(np.float64)
+    if transposed:
+        order = tuple(reversed(range(len(shape))))
+        x = x.permute(*order).contiguous().permute(*order)
+    np.testing.assert_allclose(x.mean(dims).numpy(), wide.mean(dims), rtol=1e-6)
+    np.testing.assert_allclose(x.var(dims, keepdim=True).numpy(), wide.var(dims, ddof=1, keepdims=True), rtol=1e-5)
+
+
 def test_the_gradient_of_a_bias_has_no_large_error_after_many_rows() -> None:
     x, bias = gradcore.ones(200_000, 1), gradcore.zeros(3, requires_grad=True)
     for result in (x + bias, gradcore.nn.functional.linear(x, gradcore.ones(3, 1), bias)):

@@ -97,8 +97,25 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
             column_sums(part, sums)
     elif plain and stop - start == len(dims) and stop == x.ndim and count <= _ROW:
         np.matmul(x.reshape(-1, count), ones(count, x.dtype), out=target.reshape(-1))
-    else:
+    elif not (large and x.dtype.kind == "f" and len(dims) > 1 and target.size and _add_blocks(x, dims, target)):
         np.add.reduce(x, axis=dims, out=target)
+
+
+def _add_blocks(x: Array, dims: tuple[int, ...], out: Array) -> bool:
+    """The sum of the sums of blocks: NumPy adds those of the inner dimensions one after the other. False if a block is all."""
+    d = max(dims, key=lambda d: abs(x.strides[d]))
+    blocks = min(math.isqrt(x.shape[d]), x.size // _AT_LEAST, KEPT // (out.size * x.itemsize))
+    if x.shape[d] < PIECE_ROWS // 4 or blocks < 2:
+        return False
+    if type(x) is not np.ndarray:
+        raise TypeError("a probe cannot record calls on the memory that a thread keeps")
+    length = -(-x.shape[d] // blocks)
+    with lent(blocks * out.size, x.dtype) as room:
+        sums = room.reshape(blocks, *out.shape)
+        for k in range(blocks):
+            np.add.reduce(x[(*(slice(None),) * d, slice(k * length, (k + 1) * length))], axis=dims, out=sums[k, ...])
+        np.add.reduce(sums, 0, out=out)
+    return True
 
 
 @kernel
