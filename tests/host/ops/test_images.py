@@ -180,6 +180,16 @@ def test_batch_norm_far_from_zero() -> None:
     compare(lambda t, x: t.nn.functional.batch_norm(x * 0.01 + 100, None, None, training=True), (16, 3, 5, 5), tolerance=2e-2)
 
 
+@pytest.mark.parametrize("shape", [(200_000, 4), (20_000, 4, 3)], ids=str)
+def test_batch_norm_of_many_samples(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).uniform(1000, 1001, shape).astype(np.float32)
+    wide, dims = x.astype(np.float64), tuple(d for d in range(len(shape)) if d != 1)
+    mean, var = gradcore.zeros(4), gradcore.ones(4)
+    F.batch_norm(gradcore.tensor(x), mean, var, training=True, momentum=1.0)
+    np.testing.assert_allclose(mean.numpy(), wide.mean(dims), rtol=2e-7)
+    np.testing.assert_allclose(var.numpy(), wide.var(dims, ddof=1), rtol=2e-6)
+
+
 LAYERS: dict[str, Callable[[Any], Any]] = {
     "conv": lambda nn: nn.Conv2d(3, 4, 3), "conv all": lambda nn: nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2, False),
     "conv same": lambda nn: nn.Conv2d(3, 4, 3, padding="same"), "bn2": lambda nn: nn.BatchNorm2d(3),

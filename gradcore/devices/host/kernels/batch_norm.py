@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel, slices
+from gradcore.devices.host.kernels.products import column_sums
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import samples_at_once
-
-#: The least length of rows that are summed by a matrix product.
-_LONG = 32
 
 
 def _blocks(*arrays: Array) -> Iterator[list[Any]]:
@@ -26,13 +24,13 @@ def _blocks(*arrays: Array) -> Iterator[list[Any]]:
 
 def _add_up(piece: Array, total: Array, part: Array, one: Array, row: Array) -> None:
     """Add the sums over samples and places of a piece [n, C, rest] to ``total``, by way of ``part``."""
-    if piece.shape[2] < _LONG:
-        np.sum(piece, axis=(0, 2), out=part)
+    rows, count = piece.shape[:2], piece.shape[0] * piece.shape[1]
+    if piece.shape[2] == 1:
+        sums = piece.reshape(rows)
     else:
         # A product with ones is the fastest way to add rows up.
-        sums = row[:piece.shape[0] * piece.shape[1]].reshape(piece.shape[:2])
-        np.matmul(piece, one, out=sums)
-        np.sum(sums, axis=0, out=part)
+        sums = np.matmul(piece, one, out=row[:count].reshape(rows))
+    column_sums(sums, part)
     np.add(total, part, total)
 
 
