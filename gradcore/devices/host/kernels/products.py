@@ -25,6 +25,10 @@ _ROW = 1024
 
 def product(a: Array, b: Array, out: Array) -> None:
     """``out = a @ b``. For matrices np.dot makes the same BLAS call as np.matmul, with less overhead; spaced ones it copies."""
+    if out.ndim > 2 and a.ndim > 1 < b.ndim and a.shape[-1] == 1:
+        # All products of two vectors, for many pairs of them: BLAS takes several times as long for sums of one term.
+        np.multiply(a, b, out)
+        return
     plain = a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous and (a.flags.forc or not _spaced(a)) and (
         b.flags.forc or not _spaced(b))
     (np.dot if plain else np.matmul)(a, b, out)
