@@ -189,33 +189,25 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
     even = weight is None and plain and reduction != "none"
-    scale = dy / count if even and reduction == "mean" else dy if even else 1
+    scale = dy / count if even and reduction == "mean" else dy
+    whole = 1.0
+    if reduction == "mean" and not even:
+        whole = sum(float(np.add.reduce(_sample_weights(target[some], weight, ignore_index, out.dtype)))
+                    for some in slices(count, PIECE_ROWS))
     step = few_rows(classes)
     room, folds = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for some in slices(count, step):
-        part, fold = logits[some], folds[some]
+        part, fold, labels = logits[some], folds[some], target[some]
         flat = room[:part.size]
         values, axis = _shifted(part, flat, fold)
         np.exp(values, values)
         add_up(values, axis, fold)
-        flat[_places(target[some], classes, plain)] -= fold
+        flat[_places(labels, classes, plain)] -= fold
+        if not even:
+            weights = _sample_weights(labels, weight, ignore_index, out.dtype) / whole
+            scale = np.multiply(weights, dy[some] if reduction == "none" else dy, weights)
         np.true_divide(scale, fold, fold)
         np.multiply(values if axis else values.T, fold[:, None], out[some])
-    if not even:
-        _scale_weighted(out, dy, target, weight, reduction, ignore_index)
-
-
-def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
-                    ignore_index: int) -> None:
-    """Multiply each row by its sample's weight and the cotangent, and divide by the total weight for a mean."""
-    whole = 1.0
-    if reduction == "mean":
-        whole = sum(float(np.add.reduce(_sample_weights(target[some], weight, ignore_index, out.dtype)))
-                    for some in slices(target.size, PIECE_ROWS))
-    for some in slices(target.size, PIECE_ROWS):
-        part, labels = out[some], target[some]
-        weights = _sample_weights(labels, weight, ignore_index, out.dtype) / whole
-        np.multiply(weights, dy[some] if reduction == "none" else dy, weights)
-        np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
-        # For every cotangent, and also if the total weight is 0.
-        np.copyto(part, 0, where=(labels == ignore_index).reshape(-1, 1))
+        if not plain:
+            # For every cotangent, and also if the total weight is 0.
+            out[some][labels == ignore_index] = 0
