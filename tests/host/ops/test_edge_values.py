@@ -137,6 +137,8 @@ SAME: dict[str, Callable[[Any], Any]] = {
     **{f"soft margin of infinities, {d}": lambda t, d=d: t.nn.functional.soft_margin_loss(
         t.tensor([math.inf, -math.inf, -math.inf], dtype=getattr(t, d)), t.tensor([1.0, 1.0, -1.0]), reduction="none")
        for d in ("float32", "float16")},
+    **{f"to the power of {e}": lambda t, e=e: t.tensor([-math.inf, -1.0, -0.0, 0.0, 4.0, math.inf, math.nan]) ** e
+       for e in (0.5, -0.5)},
     **{f"unique of {dtype} with nan": lambda t, d=dtype: t.unique(
         t.tensor([2.0, math.nan, 1.0, -math.inf, math.nan, 1.0, 0.0, math.nan, -3.0], dtype=getattr(t, d)),
         return_inverse=True, return_counts=True)[::2] for dtype in ("float32", "float16")},
