@@ -76,6 +76,19 @@ def test_the_gradient_of_a_long_running_product(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int16, np.int8, np.uint8])
+@pytest.mark.parametrize(("first", "second"), [((300, 200), (200, 150)), ((3, 50, 400), (400, 60)), ((64, 1000), (1000, 7)),
+                                               ((2, 1, 33, 129), (5, 129, 257)), ((0, 90), (90, 1000))], ids=str)
+def test_products_of_integers_wrap_around(first: tuple[int, ...], second: tuple[int, ...], dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    for low, high in ((limits.min, limits.max), (max(limits.min, -9), 9)):
+        a, b = (rng.integers(low, high, shape, dtype=dtype, endpoint=True) for shape in (first, second))
+        expected = np.matmul(a, b)
+        np.testing.assert_array_equal((gradcore.tensor(a) @ gradcore.tensor(b)).numpy(), expected)
+        turned = gradcore.tensor(np.ascontiguousarray(a.swapaxes(-1, -2)))
+        np.testing.assert_array_equal((turned.mT @ gradcore.tensor(b)).numpy(), expected)
+
+
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 6), (1, 1), (2, 0, 3)], ids=str)
 def test_rolled_rows_are_numpys(shape: tuple[int, ...]) -> None:
     x = rng.standard_normal(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -15,6 +16,8 @@ from gradcore.devices.host.scratch import KEPT, lent
 PRODUCTS = np.dot, np.matmul
 #: Of a matrix whose columns are added: the rows of a block, and the most columns at a time, for which a thread keeps many sums.
 _BLOCK, _WIDTH = 256, 2048
+#: Rows and columns of a block of integers, and the least number of products of a matrix of them.
+_SIDE, _WORTH = 128, 1 << 16
 #: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
 #: least size of an array for this.
 _SHORT, _AT_LEAST = 8, 4096
@@ -29,9 +32,37 @@ def product(a: Array, b: Array, out: Array) -> None:
         # All products of two vectors, for many pairs of them: BLAS takes several times as long for sums of one term.
         np.multiply(a, b, out)
         return
+    if a.dtype.kind in "iu" and a.ndim > 1 < b.ndim and _whole_product(a, b, out):
+        return
     plain = a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous and (a.flags.forc or not _spaced(a)) and (
         b.flags.forc or not _spaced(b))
     (np.dot if plain else np.matmul)(a, b, out)
+
+
+def _whole_product(a: Array, b: Array, out: Array) -> bool:
+    """The product of integers by blocks in float64, since BLAS has none of integers. False for small matrices, and if sums may
+    have more digits than a double."""
+    if min(out.shape[-2:]) < 8 or a.shape[-1] * math.prod(out.shape[-2:]) < _WORTH or not out.size:
+        return False
+    most_a, most_b = (max(int(x.max()), -int(x.min())) for x in (a, b))
+    if most_a * most_b * a.shape[-1] > 1 << 53:
+        return False
+    a, b = (np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:])) for x in (a, b))
+    out.fill(0)
+    with lent(4 * _SIDE ** 2, np.dtype(np.float64)) as room:
+        rooms = room.reshape(4, -1)
+        for at in np.ndindex(out.shape[:-2]):
+            for i, j, k in itertools.product(*[slices(n, _SIDE) for n in (*out.shape[-2:], a.shape[-1])]):
+                x, y, target = a[at][i, k], b[at][k, j], out[at][i, j]
+                made, wide_x, wide_y = (r[:t.size].reshape(t.shape) for r, t in zip(rooms, (target, x, y), strict=False))
+                np.copyto(wide_x, x)
+                np.copyto(wide_y, y)
+                np.matmul(wide_x, wide_y, out=made)
+                # In 64 bits, of which the last are those of the smaller integers.
+                whole = rooms[3][:made.size].view(np.int64).reshape(made.shape)
+                np.copyto(whole, made, casting="unsafe")
+                np.add(target, whole, target, casting="unsafe")
+    return True
 
 
 def _spaced(x: Array) -> bool:
