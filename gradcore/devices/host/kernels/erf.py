@@ -34,8 +34,7 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
     """erf of one piece; four temporaries of its length. ``out`` may be ``x``."""
     a, b, c, d = temporaries
     if x.dtype.itemsize < 8:
-        np.minimum(x, 3.92, out=a)
-        np.maximum(a, -3.92, out=a)
+        np.clip(x, -3.92, 3.92, out=a)
         np.multiply(a, a, b)
         horner(b, _P, c)
         horner(b, _Q, d)

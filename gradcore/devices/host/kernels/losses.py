@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import PIECE_ROWS, Array, few_rows, kernel, pieces, slices, with_room
+from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.kernels.softmax import NARROW, largest, row_sums
 from gradcore.devices.kernels import split_workspace
 
@@ -21,7 +22,7 @@ def huber(x: Array, delta: Any, out: Array, workspace: Array) -> None:
     # With m = min(|x|, delta): m (|x| - m / 2).
     for xs, outs, m in with_room(workspace, 1, x, out):
         np.absolute(xs, outs)
-        np.minimum(outs, delta, out=m)
+        extreme(np.minimum, outs, delta, m)
         np.multiply(m, -0.5, m)
         np.add(outs, m, outs)
         np.multiply(outs, m, outs)
@@ -38,11 +39,11 @@ def bce(x: Array, target: Array, out: Array, workspace: Array) -> None:
                 raise RuntimeError(f"all elements of {name} should be between 0 and 1, but there are {low} and {high}")
         np.negative(xs, a)
         np.log1p(a, a)
-        np.maximum(a, LEAST_LOG, out=a)
+        extreme(np.maximum, a, LEAST_LOG, a)
         np.subtract(ts, 1, b)
         np.multiply(a, b, a)
         np.log(xs, outs)
-        np.maximum(outs, LEAST_LOG, out=outs)
+        extreme(np.maximum, outs, LEAST_LOG, outs)
         np.multiply(outs, ts, outs)
         np.subtract(a, outs, outs)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel
+from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.kernels.products import column_sums
 from gradcore.devices.host.kernels.rectifiers import relu_grad
 from gradcore.devices.kernels import before, split_workspace, steps
@@ -62,7 +63,7 @@ def rnn(given: Array, weight: Array, h0: Array, out: Array, workspace: Array, *,
         h = out[t]
         np.add(h, given[t], h)
         if relu:
-            np.maximum(h, 0, out=h)
+            extreme(np.maximum, h, 0, h)
         else:
             np.tanh(h, h)
 
