@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,16 +70,14 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
     if 0 in input.spec.shape[2:]:
         raise SpecError("grid_sampler(): expected input to have non-empty spatial dimensions, but input has sizes "
                         f"{list(input.spec.shape)}")
-    sizes = input.spec.shape[2:]
     # Coordinates are in the order x, y, z, that of the last dimension first.
     columns = [movement.reshape(movement.narrow(grid, dims + 1, dims - 1 - d, 1), (-1,)) for d in range(dims)]
-    at = [_place(x, n, padding_mode, bool(align_corners)) for x, n in zip(columns, sizes, strict=True)]
-    rows = movement.reshape(movement.permute(input, dims=(0, *range(2, dims + 2), 1)), (-1, input.spec.shape[1]))
-    read = _Pixels(rows, sizes, grid)
+    at = [_place(x, n, padding_mode, bool(align_corners)) for x, n in zip(columns, input.spec.shape[2:], strict=True)]
+    pixels = _Pixels(input, grid)
     if mode == "nearest":
-        mixed = read([elementwise.round(x.detach()) for x in at])
+        mixed = pixels([pixels.along(d, elementwise.round(x.detach())) for d, x in enumerate(at)])
     else:
-        mixed = _mixed(read, at)
+        mixed = _mixed(pixels, at)
     out = movement.reshape(mixed, (*grid.spec.shape[:-1], input.spec.shape[1]))
     out = movement.permute(out, dims=(0, dims + 1, *range(1, dims + 1)))
     return out if out.spec.contiguous else movement.clone(out)
@@ -96,38 +96,44 @@ def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
 
 
 class _Pixels:
-    """The pixels of images as rows of channels, to be read at integer coordinates [K] in each dimension."""
+    """The pixels of images as rows of channels, to be read at integer coordinates [K] in each dimension; zeros outside."""
 
-    def __init__(self, rows: Tensor, sizes: Sequence[int], grid: Tensor) -> None:
-        self.rows, self.sizes = rows, sizes
-        n, device = grid.spec.shape[0], grid.storage.device
-        each = math.prod(grid.spec.shape[1:-1])
-        first = creation.arange(0, math.prod(sizes), length=n, dtype=np.dtype(np.int64), device=device)
+    def __init__(self, input: Tensor, grid: Tensor) -> None:
+        n, c, *self.sizes = input.spec.shape
+        self.steps = [math.prod(self.sizes[d + 1:]) for d in range(len(self.sizes))]
+        # One more line of each image, of zeros, is what points outside read.
+        x = movement.permute(input, dims=(0, *range(2, input.spec.ndim), 1))
+        padded = movement.slice_grad(x, shape=(n, self.sizes[0] + 1, *self.sizes[1:], c),
+                                     index=tuple((0, m, 1) for m in x.spec.shape))
+        self.rows = movement.reshape(padded, (-1, c))
+        self.outside, each = math.prod(self.sizes), math.prod(grid.spec.shape[1:-1])
+        first = creation.arange(0, self.outside + self.steps[0], length=n, dtype=np.dtype(np.int64), device=grid.storage.device)
         #: The row at which the image of each point begins.
         self.first = movement.reshape(movement.expand(movement.reshape(first, (n, 1)), shape=(n, each)), (n * each,))
 
-    def __call__(self, at: Sequence[Tensor]) -> Tensor:
-        """The pixels [K, C]; zeros outside, also for the neighbor beyond the last pixel, whose weight is 0."""
-        places, inside = self.first, None
-        for d, (x, n) in enumerate(zip(at, self.sizes, strict=True)):
-            # NaN fails both comparisons, so it is outside too.
-            here = elementwise.logical_and(elementwise.ge(x, 0), elementwise.le(x, n - 1))
-            inside = here if inside is None else elementwise.logical_and(inside, here)
-            kept = movement.cast(elementwise.where(here, x, 0.0), dtype=np.dtype(np.int64))
-            places = places + kept * math.prod(self.sizes[d + 1:])
-        found = movement.take(self.rows, places, dim=0)
-        return elementwise.where(movement.reshape(inside, (-1, 1)), found, 0.0)
+    def along(self, d: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Which coordinates are inside in one dimension, and what they add to the row: 0 for the others."""
+        # NaN fails both comparisons, so it is outside too.
+        here = elementwise.logical_and(elementwise.ge(x, 0), elementwise.le(x, self.sizes[d] - 1))
+        return here, movement.cast(elementwise.where(here, x, 0.0), dtype=np.dtype(np.int64)) * self.steps[d]
+
+    def __call__(self, at: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """The pixels [K, C]; zeros also for the neighbor beyond the last pixel, whose weight is 0."""
+        inside, places = at[0]
+        for here, place in at[1:]:
+            inside, places = elementwise.logical_and(inside, here), places + place
+        return movement.take(self.rows, elementwise.where(inside, places, self.outside) + self.first, dim=0)
 
 
-def _mixed(read: _Pixels, at: Sequence[Tensor]) -> Tensor:
+def _mixed(pixels: _Pixels, at: Sequence[Tensor]) -> Tensor:
     """The weighted sum of the 2^d pixels around each point."""
     low = [elementwise.floor(x.detach()) for x in at]
-    shares = [(1.0 - (x - a), x - a) for x, a in zip(at, low, strict=True)]
+    # For each dimension the share and the place of the lower neighbor, and of the upper one.
+    sides = [((1.0 - (x - a), pixels.along(d, a)), (x - a, pixels.along(d, a + 1.0)))
+             for d, (x, a) in enumerate(zip(at, low, strict=True))]
     total = None
-    for corner in itertools.product((0, 1), repeat=len(at)):
-        share = None
-        for side, pair in zip(corner, shares, strict=True):
-            share = pair[side] if share is None else share * pair[side]
-        part = read([a + 1.0 if side else a for side, a in zip(corner, low, strict=True)]) * movement.reshape(share, (-1, 1))
+    for corner in itertools.product(*sides):
+        share = functools.reduce(operator.mul, [share for share, _ in corner])
+        part = pixels([place for _, place in corner]) * movement.reshape(share, (-1, 1))
         total = part if total is None else total + part
     return total
