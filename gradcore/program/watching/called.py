@@ -7,15 +7,17 @@ made share it; but the values of their closure variables tell them apart, and so
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from gradcore.cells import name_of_file
 from gradcore.program.guarding.frames import id_in, parameters
-from gradcore.program.guarding.libraries import is_users
+from gradcore.program.guarding.guards import Attribute, Guard, identical
+from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.names import names_of
+from gradcore.program.guarding.values import asked
 from gradcore.program.watching.newness import New
 
 #: Attributes of functions, cells and frames that lead to the variables of others.
@@ -50,6 +52,8 @@ class Called:
         self._closures: set[tuple[Any, ...]] = set()
         self._variables: set[tuple[int, str, int]] = set()
         self._arguments: set[tuple[int, str, int]] = set()
+        #: By the ids of a class of the user's and of a code object that ran with an instance first: the two.
+        self._first: dict[tuple[int, int], tuple[type, CodeType]] = {}
         #: By id of a code object: the ids of the defaults of its functions.
         self._defaults: dict[int, frozenset[int]] = {}
 
@@ -59,6 +63,8 @@ class Called:
         key = id(code), id(variables)
         self._closures.add((*key, *[id(seen[n]) if n in seen else None for n in code.co_freevars]))
         self._arguments.update((id(code), n, id(seen[n])) for n in parameters(code) if n in seen)
+        if code.co_argcount and not is_of_library(kind := type(seen.get(code.co_varnames[0]))):
+            self._first[id(kind), id(code)] = kind, code
         if key in self._codes:
             return False
         self._codes[key] = code, variables
@@ -82,6 +88,16 @@ class Called:
     def codes(self) -> list[CodeType]:
         """The code objects that ran."""
         return [code for code, _ in self._codes.values()]
+
+    def methods(self, named: Container[str]) -> Iterator[tuple[Guard, tuple[Any, ...]]]:
+        """Guards for the methods that ran and that no code has ``named``: special ones, and those of computed names."""
+        for kind, code in self._first.values():
+            for c in () if kind in self._new else kind.__mro__:
+                for name in [n for n, x in [*vars(c).items()] if n not in named and asked(x, "__code__") is code]:
+                    for of in (kind, c):
+                        # A class before it may come to hide it.
+                        yield (Guard(f"{name} of {of.__name__}", Attribute(of, name), getattr(of, name), identical),
+                               ("method", id(of), name))
 
     def hidden(self) -> list[str]:
         """Reasons against a replay: what code names that leads to variables which no guard sees."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +130,38 @@ class Table:
 def an_attribute_by_a_key() -> Case:
     table = Table(value=2.0)
     return lambda x: x * table["value"], lambda: setattr(table, "value", 7.0)
+
+
+class Doubling:
+    def twice(self, x: Any) -> Any:
+        return x * 2.0
+
+    def __matmul__(self, x: Any) -> Any:
+        return x * 2.0
+
+    def __getitem__(self, k: int) -> float:
+        return 2.0
+
+
+@case
+def a_method_by_a_name_that_is_computed() -> Case:
+    kind = type("Kind", (Doubling,), {"__module__": "users"})
+    one = kind()
+    return lambda x: methodcaller("TWICE".lower(), x)(one), lambda: setattr(kind, "twice", lambda self, x: x * 7.0)
+
+
+@case
+def a_special_method() -> Case:
+    kind = type("Kind", (), {**vars(Doubling), "__module__": "users"})
+    one = kind()
+    return lambda x: one @ x, lambda: setattr(kind, "__matmul__", lambda self, x: x * 7.0)
+
+
+@case
+def a_special_method_that_another_comes_to_hide() -> Case:
+    kind = type("Kind", (Doubling,), {"__module__": "users"})
+    one = kind()
+    return lambda x: x * one[0], lambda: setattr(kind, "__getitem__", lambda self, k: 7.0)
 
 
 @pytest.mark.parametrize("name", CASES)
