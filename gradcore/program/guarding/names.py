@@ -11,7 +11,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -23,8 +23,8 @@ _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "S
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__",
                       "__setattr__"))
 #: Code that uses one of these may read all attributes of an object without naming one.
-_READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields", "__reduce__", "__reduce_ex__",
-                         "__getstate__"))
+_READ_WHOLE = frozenset(("vars", "dir", "__dict__", "asdict", "astuple", "fields", "getmembers", "getattr_static", "__reduce__",
+                         "__reduce_ex__", "__getstate__"))
 #: Code that uses one of these may read from a class what an object, or a class derived from that one, hides.
 _UPWARD = frozenset(("super", "type", "__class__", "__mro__", "mro", "__base__", "__bases__"))
 
@@ -87,10 +87,24 @@ def names_of(code: CodeType) -> Names:
             read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
                                                and all(isinstance(name, str) for name in x)])
     return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked),
-                 not is_inside(code) and not _READ_WHOLE.isdisjoint(used),
+                 not is_inside(code) and (not _READ_WHOLE.isdisjoint(used) or _computes_names(code)),
                  not is_inside(code) and not _UPWARD.isdisjoint(used),
                  "param_groups" in read and ("param_groups" in asked or matches or _reads_options(code)),
                  frozenset(x for x in code.co_consts if isinstance(x, str)))
+
+
+def _computes_names(code: CodeType) -> bool:
+    """Does the code make an ``attrgetter`` of anything but constants, or hand ``getattr`` to other code, as to ``map()``?"""
+    steps = [i for i in dis.get_instructions(code) if i.opname not in ("PUSH_NULL", "EXTENDED_ARG", "KW_NAMES")]
+    for k, i in enumerate(steps):
+        if i.opname.startswith("LOAD_") and i.argval in ("getattr", "hasattr", "attrgetter"):
+            rest = [s.opname for s in steps[k + 1:]]
+            constants = sum(1 for _ in takewhile(LOADS_CONSTANT.__contains__, rest))
+            # A global that is called is loaded by an instruction that says so.
+            if (not (constants and rest[constants] in CALLS) if i.argval == "attrgetter"
+                    else not (i.opname == "LOAD_GLOBAL" and (i.arg or 0) & 1)):
+                return True
+    return False
 
 
 def _asks_by_name(code: CodeType) -> bool:

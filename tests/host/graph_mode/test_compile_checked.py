@@ -14,7 +14,7 @@ import gradcore
 from gradcore import nn
 from tests.logs import normalized
 
-SEEN = SimpleNamespace(part_1=None)
+SEEN = SimpleNamespace(part_1=None, beside=iter(()))
 
 
 def seen(level: str = "1") -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import reduce
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,32 @@ class Table:
 def an_attribute_by_a_key() -> Case:
     table = Table(value=2.0)
     return lambda x: x * table["value"], lambda: setattr(table, "value", 7.0)
+
+
+@case
+def attributes_by_a_path_in_a_variable() -> Case:
+    options, path = SimpleNamespace(inner=SimpleNamespace(value=2.0)), "inner.value"
+    return lambda x: x * reduce(getattr, path.split("."), options), lambda: setattr(options.inner, "value", 7.0)
+
+
+@case
+def attributes_by_names_that_are_put_together_in_a_map() -> Case:
+    options = SimpleNamespace(value_0=1.0, value_1=2.0)
+    return (lambda x: x * math.prod(map(getattr, [options] * 2, [f"value_{k}" for k in range(2)])),
+            lambda: setattr(options, "value_1", 7.0))
+
+
+@case
+def an_attrgetter_of_a_name_that_is_computed() -> Case:
+    options = SimpleNamespace(value=2.0)
+    return lambda x: x * attrgetter("VALUE".lower())(options), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def all_attributes_by_inspect() -> Case:
+    options = SimpleNamespace(value=2.0)
+    return (lambda x: x * math.prod(v for name, v in inspect.getmembers(options) if not name.startswith("_")),
+            lambda: setattr(options, "value", 7.0))
 
 
 class Doubling:

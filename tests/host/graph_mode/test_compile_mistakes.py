@@ -189,7 +189,7 @@ def test_tensors_in_containers_and_closures_are_guarded() -> None:
 
 
 def test_what_no_guard_sees_is_found_by_check_every() -> None:
-    settings = SimpleNamespace(scale=2.0)
+    settings = SimpleNamespace(scale=2.0, beside=gradcore.ones(1))
 
     def plain(x: Any) -> Any:
         return x * attrgetter("".join(("sca", "le")))(settings)

@@ -305,7 +305,7 @@ def test_a_class_that_each_call_makes_anew_is_refused() -> None:
 
 
 def test_check_every_compares_instances() -> None:
-    settings = SimpleNamespace(scale_1=2)
+    settings = SimpleNamespace(scale_1=2, beside=gradcore.ones(1))
 
     def f(x: Any) -> Any:
         return Output(x * 2, scale=attrgetter("scale_" + str(1))(settings))
