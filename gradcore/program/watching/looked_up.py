@@ -6,6 +6,7 @@ import argparse
 import dis
 import functools
 import inspect
+import typing
 from collections.abc import Container, Sequence
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from gradcore.engine.value import Value
 from gradcore.program.guarding.bytecode import LOADS, LOADS_CONSTANT
 from gradcore.program.guarding.frames import line_of, parameters
-from gradcore.program.guarding.guards import Guard, weakly
+from gradcore.program.guarding.guards import Attribute, Guard, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library
 from gradcore.program.guarding.names import Names, fields_of
 from gradcore.program.guarding.values import asked, attributes_of, equal
@@ -30,7 +31,11 @@ _BETWEEN = frozenset(("PRECALL", "CACHE", "EXTENDED_ARG", "KW_NAMES"))
 _TAKES_NAMES = frozenset(("__dict__", "vars", "getattr", "hasattr", "attrgetter"))
 #: What compares or prints the attributes of a namespace, and what asks whether it has one.
 _WHOLE = frozenset((argparse.Namespace.__eq__.__code__, argparse.Namespace.__repr__.__code__))
-NAMESPACES = _WHOLE | {argparse.Namespace.__contains__.__code__}
+#: What asks whether an object has the attributes of a protocol, and what reads the defaults of a function for its signature.
+_ASKS_FOR_ALL: CodeType = type(typing.SupportsInt).__instancecheck__.__code__
+_READS_DEFAULTS: CodeType = inspect._signature_from_function.__code__  # type: ignore[attr-defined]
+#: Python's own code whose calls are looked at.
+LOOKING_UP = _WHOLE | {argparse.Namespace.__contains__.__code__, _ASKS_FOR_ALL, _READS_DEFAULTS}
 
 _unknown = object()
 
@@ -66,10 +71,19 @@ class LookedUp:
 
     def enters(self, frame: FrameType) -> None:
         """Look at a call of a function of the user's, or of the namespace of a command line, which may take what it is given
-        for a key of a ``__dict__``, or hand it to getattr by way of C code, or compare or print all that it has."""
+        for a key of a ``__dict__``, or hand it to getattr by way of C code, or compare or print all that it has; or at one of
+        what reads defaults, or asks for all attributes of a protocol."""
         code = frame.f_code
         if code in _WHOLE:
             self._read.update(_attributes(frame.f_locals["self"]))
+        elif code is _ASKS_FOR_ALL:
+            self._asked |= typing._get_protocol_attrs(frame.f_locals["cls"])  # type: ignore[attr-defined]
+        elif code is _READS_DEFAULTS:
+            if (function := frame.f_locals["func"]) not in self._new:
+                for part in ("__code__", "__defaults__", "__kwdefaults__"):
+                    look = Attribute(function, part)
+                    name = f"{part} of {function.__name__}"
+                    self._guards.setdefault((part, id(function)), Guard(name, look, look(), identical))
         elif not _TAKES_NAMES.isdisjoint(code.co_names):
             given = [x for n in parameters(code) for x in (frame.f_locals.get(n),) if isinstance(x, str)]
             self._asked.update(part for x in given for part in x.split(".") if part.isidentifier())

@@ -3,6 +3,7 @@ what a tensor or a generator has beside its value."""
 
 from __future__ import annotations
 
+import abc
 import contextvars
 import datetime
 import genericpath
@@ -69,6 +70,8 @@ _HANDLES: CodeType = logging.Logger.handle.__code__
 _DEBUGS = frozenset((sys.settrace, getattr(getattr(sys, "monitoring", None), "use_tool_id", sys.settrace)))
 _ASKS_FOR_THREAD: CodeType = threading.current_thread.__code__
 _IMPORTS: CodeType = importlib.import_module.__code__
+#: What asks whether something is of an abstract class, where others may be registered later.
+_ASKS_KIND: tuple[CodeType, ...] = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
 #: What computes a parametrized parameter, or takes it from the cache of ``parametrize.cached()``.
 _COMPUTES: CodeType = parametrize._value.__code__
 _FIGURES = ("memory_allocated", "memory_requested", "memory_reserved", "max_memory_allocated", "max_memory_requested",
@@ -93,7 +96,7 @@ _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
     is_deterministic_algorithms_warn_only_enabled.__code__: is_deterministic_algorithms_warn_only_enabled}
 #: All of these.
 _NOTED = frozenset((*_TAKES_ENTROPY, *_ASKS, *_RESETS, *_SETTINGS, _ASKS_FOR_THREAD, _COMPUTES, _READS_VARIABLE, _IMPORTS,
-                    *_LISTS_VARIABLES))
+                    *_ASKS_KIND, *_LISTS_VARIABLES))
 _READING = frozenset((open, input, np.fromfile))
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
@@ -104,10 +107,12 @@ _ALL: frozenset[str] = frozenset(("all",))
 _BY_ARGUMENTS: dict[str, frozenset[str]] = {
     **dict.fromkeys("""abc array ast asyncio bisect builtins binascii blake2 bz2 cmath codecs collections csv
         datetime decimal elementtree functools hashlib heapq io itertools json locale lzma marshal math md5 ml_dtypes numpy
-        operator pickle posix nt random re sha1 sha2 sha3 sre statistics string struct time types typing unicodedata uuid
+        operator posix nt random re sha1 sha2 sha3 sre statistics string struct time types typing unicodedata uuid
         warnings weakref zlib zoneinfo""".split(), _ALL),
     "contextvars": frozenset(("get", "set", "reset")),
     "gc": frozenset(("collect", "enable", "disable")),
+    # To write an object reads all that it has.
+    "pickle": frozenset(("load", "loads")),
     "sys": frozenset(("audit", "exc_info", "exception", "getrefcount", "getsizeof", "intern")),
     "thread": frozenset(("acquire", "acquire_lock", "release", "release_lock", "locked", "__enter__", "__exit__",
                          "allocate_lock", "RLock", "lock", "start_new_thread")),
@@ -187,6 +192,8 @@ class Outside:
             name = frame.f_locals["name"]
             if isinstance(name, str) and not name.startswith("."):
                 self._guard(frame, f"the module {name}", ("module", name), lambda: sys.modules.get(name))
+        elif code in _ASKS_KIND and _asker(frame) is not None:
+            self._guard(frame, "what is registered with abstract classes", "abc", abc.get_cache_token)
         elif code in _LISTS_VARIABLES and _asker(frame) is not None:
             self._guard(frame, "the names of the environment's variables", "environ", lambda: tuple(os.environ))
 

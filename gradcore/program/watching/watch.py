@@ -37,7 +37,7 @@ from gradcore.program.watching.called import Called
 from gradcore.program.watching.exchanged import EXCHANGES, STORES_WEIGHT
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
-from gradcore.program.watching.looked_up import NAMESPACES, LookedUp
+from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note
 from gradcore.program.watching.schedules import Schedules
@@ -141,7 +141,7 @@ class Watcher:
         if event not in ("call", "c_call") or ((inside := is_inside(code)) and event == "c_call"):
             return
         self._outside.saw(frame, event, arg)
-        if event == "call" and code in NAMESPACES:
+        if event == "call" and code in LOOKING_UP:
             self._looked_up.enters(frame)
         if is_library(code.co_filename):
             return

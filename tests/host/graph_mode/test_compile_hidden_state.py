@@ -14,6 +14,7 @@ import logging
 import mmap
 import multiprocessing
 import operator
+import pickle
 import queue
 import re
 import socket
@@ -246,6 +247,10 @@ def a_variable_in_a_cell() -> Callable[[Any], Any]:
     return lambda x: x * function.__closure__[0].cell_contents
 
 
+def a_pickled_object() -> Callable[[Any], Any]:
+    return lambda x: x * pickle.dumps(SimpleNamespace(scale=2))[-3]
+
+
 KEPT = type("Options", (), {"scale": 2})()
 
 REFUSED = {
@@ -257,6 +262,7 @@ REFUSED = {
     a_queue: "the function changes what it reads: queue of a Queue is deque([1, 2, 3, 4]) and was",
     a_simple_queue: "calls get() of _queue, which may give something else each time",
     a_file_in_memory: "calls getvalue() of a file",
+    a_pickled_object: "calls dumps() of _pickle",
     a_database: "calls execute() of sqlite3",
     a_number_that_processes_share: "calls acquire() of _multiprocessing",
     a_property_that_c_code_reads: "refers to fget of a property, of type attrgetter, whose state no guard can see",

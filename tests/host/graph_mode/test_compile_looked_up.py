@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import inspect
 import math
 import threading
+import typing
+from abc import ABCMeta
 from argparse import Namespace
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -93,6 +96,34 @@ def whether_namespaces_are_equal() -> Case:
 def a_namespace_as_a_text() -> Case:
     options = Namespace(scale=2.0)
     return lambda x: x * float(str(options)[-4:-1]), lambda: setattr(options, "scale", 7.0)
+
+
+@case
+def whether_an_object_has_what_a_protocol_asks_for() -> Case:
+    class Options(SimpleNamespace):
+        pass
+
+    @typing.runtime_checkable
+    class Scaled(typing.Protocol):
+        scale: float
+
+    options = Options()
+    return lambda x: x * (7.0 if isinstance(options, Scaled) else 2.0), lambda: setattr(options, "scale", 1.0)
+
+
+@case
+def whether_a_class_is_registered_with_an_abstract_one() -> Case:
+    kind, options = ABCMeta("Kind", (), {"__module__": "users"}), SimpleNamespace()
+    return lambda x: x * (7.0 if isinstance(options, kind) else 2.0), lambda: kind.register(SimpleNamespace)
+
+
+@case
+def a_default_in_a_signature() -> Case:
+    def scaled(x: Any, by: float = 2.0) -> Any:
+        return x * by
+
+    return (lambda x: x * inspect.signature(scaled).parameters["by"].default,
+            lambda: setattr(scaled, "__defaults__", (7.0,)))
 
 
 @case
