@@ -11,7 +11,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import dropwhile, takewhile
+from itertools import dropwhile
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -97,14 +97,20 @@ def _computes_names(code: CodeType) -> bool:
     """Does the code make an ``attrgetter`` of anything but constants, or hand ``getattr`` to other code, as to ``map()``?"""
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("PUSH_NULL", "EXTENDED_ARG", "KW_NAMES")]
     for k, i in enumerate(steps):
-        if i.opname.startswith("LOAD_") and i.argval in ("getattr", "hasattr", "attrgetter"):
-            rest = [s.opname for s in steps[k + 1:]]
-            constants = sum(1 for _ in takewhile(LOADS_CONSTANT.__contains__, rest))
-            # A global that is called is loaded by an instruction that says so.
-            if (not (constants and rest[constants] in CALLS) if i.argval == "attrgetter"
-                    else not (i.opname == "LOAD_GLOBAL" and (i.arg or 0) & 1)):
-                return True
+        if not i.opname.startswith("LOAD_"):
+            continue
+        if i.argval == "attrgetter" and not _calls_with_constants(steps[k + 1:]):
+            return True
+        # A global that is called is loaded by an instruction that says so.
+        if i.argval in ("getattr", "hasattr") and not (i.opname == "LOAD_GLOBAL" and (i.arg or 0) & 1):
+            return True
     return False
+
+
+def _calls_with_constants(steps: list[dis.Instruction]) -> bool:
+    """Do the next steps load constants, and call something with them?"""
+    rest = [*dropwhile(lambda s: s.opname in LOADS_CONSTANT, steps)]
+    return len(rest) < len(steps) and rest[0].opname in CALLS
 
 
 def _asks_by_name(code: CodeType) -> bool:
@@ -145,6 +151,20 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
     if "globals" in code.co_names:
         found += [x for x in code.co_consts if isinstance(x, str)]
     return tuple(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def computes_globals(code: CodeType) -> bool:
+    """Does the code take anything of ``globals()``, but by a constant?"""
+    steps = [i for i in _steps(code) if i.opname not in ("PUSH_NULL", "PRECALL")]
+    for k, i in enumerate(steps):
+        if i.opname in _GLOBAL and i.argval == "globals":
+            called, *rest = steps[k + 1:]
+            if called.opname not in CALLS or not (
+                    indexed(rest[:2]) or (rest[0].opname == "CONTAINS_OP" and steps[k - 1].opname in LOADS_CONSTANT)
+                    or (rest[0].argval == "get" and _calls_with_constants(rest[1:]))):
+                return True
+    return False
 
 
 @functools.lru_cache(maxsize=4096)

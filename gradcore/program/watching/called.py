@@ -16,7 +16,7 @@ from gradcore.cells import name_of_file
 from gradcore.program.guarding.frames import id_in, parameters
 from gradcore.program.guarding.guards import Attribute, Guard, identical
 from gradcore.program.guarding.libraries import is_of_library, is_users
-from gradcore.program.guarding.names import names_of
+from gradcore.program.guarding.names import computes_globals, names_of
 from gradcore.program.guarding.values import asked
 from gradcore.program.watching.newness import New
 
@@ -102,8 +102,8 @@ class Called:
     def hidden(self) -> list[str]:
         """Reasons against a replay: what code names that leads to variables which no guard sees."""
         return [f"{name_of_file(code.co_filename)}:{code.co_firstlineno}, {code.co_name}() asks for {name}, where no guard "
-                "sees what it finds"
-                for code in self.codes() if is_users(code) for name in sorted(_LEADS & names_of(code).read)]
+                "sees what it finds" for code in self.codes() if is_users(code) for name in (
+                    *sorted(_LEADS & names_of(code).read), *["globals(), by a computed name"] * computes_globals(code))]
 
     @cached_property
     def found(self) -> list[Ran]:

@@ -17,6 +17,8 @@ from gradcore import nn
 from tests.conftest import collector
 from tests.host.graph_mode.test_compile_reach import Case, check_traced_again
 
+FACTOR_2 = 2.0
+
 CASES: dict[str, Callable[[], Case]] = {}
 case = collector(CASES)
 
@@ -208,6 +210,17 @@ def test_a_computed_name_of_an_unnamed_object_is_refused() -> None:
     f = gradcore.compile(lambda x: x * getattr(table[0], f"value_{0 * len(table)}"))
     assert f(gradcore.ones(1)).item() == 2.0
     assert "computed_names.py" in f.traces[0] and "computes the name of an attribute: give the name a variable" in f.traces[0]
+
+
+def test_a_global_by_a_computed_name_is_refused() -> None:
+    functions: list[Any] = [
+        lambda x: x * globals()["FACTOR_" + str(2)], lambda x: x * globals().get("factor_2".upper(), 1.0),
+        lambda x: x * (2.0 if "factor_2".upper() in globals() else 1.0), lambda x: x * dict(globals())["FACTOR_2"]]
+    for function in functions:
+        f = gradcore.compile(function)
+        assert f(gradcore.ones(1)).item() == 2.0 and "asks for globals(), by a computed name" in f.traces[0]
+    f = gradcore.compile(lambda x: x * (globals().get("FACTOR_2", 1.0) if "FACTOR_2" in globals() else globals()["FACTOR_1"]))
+    assert f(gradcore.ones(1)).item() == 2.0 and f.programs
 
 
 def test_what_else_stands_in_the_call_is_no_reason() -> None:
