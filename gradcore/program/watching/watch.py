@@ -294,7 +294,7 @@ class Watcher:
             for function in functions:
                 add(reach.of_function(function, self.called.reads_defaults(function)))
                 add(_of_its_code(function))
-        add(self.called.methods(self.names.read | self.names.called))
+        add(self.called.methods(self.names.read | self.names.called | {"forward"}))
         return list(found.values())
 
     def optimizers(self) -> list[Optimizer]:
