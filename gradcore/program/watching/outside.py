@@ -43,6 +43,7 @@ from gradcore.devices.precision import (
     get_float32_matmul_precision,
     set_float32_matmul_precision,
 )
+from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import line_of, upwards, users_line
@@ -83,6 +84,8 @@ _ASKS: dict[CodeType, str] = {
     Tensor._version.fget.__code__: "a tensor's _version",  # type: ignore[attr-defined]
     Tensor.retains_grad.fget.__code__: "retains_grad",  # type: ignore[attr-defined]
     Tensor.data_ptr.__code__: "the address of a tensor",
+    **{f.__code__: "a node of a graph"
+       for f in (Node.name, Node.__repr__, Node.next_functions.fget)},  # type: ignore[attr-defined]
     load.__code__: "what a file holds",
     Generator.initial_seed.__code__: "a generator's seed",
     initial_seed.__code__: "a generator's seed",

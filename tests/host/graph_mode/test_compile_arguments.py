@@ -183,3 +183,12 @@ def test_lists_and_tuples_of_kinds_of_their_own_are_returned_with_their_attribut
         assert type(items) is Sized and items.size == 2 and items[0].tolist() == [2.0 * k] * 2
         assert type(pair) is Pair and pair[1].tolist() == [k + 1.0] * 2
     assert len(compiled.traces) == 1, compiled.explain()
+
+
+@pytest.mark.parametrize("asks", [lambda node: len(node.name()), lambda node: len(str(node)),
+                                  lambda node: len(node.next_functions)], ids=["name", "text", "next"])
+def test_what_asks_a_node_of_an_arguments_graph_is_not_replayed(asks: Callable[[Any], int]) -> None:
+    f, x = gradcore.compile(lambda x: x.detach() * asks(x.grad_fn)), gradcore.ones(1, requires_grad=True)
+    for y in (x * x, x.exp(), x.expand(1)):
+        assert f(y).item() == (y.detach() * asks(y.grad_fn)).item()
+    assert "asks for a node of a graph" in f.traces[0]
