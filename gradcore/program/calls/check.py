@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
-from gradcore.events import Tag
+from gradcore.events import BORROW, Tag
 from gradcore.program.guarding.values import equal, is_plain, same_array
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.differentiable import Differentiable
@@ -45,8 +45,10 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
     results = [_values(t) for t in replay.run(tensors)]
     after = [_read(s) for s in written]
     slots = [None if leaf.grad is None else _values(leaf.grad) for leaf, _, _ in gradients]
-    for storage, values in zip(written, before, strict=True):
-        _write(storage, values)
+    for storage, values, now in zip(written, before, after, strict=True):
+        # Memory of another library may be read only.
+        if storage.nbytes or not same_array(now, values):
+            _write(storage, values)
     for state, old in numbers:
         state.clear()
         state.update(old)
@@ -134,10 +136,11 @@ def _values(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _spec(storage: Storage) -> TensorSpec:
-    spec = storage.block.tag.spec
-    if spec is not None and spec.nbytes == storage.nbytes:
-        return spec.like()
-    return TensorSpec.of((storage.nbytes,), np.uint8)
+    tag = storage.block.tag
+    nbytes = storage.block.segment.nbytes if tag.op == BORROW else storage.nbytes
+    if tag.spec is not None and tag.spec.nbytes == nbytes:
+        return tag.spec.like()
+    return TensorSpec.of((nbytes,), np.uint8)
 
 
 def _read(storage: Storage, spec: TensorSpec | None = None) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
@@ -152,3 +153,19 @@ def test_a_checked_call_has_the_same_log_on_meta() -> None:
         assert len(step.programs) == 1
         found.append(normalized(recorded.raw_log))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("part", [np.s_[:], np.s_[::2], np.s_[1:]], ids=["whole", "strided", "behind"])
+def test_what_a_checked_replay_writes_to_an_array_is_undone(part: Any) -> None:
+    f = gradcore.compile(lambda x: (x * 2, x.add_(1)), check_every=1)
+    array = np.arange(8.0)
+    for k in range(3):
+        doubled, _ = f(gradcore.from_numpy(array[part]))
+        assert doubled.tolist() == (2 * (np.arange(8.0) + k)[part]).tolist()
+    assert len(f.programs) == 1
+
+
+def test_a_checked_call_does_not_write_to_an_array_that_can_only_be_read() -> None:
+    f, memory = gradcore.compile(lambda x: x * 2, check_every=1), mmap.mmap(-1, 4096, access=mmap.ACCESS_READ)
+    x = gradcore.from_numpy(np.frombuffer(memory))
+    assert [f(x).sum().item() for _ in range(3)] == [0.0] * 3
