@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
 
-from gradcore._holders import holders_of, last_node, live_nodes, uncollected
+from gradcore._holders import last_node, uncollected
+from gradcore._looks import grown_graph, linked, who
 from gradcore.devices.device import Device, arrivals, devices, get_device
 from gradcore.engine import owners
 from gradcore.engine.cost import node_seconds
@@ -27,7 +26,7 @@ from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
 from gradcore.report.built import build_report, counted_report
 from gradcore.report.ends import End, gained
-from gradcore.report.growth import TURNS, Growth, Trend, growth_of_nodes
+from gradcore.report.growth import Growth, Trend
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
 
@@ -35,10 +34,6 @@ from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, Step
 _GAINS = 24
 #: By device: the growth of all of its steps, and the ends of the last ones.
 _ends: dict[str, tuple[Trend[End], deque[End]]] = {}
-#: By device: what was said of the holders of buffers, by serial, and until when it is said again.
-_told: dict[str, tuple[float, dict[int, str]]] = {}
-#: By device: until when what was found of its graph is said again, the last node that it was said of, and what.
-_graphs: dict[str, tuple[float, int, Growth | None]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 
@@ -205,8 +200,9 @@ class step:
             return build_report(self.log, device=ended.device.name, batch_size=self._batch_size, pool=ended.pool,
                                 node_seconds=node_seconds(), driver=ended.driver, growth=ended.growth,
                                 gained=gained(ended.grew, self._raw) if ended.grew else None, pinned=ended.pinned,
-                                arenas=ended.arenas, who=functools.partial(_who, ended.device) if self.names_holders else None,
-                                graph=functools.partial(_graph, ended.device, ended.built))
+                                arenas=ended.arenas, who=functools.partial(who, ended.device) if self.names_holders else None,
+                                graph=functools.partial(grown_graph, ended.device, ended.built),
+                                linked=functools.partial(linked, ended.device) if self.names_holders else None)
 
     @property
     def recording(self) -> Recording:
@@ -286,42 +282,6 @@ class _Start:
         if self.log is None:
             return self.device.ledger.allocations - self.allocations
         return [r[0] for r in self.log].count(LAUNCH)
-
-
-def _rested(began: float) -> float:
-    """Until when what began then, and ends now, is not done again, so that it takes a twentieth of the time at most."""
-    return began + 21 * (perf_counter() - began)
-
-
-def _who(device: Device, serials: Iterable[int]) -> dict[int, str]:
-    """What :func:`~gradcore._holders.holders_of` says of buffers; soon after it was asked for the same ones, what it said then.
-
-    To look for holders takes longer than most steps, and a loop may ask for the report of each. So it takes a twentieth of the
-    time at most as long as the same buffers are the oldest ones of their lines.
-    """
-    wanted, began = set(serials), perf_counter()
-    until, told = _told.get(device.name, (0.0, {}))
-    if began > until or not wanted <= told.keys():
-        told = {**dict.fromkeys(wanted, ""), **holders_of(device.ledger, wanted)}
-        _told[device.name] = _rested(began), told
-    return {serial: told[serial] for serial in wanted if told[serial]}
-
-
-def _graph(device: Device, built: list[int]) -> Growth | None:
-    """How the graph has grown over the steps that ended with these numbers of nodes; within a twentieth of the time, too."""
-    if len(built) < TURNS + 2:
-        return None
-    began = perf_counter()
-    until, then, found = _graphs.get(device.name, (0.0, 0, None))
-    # What was found of other steps says nothing of these.
-    if began > until or then not in built:
-        found = growth_of_nodes(built, live_nodes())
-        until = _rested(began)
-    elif found is not None:
-        found = replace(found, steps=found.steps + len({number for number in built if number > then}))
-    # Of the last step, so that it is said again for as long as reports are asked for.
-    _graphs[device.name] = until, built[-1], found
-    return found
 
 
 def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:

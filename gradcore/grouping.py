@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -63,20 +64,22 @@ def largest(buffers: Iterable[Buffer], most: int, who: Who | None) -> tuple[int,
 def together(rows: Iterable[tuple[str, T]]) -> list[tuple[str, T, list[str]]]:
     """Layers whose paths differ in one number, and whose values are equal, as one row, with the paths of all of them.
 
-    ``h.0.mlp`` to ``h.5.mlp`` are ``h.0-5.mlp``: a network of many equal blocks takes as many rows as one block.
+    ``h.0.mlp`` to ``h.5.mlp`` are ``h.0-5.mlp``: a network of many equal blocks takes as many rows as one block. So do equal
+    networks: ``Head#1`` to ``Head#8`` are ``Head#1-8``.
     """
-    merged = [(name.split("."), value, [name]) for name, value in rows]
+    # Every second part is what stands between two of them.
+    merged = [(re.split(r"([.#])", name), value, [name]) for name, value in rows]
     for at in range(max((len(path) for path, _, _ in merged), default=0)):
         alike: dict[object, list[tuple[list[str], T, list[str]]]] = {}
         for row in merged:
             path, value, _ = row
             # A path of numbers alone, as in a plain Sequential, says nothing without them.
-            numbered = at < len(path) and path[at].isdecimal() and not all(part.isdecimal() for part in path)
+            numbered = at < len(path) and path[at].isdecimal() and not all(part.isdecimal() for part in path[::2])
             alike.setdefault((*path[:at], None, *path[at + 1:], value) if numbered else id(row), []).append(row)
         merged = [group[0] if len(group) == 1 else (
             [*group[0][0][:at], _ranges(int(path[at]) for path, _, _ in group), *group[0][0][at + 1:]], group[0][1],
             [name for _, _, names in group for name in names]) for group in alike.values()]
-    return [(".".join(path), value, names) for path, value, names in merged]
+    return [("".join(path), value, names) for path, value, names in merged]
 
 
 def alike(rows: Sequence[tuple[str, T]], most: int) -> list[tuple[str, T, list[int]]]:

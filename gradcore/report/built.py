@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Free, Launch, Mark, Record, View
 from gradcore.grouping import Who, alike, by_owner
-from gradcore.report.growth import MADE, Growth, explained, held_by, of_the_graph
+from gradcore.report.growth import MADE, Growth, Linked, explained, held_by, of_the_graph
 from gradcore.report.step import (
     DriverFigures,
     Exported,
@@ -31,12 +31,12 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
                  gained: Mapping[int, int] | None = None, pinned: PinnedFigures | None = None,
                  arenas: Sequence[tuple[int, int, int, int]] = (), who: Who | None = None,
-                 graph: Callable[[], Growth | None] = lambda: None) -> StepReport:
+                 graph: Callable[[], Growth | None] = lambda: None, linked: Linked | None = None) -> StepReport:
     """The report of a step's log, which lasts from the mark ``begin step`` to ``end step``.
 
     ``arenas`` are those of compiled functions, each as its serial, its segment, its offset there, and its bytes.
-    ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` that of :func:`~gradcore.report.growth.explained`, and
-    ``graph`` that of :func:`~gradcore.report.growth.of_the_graph`.
+    ``gained`` is that of :func:`~gradcore.report.ends.gained`, ``who`` and ``linked`` those of
+    :func:`~gradcore.report.growth.explained`, and ``graph`` is ``ask`` of :func:`~gradcore.report.growth.of_the_graph`.
     """
     start = folds.start_of_step(records)
     live = list(folds.timeline(records))
@@ -72,7 +72,8 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, planned=_planned(records, highest.position, arenas),
         left=_left(at_end, records[start:]), exported=_exported(at_end),
-        growth=of_the_graph(records, start, graph, who) if growth is None else explained(growth, records, start, gained, who),
+        growth=of_the_graph(records, start, graph, who, linked) if growth is None else
+        explained(growth, records, start, gained, who, linked),
         outside_bytes=folds.outside(at_peak))
 
 

@@ -30,8 +30,9 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
     """What lines gained in the later half of the steps from the first of ``ends`` to the last, in requested bytes.
 
     It is given by serial for the live buffers that they made since the first. What was made once is no gain, nor what every
-    step replaces: a line has to gain in both halves, or to have made what is live in more than one step. ``log`` is that of the
-    last step. None if a step that matters had no log.
+    step replaces: a line has to gain in both halves, or to have made what is live in more than one step. Of a line that runs in
+    one layer after the other, such as the copies of a model or experts that take turns, the layers that gained count together.
+    ``log`` is that of the last step. None if a step that matters had no log.
     """
     sums = [_by_line(end.owned) for end in (ends[0], ends[len(ends) // 2], ends[-1]) if end.owned is not None]
     if len(sums) < 3:
@@ -48,11 +49,25 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
         if serial > serials[0]:
             made.setdefault(_line(tag), {})[serial] = bisect_left(serials, serial)
     found: dict[int, int] = {}
-    for line, steps in made.items():
-        first, middle, last = (n.get(line, 0) for n in sums)
-        if last > max(first, middle) and (first < middle or len(set(steps.values())) > 1):
-            found.update(dict.fromkeys(steps, last - middle))
+    others: dict[tuple[str, Site, str], list[_Line]] = {}
+    for line in made:
+        if gain := _gain([line], sums, made):
+            found.update(dict.fromkeys(made[line], gain))
+        elif sums[2].get(line, 0) > sums[0].get(line, 0):
+            op, _, _, site, kind = line
+            others.setdefault((op, site, kind), []).append(line)
+    for lines in others.values():
+        # Each has its share, at least a byte.
+        if gain := -(-_gain(lines, sums, made) // len(lines)):
+            found.update((serial, gain) for line in lines for serial in made[line])
     return found
+
+
+def _gain(lines: Iterable[_Line], sums: Iterable[Mapping[_Line, int]], made: Mapping[_Line, Mapping[int, int]]) -> int:
+    """What these lines have gained together in the later half; 0 if that is no gain of one step after the other."""
+    first, middle, last = (sum(owned.get(line, 0) for line in lines) for owned in sums)
+    steps = {step for line in lines for step in made[line].values()}
+    return last - middle if last > max(first, middle) and (first < middle or len(steps) > 1) else 0
 
 
 def _line(tag: Tag) -> _Line:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
 from typing import Generic, TypeVar
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site
-from gradcore.grouping import Who
+from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site, View
+from gradcore.grouping import Who, alike
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
@@ -53,6 +54,11 @@ class Carried:
     line: str
     reader: str
     reader_line: str
+
+
+#: Of tensors, each with the nodes that may link a step to it: those of which one is alive, and continues from a node with a
+#: number below the given one, which is that of the step's first node. Others were detached.
+Linked = Callable[[Mapping[Carried, Iterable[int]], int], AbstractSet[Carried]]
 
 
 @dataclass(frozen=True)
@@ -167,32 +173,38 @@ def growth_of_nodes(made: Sequence[int], alive: Iterable[tuple[int, int]]) -> Gr
     return Growth(len(counts) - 1, 0, nodes=median_low(counts[1:])) if len(counts) > TURNS else None
 
 
-def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth | None], who: Who | None) -> Growth | None:
+def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth | None], who: Who | None,
+                 linked: Linked | None = None) -> Growth | None:
     """Growth of the graph without bytes, with its causes as in :func:`explained`.
 
     ``ask`` is called if an op of the step reads a result of an earlier one, as it takes time.
     """
-    carried, led = _carried(records, start)
-    growth = ask() if carried else None
+    reads, first = _reads_of_before(records, start)
+    growth = ask() if any(read for _, read in reads) else None
     if growth is None:
         return None
+    carried, led = _linking(reads, first, linked), set[int]()
+    for run, read in reads:
+        if not (led.isdisjoint(run.inputs) and read.keys().isdisjoint(carried)):
+            led.update(run.outputs or run.inputs[:1])
     found = [(h.serial, Grown(h.tag.op, h.tag.layer, h.tag.site.full, 1, h.allocated, held_by(h), ""))
              for h in folds.live_at(records, len(records) - 1) if h.serial in led]
     return replace(growth, carried=carried, grown=_named(found, who))
 
 
 def explained(growth: Growth, records: Sequence[Record], start: int, gained: Mapping[int, int] | None = None,
-              who: Who | None = None) -> Growth:
+              who: Who | None = None, linked: Linked | None = None) -> Growth:
     """The growth with its causes, from the log of the last step, which begins at position ``start``.
 
-    ``who`` tells by serial what in the program holds buffers, and is asked for those of the lines that gained most.
+    ``who`` tells by serial what in the program holds buffers, and is asked for those of the lines that gained most. Without
+    ``linked`` every result that is read again is taken for one that was not detached.
     ``gained`` has what lines have gained, by serial of their buffers: :func:`~gradcore.report.ends.gained`. Without it, lines
     with more than one live buffer are taken for those.
     """
     grown = _grown(records, start, gained, who)
     # A state that goes from step to step without its graph is no cause.
-    linked = any(g.held_by == "graph" for g in grown)
-    return replace(growth, grown=grown, carried=_carried(records, start)[0] if linked else ())
+    kept = any(g.held_by == "graph" for g in grown)
+    return replace(growth, grown=grown, carried=_linking(*_reads_of_before(records, start), linked) if kept else ())
 
 
 def held_by(holder: folds.Holder) -> str:
@@ -231,7 +243,11 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
                 op, layer, holders[0].tag.site.full, len(holders), sum(h.allocated for h in holders), held,
                 f"{keeper.op}, {keeper.site.full}" if keeper else "")))
     found.sort(key=lambda row: (-row[0], -row[2].allocated))
-    return _named([(oldest, g) for _, oldest, g in found], who)
+    rows = alike([(g.layer, (gain, replace(g, layer=""))) for gain, _, g in found], NAMED)
+    rows.sort(key=lambda row: -row[1][0] * len(row[2]))
+    return _named([(min(found[place][1] for place in places),
+                    replace(g, layer=layer, count=g.count * len(places), allocated=g.allocated * len(places)))
+                   for layer, (_, g), places in rows], who)
 
 
 def _named(found: Sequence[tuple[int, Grown]], who: Who | None) -> tuple[Grown, ...]:
@@ -240,24 +256,39 @@ def _named(found: Sequence[tuple[int, Grown]], who: Who | None) -> tuple[Grown, 
     return tuple(replace(g, holder=names.get(serial, "")) for serial, g in found)
 
 
-def _carried(records: Sequence[Record], start: int) -> tuple[tuple[Carried, ...], set[int]]:
-    """Tensors from before the step that an op of its graph reads, made by a line that runs again in the step.
+#: An op with what it reads of before its step, and the nodes by which it may continue from that.
+_Read = tuple[Launch, dict[Carried, list[int]]]
 
-    And the serials of what has been computed from them.
+
+def _reads_of_before(records: Sequence[Record], start: int) -> tuple[list[_Read], int]:
+    """The ops of the step's graph with what they read that a line made before which runs again in the step, and the number of
+    the step's first node.
     """
-    runs = [r for r in records[start:] if isinstance(r, Launch) and r.node and r.tag.phase == "forward"]
+    ran = [r for r in records[start:] if isinstance(r, (Launch, View)) and r.node and r.tag.phase == "forward"]
+    runs = [r for r in ran if isinstance(r, Launch)]
     again = {(r.tag.op, r.tag.site) for r in runs}
     before = {r.serial: r.tag for r in records[:start] if isinstance(r, Alloc)}
-    found: dict[Carried, None] = {}
-    led: set[int] = set()
+    views: dict[int, list[int]] = {}
+    for r in ran:
+        if isinstance(r, View):
+            views.setdefault(r.serial, []).append(r.node)
+    found: list[_Read] = []
     for run in runs:
-        written = run.outputs or run.inputs[:1]
-        if not led.isdisjoint(run.inputs):
-            led.update(written)
+        read: dict[Carried, list[int]] = {}
         for serial in run.inputs:
             tag = before.get(serial)
             # An op without outputs writes in place.
             if tag is not None and tag.role in MADE and ((tag.op, tag.site) in again or not run.outputs):
-                found[Carried(tag.op, tag.site.full, run.tag.op, run.tag.site.full)] = None
-                led.update(written)
-    return tuple(found), led
+                read[Carried(tag.op, tag.site.full, run.tag.op, run.tag.site.full)] = [run.node, *views.get(serial, ())]
+        found.append((run, read))
+    return found, min((r.node for r in ran), default=0)
+
+
+def _linking(reads: Sequence[_Read], first: int, linked: Linked | None) -> tuple[Carried, ...]:
+    """What is read of before, and links the step to an earlier one as far as ``linked`` tells."""
+    nodes: dict[Carried, list[int]] = {}
+    for _, read in reads:
+        for carried, numbers in read.items():
+            nodes.setdefault(carried, []).extend(numbers)
+    found = nodes.keys() if linked is None or not nodes else linked(nodes, first)
+    return tuple(carried for carried in nodes if carried in found)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gradcore.grouping import alike
 from gradcore.reading import short_path
-from gradcore.report.growth import Grown, Growth
+from gradcore.report.growth import NAMED, Grown, Growth
 from gradcore.report.step import Exported, KeptTensor, Left, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
 
@@ -191,12 +191,14 @@ def _growth(growth: Growth | None) -> Iterable[str]:
 
 def why_grown(growth: Growth) -> Iterable[str]:
     """What has grown and what holds it, and what links the steps, in lines that are indented."""
-    for x in growth.grown[:4]:
+    for x in growth.grown[:NAMED]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         yield f"  {x.allocated:>15,} bytes in {count_of(x.count, 'result')} of {_made_by(x)}: {who}"
         if x.holder:
             yield f"{'':25}held by {x.holder}"
-    for c in growth.carried[:4]:
+    if more := growth.grown[NAMED:]:
+        yield f"  and {len(more)} more, {sum(x.allocated for x in more):,} bytes"
+    for c in growth.carried[:NAMED]:
         yield f"  {c.reader}, {short_path(c.reader_line)}, reads a result of the previous step: {c.op},"
         yield f"  {short_path(c.line)}. Did you mean loss.item() or detach()?"
 

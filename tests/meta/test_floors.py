@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ops"}),
     frozenset({"engine"}),
     frozenset({"_classes", "_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format",
-               "_step", "_random", "_distributions", "_holders", "_memory", "_references", "_streams"}),
+               "_step", "_random", "_distributions", "_holders", "_looks", "_memory", "_references", "_streams"}),
     frozenset({"_paths", "_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli",
                "cuda", "utils", "amp", "onnx", "testing", "distributions", "func", "accelerator", "compiler", "distributed",
                "hub", "jit", "multiprocessing", "__main__"}),

@@ -7,16 +7,17 @@ const BANDS = 8;
 const KEYS = { role: (state) => state.role, layer: (state) => layerName(state.tag.layer), op: (state) => state.tag.op,
   line: (state) => state.tag.line };
 
-// By name: of layers whose paths differ in one number, and that have as many bytes at most, one name: "h.0-5.mlp".
+// By name: of layers whose paths differ in one number, and that have as many bytes at most, one name: "h.0-5.mlp"; also of
+// equal networks: "Head#1-8". Every second part of a path is what stands between two others.
 function together(highest) {
   const numbers = /^\d+$/;
-  let rows = [...highest].map(([name, most]) => ({ path: name.split("."), most, names: [name] }));
+  let rows = [...highest].map(([name, most]) => ({ path: name.split(/([.#])/), most, names: [name] }));
   const depth = rows.reduce((deepest, { path }) => Math.max(deepest, path.length), 0);
   for (let at = 0; at < depth; at++) {
     const alike = new Map();
     rows.forEach((row, i) => {
       // A path of numbers alone, as in a plain Sequential, says nothing without them.
-      const numbered = numbers.test(row.path[at]) && !row.path.every((part) => numbers.test(part));
+      const numbered = numbers.test(row.path[at]) && !row.path.every((part, j) => j % 2 || numbers.test(part));
       const key = numbered ? JSON.stringify([row.path.map((part, j) => (j === at ? null : part)), row.most]) : i;
       alike.set(key, [...(alike.get(key) ?? []), row]);
     });
@@ -26,7 +27,7 @@ function together(highest) {
       names: group.flatMap((row) => row.names),
     }));
   }
-  return new Map(rows.flatMap((row) => row.names.map((name) => [name, row.path.join(".")])));
+  return new Map(rows.flatMap((row) => row.names.map((name) => [name, row.path.join("")])));
 }
 
 // "0-2,5" for 0, 1, 2 and 5.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore import _step
+from gradcore import _looks, _step
 from gradcore.cli.main import main
 from gradcore.events import Alloc, Keep, Launch, Record, Site, Tag
 from gradcore.report.growth import Carried, Grown, Growth, explained, growth_of
@@ -297,9 +297,9 @@ def test_holders_are_not_looked_for_again_at_every_step(monkeypatch: pytest.Monk
         now, looks = now + 1, looks + 1
         return {min(serials): f"box {looks}"}
 
-    monkeypatch.setattr(_step, "holders_of", look)
-    monkeypatch.setattr(_step, "perf_counter", lambda: now)
-    monkeypatch.setattr(_step, "_told", {})
+    monkeypatch.setattr(_looks, "holders_of", look)
+    monkeypatch.setattr(_looks, "perf_counter", lambda: now)
+    monkeypatch.setattr(_looks, "_told", {})
     monkeypatch.setattr(_step, "_ends", {})
     kept: list[Any] = []
     said = []

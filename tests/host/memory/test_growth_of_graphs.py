@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore import _step
+from gradcore import _looks, _step
 from gradcore._holders import live_nodes
 from gradcore.report import load_report
 from gradcore.report.growth import growth_of_nodes
@@ -18,7 +18,8 @@ from gradcore.report.growth import growth_of_nodes
 @pytest.fixture(autouse=True)
 def first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_step, "_ends", {})
-    monkeypatch.setattr(_step, "_graphs", {})
+    monkeypatch.setattr(_looks, "_graphs", {})
+    monkeypatch.setattr(_looks, "_links", {})
 
 
 @pytest.mark.parametrize(("alive", "found"), [
@@ -62,7 +63,7 @@ def test_the_graphs_of_steps_that_alternate_grow(kinds: int) -> None:
     """The first of each kind continues from no graph: five more are needed."""
     w, totals = gradcore.ones(100, requires_grad=True), [gradcore.zeros(()) for _ in range(kinds)]
     for k in range(kinds + 5):
-        _step._graphs.clear()
+        _looks._graphs.clear()
         with gradcore.step(device="cpu") as step:
             loss = w.exp().sum()
             loss.backward()
@@ -87,7 +88,7 @@ def test_a_list_of_the_last_losses_is_no_growth_of_a_graph() -> None:
 def test_a_state_that_goes_on_without_its_graph_is_no_growth_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     w, state = gradcore.ones(100, requires_grad=True), gradcore.ones(100)
     looks = []
-    monkeypatch.setattr(_step, "live_nodes", lambda: looks.append(1) or live_nodes())
+    monkeypatch.setattr(_looks, "live_nodes", lambda: looks.append(1) or live_nodes())
     for _ in range(8):
         with gradcore.step(device="cpu") as step:
             state = (state.detach() * w).exp()
@@ -106,8 +107,8 @@ def test_looks_take_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPa
         looks.append(1)
         return live_nodes()
 
-    monkeypatch.setattr(_step, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(_step, "live_nodes", look)
+    monkeypatch.setattr(_looks, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(_looks, "live_nodes", look)
     w, total = gradcore.ones(100, requires_grad=True), gradcore.zeros(())
     for _ in range(70):
         now[0] += 0.01
@@ -117,4 +118,5 @@ def test_looks_take_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPa
             total = total + loss
         growth = step.report.growth
         w.grad = None
-    assert growth is not None and (len(looks), growth.steps) == (1, 68)
+    # One that counts the nodes, and one that asks what links the steps.
+    assert growth is not None and growth.carried and (len(looks), growth.steps) == (2, 68)

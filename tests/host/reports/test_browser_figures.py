@@ -49,7 +49,8 @@ def test_equal_blocks_of_a_large_network_share_a_band(browser: Any, tmp_path: Pa
     # All of the bytes are in a band at any time.
     live = [x.allocated for x in folds.timeline(step.log)]
     assert opened.page.evaluate("view.bands.values.reduce((sum, band) => sum.map((n, i) => n + band[i]))") == live
-    rows = [("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1), ("a.3.b.0", 2), ("0", 1), ("1", 1), ("", 3)]
+    rows = [("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1), ("a.3.b.0", 2), ("0", 1), ("1", 1), ("", 3),
+            ("Net#1.0", 1), ("Net#2.0", 1)]
     told = opened.page.evaluate("rows => [...together(new Map(rows))]", rows)
     assert dict(told) == {one: name for name, _, names in together(rows) for one in names}
     assert opened.complaints == []

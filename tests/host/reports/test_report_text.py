@@ -193,10 +193,12 @@ def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
     assert shown(4) == [4, 4, 4, 4 + 4, 4, 4, 4]
     assert shown(20) == [6, 12, 16, 8 + 4, 8, 4, 4]
     assert [x for x in lines(20) if " more" in x] == [
-        "  and 8 more, 128 bytes", "  and 4 more", "  and 12 more", "  and 12 more"]
-    assert not [x for x in lines(8) if " more" in x] and len([x for x in lines(9) if x == "  and 1 more"]) == 2
+        "  and 8 more, 128 bytes", "  and 4 more", "  and 12 more", "  and 12 more", "  and 16 more, 49,152 bytes"]
+    assert [x for x in lines(8) if " more" in x] == ["  and 4 more, 12,288 bytes"]
+    assert len([x for x in lines(9) if x == "  and 1 more"]) == 2
     assert [x for x in lines(13) if ", 16 bytes" in x] == ["  and 1 more, 16 bytes"]
-    assert not [x for x in lines(12) if "more, " in x] and shown(16)[2] == 16 and "  and 1 more" in lines(17)
+    assert [x for x in lines(12) if "more, " in x] == ["  and 8 more, 24,576 bytes"]
+    assert shown(16)[2] == 16 and "  and 1 more" in lines(17)
     assert "  and 0 more" not in lines(16)
 
 
@@ -217,6 +219,9 @@ def test_equal_blocks_of_a_large_network_share_a_row(tmp_path: Path) -> None:
     assert len(layers({str(k): 16 for k in range(13)})) == 13
     assert together([("a.0.b.0", 1), ("a.0.b.1", 1), ("a.1.b.0", 1), ("a.1.b.1", 1)]) == [
         ("a.0-1.b.0-1", 1, ["a.0.b.0", "a.1.b.0", "a.0.b.1", "a.1.b.1"])]
+    # Networks; and what is no number of one.
+    assert [name for name, _, _ in together([("Net#1", 1), ("Net#2", 1), ("Net#3", 1), ("Net#", 1), ("#2", 1)])] == [
+        "Net#1-3", "Net#", "#2"]
     # A name that looks like several.
     assert [name for name, _, _ in together([("a.0.b", 1), ("a.1.b", 1), ("a.0-1.b", 1)])] == ["a.0-1.b"] * 2
 

@@ -1,0 +1,45 @@
+"""What is said to be the cause of memory that grows: lines of layers that take turns, and what links the steps."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+
+import gradcore
+from gradcore import _looks, _step
+
+
+@pytest.mark.parametrize("form", ["detached", "detached after", "view", "kept"])
+def test_a_state_that_is_detached_is_not_said_to_link_steps(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What grows is what a list keeps. The state is read by the next step, which is a cause only if its graph is."""
+    monkeypatch.setattr(_looks, "_links", {})
+    w, state, kept = gradcore.ones(10, 10, requires_grad=True), gradcore.ones(10), []
+    for _ in range(6):
+        with gradcore.step(device="cpu") as step:
+            turned = w.t()
+            given = state.detach() if form == "detached" else state.view(2, 5).view(10) if form == "view" else state
+            state = (given * turned).exp().sum(0)
+            kept.append(state.sin())
+            if form == "detached after":
+                state = state.detach()
+    growth = step.report.growth
+    assert growth is not None and growth.grown[0].op == "exp"
+    assert [(c.op, c.reader) for c in growth.carried] == ([] if "detached" in form else [("sum", "mul")])
+
+
+def test_gradients_of_layers_in_turn_and_copies_of_a_model_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer, and each network, is another one: they gain together, and not one after the other."""
+    monkeypatch.setattr(_step, "_ends", {})
+    experts = gradcore.nn.ModuleDict({"expert": gradcore.nn.ModuleList(gradcore.nn.Linear(8, 8) for _ in range(8))})
+    snaps = []
+    for k in range(8):
+        with gradcore.step(device="cpu") as step:
+            experts["expert"][k](gradcore.ones(4, 8)).sum().backward()
+            snaps.append(deepcopy(experts["expert"][0]))
+    growth = step.report.growth
+    assert growth is not None
+    # The first step is what the others are compared with.
+    assert [(g.op, g.layer, g.count, g.holder[:25]) for g in growth.grown] == [
+        ("linear_grad", "ModuleDict.expert.1-7", 14, "experts.expert.1.weight.g"),
+        ("clone", "Linear#2-8", 14, "snaps[1].weight in test_g")]
