@@ -20,7 +20,7 @@ from gradcore.devices.device import Device, devices
 from gradcore.engine.below import reachable
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
-from gradcore.engine.saved import Packed, Saved
+from gradcore.engine.saved import Packed, Saved, beside
 from gradcore.engine.value import Value
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.stack import install_namer
@@ -134,19 +134,26 @@ def _by_graphs(ledger: Ledger, values: list[Any], apart: set[int], found: dict[i
         by_node.setdefault(top.edge[0].id, []).append(top)
     above: dict[int, list[int]] = {}
     keepers: dict[int, list[int]] = {}
+    # What several nodes share leads to the same.
+    met = set[int]()
     for number, node in reachable(tops).items():
         for edge in node.edges:
             if edge is not None and type(edge[0]) is Node:
                 above.setdefault(edge[0].id, []).append(number)
-        for residual in node.saved or ():
-            for kept in residual.kept if type(residual) is Packed else [residual]:
-                if type(kept) is Saved and kept.storage.device.ledger is ledger and kept.storage.serial in apart:
+        stack = [*(node.saved or ()), node.recipe]
+        while stack:
+            kept = stack.pop()
+            if type(kept) is Saved:
+                if kept.storage.device.ledger is ledger and kept.storage.serial in apart:
                     keepers.setdefault(kept.storage.serial, []).append(number)
+            elif id(kept) not in met:
+                met.add(id(kept))
+                stack += (*beside(kept), *(kept.kept if type(kept) is Packed else ()))
     for serial, waiting in keepers.items():
-        met = set[int]()
+        climbed = set[int]()
         for number in waiting:
-            if number not in met:
-                met.add(number)
+            if number not in climbed:
+                climbed.add(number)
                 found[serial] += by_node.get(number, ())
                 if len(found[serial]) > 1:
                     break

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradcore.engine.below import reachable
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.saved import Again, Deferred, Packed, Recipe, Saved
+from gradcore.engine.saved import Again, Packed, Saved, beside
 from gradcore.engine.value import Value
 from gradcore.events import Network
 from gradcore.memory.resource import Block
@@ -156,8 +156,8 @@ def graph(tensor: Any) -> Graph:
     names = network_names(chain((node.scope.plain.network for node in nodes),
                                 (block.tag.network for node in nodes for block in _in_arena(node))))
     leaves: dict[Leaf, str] = {}
-    beside = _beside(nodes)
-    return Graph(tuple(_seen(node, beside[node.id], leaves, names) for node in nodes))
+    hidden = _beside(nodes)
+    return Graph(tuple(_seen(node, hidden[node.id], leaves, names) for node in nodes))
 
 
 def nodes_behind(tensor: Value) -> list[Node]:
@@ -187,21 +187,13 @@ def _beside(nodes: Sequence[Node]) -> dict[int, list[Any]]:
         if node.recipe is not None:
             stack.append(node.recipe)
         while stack:
-            for r in _behind(stack.pop()):
+            for r in beside(stack.pop()):
                 if id(r) not in known and isinstance(r, (Saved, Packed, Again)):
                     known.add(id(r))
                     stack.append(r)
                     if not isinstance(r, Again):
                         mine.append(r)
     return found
-
-
-def _behind(r: Any) -> Sequence[Any]:
-    if isinstance(r, Again):
-        r = r.recipe
-    if isinstance(r, Recipe):
-        return r.sources
-    return r.packed.keeps() if isinstance(r, Packed) and isinstance(r.packed, Deferred) else ()
 
 
 def _seen(node: Node, beside: Sequence[Any], leaves: dict[Leaf, str], names: Mapping[Network, str]) -> GraphNode:

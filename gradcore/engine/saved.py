@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -198,3 +198,12 @@ class Again:
         recipe.users -= 1
         if not recipe.users:
             recipe.value = None
+
+
+def beside(r: Any) -> Sequence[Any]:
+    """What a residual or a recipe keeps alive beside itself: what recipes read, and what a checkpoint runs again on."""
+    if isinstance(r, Again):
+        r = r.recipe
+    if isinstance(r, Recipe):
+        return r.sources
+    return r.packed.keeps() if isinstance(r, Packed) and isinstance(r.packed, Deferred) else ()

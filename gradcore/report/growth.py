@@ -7,12 +7,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median_low
 from typing import Generic, TypeVar
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site, View
+from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site, Tag, View
 from gradcore.grouping import Who, alike
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
@@ -32,7 +32,8 @@ _E = TypeVar("_E")
 class Grown:
     """Live buffers that one line allocated, in this step or before. ``allocated`` is in bytes.
 
-    ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
+    ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them,
+    or what a node without an op calls them, such as ``an argument of checkpoint``; "" if unknown.
     ``holder`` is what holds the oldest of them: names in the program as they were when the report was made; "" if unknown.
     """
 
@@ -219,11 +220,12 @@ def kind_of(role: str) -> str:
 
 def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | None,
            who: Who | None) -> tuple[Grown, ...]:
-    runs: dict[int, Launch] = {}
+    runs: dict[int, Tag] = {}
     for r in records:
-        if isinstance(r, Launch) and r.node:
+        # Launches of a compiled function have no node, though what they allocate has.
+        if isinstance(r, (Launch, Alloc)) and r.node:
             # The first is the op's own: later ones are its gradient's, in a backward that retains the graph.
-            runs.setdefault(r.node, r)
+            runs.setdefault(r.node, r.tag)
     new = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     alive: dict[tuple[str, str, Site, str, str], list[folds.Holder]] = {}
     for holder in folds.live_at(records, len(records) - 1):
@@ -238,10 +240,11 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
         else:
             gain = max(gained.get(h.serial, 0) for h in holders)
         if gain:
-            keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
+            keepers = [kept for h in reversed(holders) for kept in h.kept_by if kept[0]]
+            ops = (f"{runs[n].op}, {runs[n].site.full}" for n, _ in keepers if n in runs)
             found.append((gain, min(h.serial for h in holders), Grown(
                 op, layer, holders[0].tag.site.full, len(holders), sum(h.allocated for h in holders), held,
-                f"{keeper.op}, {keeper.site.full}" if keeper else "")))
+                next(chain(ops, (name for _, name in keepers)), ""))))
     found.sort(key=lambda row: (-row[0], -row[2].allocated))
     rows = alike([(g.layer, (gain, replace(g, layer=""))) for gain, _, g in found], NAMED)
     rows.sort(key=lambda row: -row[1][0] * len(row[2]))
@@ -278,7 +281,7 @@ def _reads_of_before(records: Sequence[Record], start: int) -> tuple[list[_Read]
         for serial in run.inputs:
             tag = before.get(serial)
             # An op without outputs writes in place.
-            if tag is not None and tag.role in MADE and ((tag.op, tag.site) in again or not run.outputs):
+            if tag is not None and tag.role in (*MADE, "buffer") and ((tag.op, tag.site) in again or not run.outputs):
                 read[Carried(tag.op, tag.site.full, run.tag.op, run.tag.site.full)] = [run.node, *views.get(serial, ())]
         found.append((run, read))
     return found, min((r.node for r in ran), default=0)

@@ -205,7 +205,7 @@ def why_grown(growth: Growth) -> Iterable[str]:
 
 def _op_line(keeper: str) -> str:
     op, comma, line = keeper.partition(", ")
-    return op + comma + short_path(line) if comma else "a node of an earlier step"
+    return op + comma + short_path(line) if comma else keeper or "a node of an earlier step"
 
 
 def _bars(sums: Iterable[tuple[str, int]], whole: int) -> Iterable[str]:

@@ -153,10 +153,11 @@ def test_what_connects_the_steps_of_a_log_by_hand() -> None:
     assert growth.carried == (
         Carried("add", "train.py:8 in main", "add", "train.py:8 in main"),
         Carried("zeros", "train.py:1 in main", "add", "train.py:8 in main"))
-    # Nodes from before the log have no line.
+    # Nodes from before the log, and those without an op, have no line.
     unkept = [alloc(1, exp), Keep(1, 0, "a"), alloc(2, exp), Keep(2, 3, "b"), launch(exp, 0, (), ())]
     (unknown,) = explained(Growth(3, 10), unkept, 0).grown
-    assert unknown == Grown("exp", "", "train.py:7 in main", 2, 1024, "graph", "")
+    assert unknown == Grown("exp", "", "train.py:7 in main", 2, 1024, "graph", "b")
+    assert explained(Growth(3, 10), [*unkept[:3], Keep(2, 0, "b")], 0).grown[0].keeper == ""
 
 
 def test_batches_and_gradients_that_are_never_dropped_are_named_but_not_what_lives_on() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import gradcore
 from gradcore import _looks, _step
+from gradcore.utils.checkpoint import checkpoint
 
 
 @pytest.mark.parametrize("form", ["detached", "detached after", "view", "kept"])
@@ -43,3 +44,27 @@ def test_gradients_of_layers_in_turn_and_copies_of_a_model_are_named(monkeypatch
     assert [(g.op, g.layer, g.count, g.holder[:25]) for g in growth.grown] == [
         ("linear_grad", "ModuleDict.expert.1-7", 14, "experts.expert.1.weight.g"),
         ("clone", "Linear#2-8", 14, "snaps[1].weight in test_g")]
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "compiled", "buffer"])
+def test_what_has_no_op_of_its_own_keeps_what_grows(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder and the keeper of what a checkpoint or a compiled function keeps; a buffer that goes on with its graph."""
+    monkeypatch.setattr(_looks, "_links", {})
+    nn, kept = gradcore.nn, []
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    net.register_buffer("mean", gradcore.zeros(8))
+    compiled = gradcore.compile(net)
+    for _ in range(6):
+        with gradcore.step(device="cpu") as step:
+            x = gradcore.ones(64, 8)
+            if how == "buffer":
+                net.mean = 0.9 * net.mean + net(x).square().mean(0)
+            else:
+                kept.append(compiled(x).sum() if how == "compiled" else checkpoint(net[1:], net[0](x)).sum())
+    growth = step.report.growth
+    assert growth is not None
+    given, = (g for g in growth.grown if (g.op, g.layer) == (("linear", "0") if how == "checkpoint" else ("tanh", "1")))
+    where = "test_what_has_no_op_of_its_own_keeps_what_grows()"
+    assert given.keeper.partition(",")[0] == ("an argument of checkpoint" if how == "checkpoint" else "tanh")
+    assert given.holder == f"the graph of {'net.mean' if how == 'buffer' else 'kept[0]'} in {where}"
+    assert [(c.op, c.reader) for c in growth.carried] == ([("add", "mul")] if how == "buffer" else [])
