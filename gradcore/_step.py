@@ -36,6 +36,9 @@ _GAINS = 24
 _ends: dict[str, tuple[Trend[End], deque[End]]] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
+if hasattr(os, "register_at_fork"):
+    # A process that is forked within a step, as a worker may be, is in none of its own.
+    os.register_at_fork(after_in_child=_recorded.clear)
 
 
 #: How much a step records. ``off``: nothing. ``counts``: peaks and the pool's figures. ``events``: every record, so that each

@@ -51,9 +51,29 @@ assert not failed
 """
 
 
+WITHIN = """
+import os
+import gradcore
+
+with gradcore.step() as step:
+    x = gradcore.ones(1000)
+    child = os.fork()
+    if not child:
+        with gradcore.step() as own:
+            gradcore.ones(2000)
+        assert own.report.peak.requested - gradcore.memory_requested() == 8000
+    y = gradcore.ones(500)
+# The child may go on in the parent's step.
+assert step.report.by_op["full"] == (12288 if child == 0 else 6144), step.report.by_op
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_child_needs_no_lock_of_its_parents_threads() -> None:
-    found = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("program", [FORKED, WITHIN], ids=["FORKED", "WITHIN"])
+def test_a_child_needs_no_lock_and_no_step_of_its_parents(program: str) -> None:
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr[-2000:]
 
 
