@@ -49,6 +49,8 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
     ([0, 1000, 1004, 1008, 1012], (4, 4)), ([0, 0, 1000, 1000, 1008, 1008, 1016, 1016], (6, 8, 2)),
     # Each third step adds to what the others leave as it is; or all three kinds grow.
     ([7 * (k // 3) for k in range(14)], (9, 7, 3)), ([k + 9 * i for i in range(5) for k in (90, 50, 10)], (12, 3)),
+    # Three steps in a row are no reason to forget those before.
+    ([4, 8, 8, 12, 16, 16, 20, 24, 24, 28, 32, 33], (10, 2)),
     # Memory that is allocated once and kept is not growth.
     ([1, 1, 1, 2, 2, 2, 3, 3, 3, 3], None), ([7] * 16, None), ([7], None), ([], None),
     # However many they are; what is typical is what the last ones add.
