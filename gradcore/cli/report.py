@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.blocks import block_plot
-from gradcore.report.growth import growth_of
+from gradcore.report.growth import Growth, growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
@@ -48,8 +49,10 @@ def run(options: argparse.Namespace) -> None:
         keep_safe(options.html, [path, *(p for p, _ in others)])
         save(options.html, page([Named(path.name, found), *(Named(p.name, run) for p, run in others)], options.step))
     if options.json:
+        growth, told = _growth(found)
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
                           "steps": len(found.steps), "peak_step": found.peak_step, "with_events": sorted(found.recordings),
+                          "growth": None if growth is None else {**asdict(growth), "step": told},
                           "step": number, "report": recording.report.to_dict()}))
         return
     if options.html is not None:
@@ -78,16 +81,23 @@ def _about(path: Path, found: Run) -> str:
                   "no events: a run at the level counts has none")
         lines.append(f"{count_of(len(found.steps), 'step')}, {ended}; the highest peak is in step {found.peak_step}; "
                      f"the file has {events}")
+    growth, number = _growth(found)
+    if growth is not None:
+        lines += [has_grown(growth) + ("." if number is None else f"; at the end of step {number}:"), *why_grown(growth)]
+    return "\n".join(lines)
+
+
+def _growth(found: Run) -> tuple[Growth | None, int | None]:
+    """How the steps of a run have grown, with what has, and the step whose events tell that, if there is one."""
     last = found.recordings.get(found.steps[-1].step) if found.steps else None
     # Figures do not tell that a graph grows, nor those of a step alone what grew before it: the report of the last step does.
     growth = growth_of([s.live for s in found.steps]) or (last.report.growth if last and last.records else None)
-    if growth is not None:
-        # The newest step whose events tell what it is: that of the peak need not be among the steps that grow.
-        number, told = next(((n, told) for n, recording in sorted(found.recordings.items(), reverse=True)
-                             if (told := recording.report.growth) and (told.grown or told.carried)), (0, None))
-        lines += [has_grown(growth) + ("." if told is None else f"; at the end of step {number}:"),
-                  *(why_grown(told) if told else ())]
-    return "\n".join(lines)
+    # The newest step whose events tell what it is: that of the peak need not be among the steps that grow.
+    number, told = next(((n, told) for n, recording in sorted(found.recordings.items(), reverse=True)
+                         if (told := recording.report.growth) and (told.grown or told.carried)), (None, None))
+    if growth is None or told is None:
+        return growth, None
+    return replace(growth, grown=told.grown, carried=told.carried), number
 
 
 def _print_live(console: Console, recording: Recording) -> None:

@@ -112,7 +112,11 @@ def test_every_step_of_a_long_growth_counts_and_the_command_says_the_same(
         assert ("\nLive bytes have grown for 39 steps, typically by 4,000 requested bytes per step; at the end of step 40:\n"
                 "          163,840 bytes in 40 results of full in (root), ") in shown
         assert ": referenced by your code\n                         held by kept[0] in test_every_step" in shown
-    assert json.loads("{" + data)["report"]["growth"]["steps"] == 39
+    told = json.loads("{" + data)
+    assert told["report"]["growth"]["steps"] == told["growth"]["steps"] == 39 and told["growth"]["step"] == 40
+    assert main(["report", str(tmp_path), "--step", "first", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"]["growth"] is None and told["growth"]["grown"][0]["count"] == 40
 
 
 def test_two_buffers_of_a_line_pile_up_and_one_does_not() -> None:
