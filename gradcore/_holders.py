@@ -283,10 +283,18 @@ class _Search:
         # Each is held by the iteration, too.
         if len(above) == 1 or any(n - 1 > within[o] for o, n in zip(above, map(sys.getrefcount, above.values()), strict=True)):
             return ""
-        kinds = [type(o) for o in above.values() if type(o) not in _PLUMBING]
-        # What has raised it says more than what was called on the way.
-        return next((kind.__name__ for kind in kinds if issubclass(kind, BaseException)),
-                    kinds[1].__name__ if len(kinds) > 1 else "containers")
+        # Without what only hangs from the cycle: from what holds nothing upwards.
+        holding = Counter(holder for o in above for holder in holders.get(o, ()))
+        waiting = deque(o for o in above if not holding[o])
+        while waiting:
+            for holder in holders.get(waiting.popleft(), ()):
+                holding[holder] -= 1
+                if not holding[holder]:
+                    waiting.append(holder)
+        kinds = [(type(o), holding[number]) for number, o in above.items() if type(o) not in _PLUMBING]
+        # What has raised it says more than what was called on the way; what hangs from a cycle of containers more than these.
+        return next((kind.__name__ for kind, _ in kinds if issubclass(kind, BaseException)), None) or next(
+            (kind.__name__ for kind, within in kinds[1:] if within), kinds[1][0].__name__ if len(kinds) > 1 else "containers")
 
 
 def _joined(name: Name, how: How) -> Name:

@@ -186,8 +186,8 @@ def test_a_cycle_that_something_unseen_holds_is_not_said_to_be_garbage() -> None
 
 
 @pytest.mark.parametrize(("wrap", "kind"), [
-    (Owner, "Owner"), (lambda x: Owner([{"a": (x,)}]), "Owner"), (lambda x: Owner(lambda: x), "function"),
-    (lambda x: [Owner(x) for _ in range(3)], "Owner")])
+    (Owner, "Owner"), (lambda x: Owner([{"a": (x,)}]), "Owner"), (lambda x: Owner(lambda: x), "Owner"),
+    (lambda x: Owner(gradcore.nn.ParameterList([x])), "Owner"), (lambda x: [Owner(x) for _ in range(3)], "Owner")])
 def test_garbage_is_said_to_be(wrap: Callable[[Any], Any], kind: str) -> None:
     gc.disable()
     try:
