@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product, takewhile
+from operator import itemgetter
 from typing import Any
 
 from gradcore import folds
@@ -140,34 +141,57 @@ def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple
 
 
 def _followed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
-    """A row for each line of source, those that have only moved within their function, or with their file, as one.
-
-    A line may now be where another one was. So in their order, lines are paired such that most pairs have as many bytes as
-    before, or the same number: where nothing was inserted, a line whose bytes have grown is still itself.
-    """
+    """A row for each line of source, those that have only moved within their function, or with their file, as one."""
     before = _at_paths_of(after, before)
-    functions: dict[str, tuple[list[str], list[str]]] = {}
+    functions: dict[str, tuple[list[_Line], list[_Line]]] = {}
     for side, sums in enumerate((before, after)):
-        for line in sorted(sums, key=lambda line: int(_parts(line)[1])):
-            file, _, function = _parts(line)
-            functions.setdefault(f"{file} in {function}", ([], []))[side].append(line)
+        for line, nbytes in sums.items():
+            file, number, function = _parts(line)
+            functions.setdefault(f"{file} in {function}", ([], []))[side].append((int(number), nbytes, line))
     for old, new in functions.values():
-        agree = [[(before[a] == after[b]) + (a == b) for b in new] for a in old]
-        # How much the lines from the i-th and the j-th on agree at most.
-        most = [[0] * (len(new) + 1) for _ in range(len(old) + 1)]
-        for i, j in product(reversed(range(len(old))), reversed(range(len(new)))):
-            most[i][j] = max(most[i + 1][j], most[i][j + 1], agree[i][j] + most[i + 1][j + 1])
-        i = j = 0
-        while i < len(old) or j < len(new):
-            if i < len(old) and j < len(new) and agree[i][j] and most[i][j] == agree[i][j] + most[i + 1][j + 1]:
-                yield Change(new[j], before[old[i]], after[new[j]])
-                i, j = i + 1, j + 1
-            elif j == len(new) or (i < len(old) and most[i][j] == most[i + 1][j]):
-                yield Change(old[i], before[old[i]], 0)
-                i += 1
-            else:
-                yield Change(new[j], 0, after[new[j]])
-                j += 1
+        pairs = _paired(sorted(old), sorted(new))
+        still = set(pairs.values())
+        yield from (Change(line, before[pairs[line]] if line in pairs else 0, nbytes) for _, nbytes, line in new)
+        yield from (Change(line, nbytes, 0) for _, nbytes, line in old if line not in still)
+
+
+#: A line of source: its number, its bytes, and its name.
+_Line = tuple[int, int, str]
+#: What speaks for some pairs of lines, and the last of these pairs, with those before it.
+_Pairs = tuple[int, Any]
+
+
+def _paired(old: Sequence[_Line], new: Sequence[_Line]) -> dict[str, str]:
+    """By line of a function: the same line before. Both are given in order.
+
+    A line may now be where another one was. Equal bytes speak for a pair, and so does, a little less, that it has moved as far
+    as the pair before it, or not at all: a line that has grown is still itself, and all that follows an insertion goes on.
+    """
+    # All before the first change is itself.
+    equal = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(old, new, strict=False)))
+    found = {line: line for _, _, line in old[:equal]}
+    old, new = old[equal:], new[equal:]
+    none: _Pairs = 0, None
+    # The best pairs among the lines so far, with all of the new ones up to one; and those that end with one that moved so far.
+    above = [none] * (len(new) + 1)
+    moved = {0: none}
+    for was, bytes_before, a in old:
+        row = [none]
+        for j, (now, bytes_after, b) in enumerate(new):
+            alike, far = 4 * (bytes_before == bytes_after), now - was
+            best = max(row[j], above[j + 1], key=itemgetter(0))
+            for (score, pairs), more in ((moved.get(far, none), 3 * (far in moved) + alike), (above[j], alike)):
+                if more and score + more > best[0]:
+                    best = score + more, (b, a, pairs)
+                if more and score + more > moved.get(far, none)[0]:
+                    moved[far] = score + more, (b, a, pairs)
+            row.append(best)
+        above = row
+    pairs = above[-1][1]
+    while pairs is not None:
+        b, a, pairs = pairs
+        found[b] = a
+    return found
 
 
 def _at_paths_of(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:

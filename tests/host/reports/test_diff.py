@@ -103,7 +103,10 @@ def test_a_line_may_be_where_another_one_was() -> None:
     before = lines(_20=1024, _22=86016, _28=512)
     assert rows(before, lines(_22=1024, _24=86016, _30=512)) == []
     assert rows(before, lines(_10=64, _22=1024, _24=86016, _30=512)) == [("a.py:10", 0, 64)]
-    assert rows(before, lines(_22=1024, _24=87040, _30=512)) == [("a.py:24", 0, 87040), ("a.py:22", 86016, 0)]
+    assert rows(before, lines(_22=1024, _24=87040, _30=512)) == [("a.py:24", 86016, 87040)]
+    # A line that was inserted takes the number of the next one.
+    assert rows(lines(_20=512, _21=1024, _22=512), lines(_20=64, _21=512, _22=1024, _23=512)) == [("a.py:20", 0, 64)]
+    assert rows(lines(_20=512, _21=1024, _22=512), lines(_20=512, _21=512)) == [("a.py:21", 1024, 0)]
     # Twice the batch: what one line had before, another one has now.
     assert rows(lines(_20=512, _22=1024, _28=2048), lines(_20=1024, _22=2048, _28=4096)) == [
         ("a.py:28", 2048, 4096), ("a.py:22", 1024, 2048), ("a.py:20", 512, 1024)]
