@@ -37,12 +37,14 @@ def who(device: Device, serials: Iterable[int]) -> dict[int, str]:
     return {serial: told[serial] for serial in wanted if told[serial]}
 
 
-def linked(device: Device, carried: Mapping[Carried, Iterable[int]], first: int) -> set[Carried]:
-    """As :data:`~gradcore.report.growth.Linked`; soon after it was asked for the same ones, what was said then."""
+def linked(device: Device, before: int, carried: Mapping[Carried, Iterable[int]]) -> set[Carried]:
+    """As :data:`~gradcore.report.growth.Linked`, of a step before which the last node had the number ``before``; soon after it
+    was asked for the same ones, what was said then.
+    """
     began = perf_counter()
     until, told = _links.get(device.name, (0.0, {}))
     if began > until or not carried.keys() <= told.keys():
-        continuing = {number for number, oldest in live_nodes() if oldest < first}
+        continuing = {number for number, oldest in live_nodes() if oldest <= before}
         told = {c: not continuing.isdisjoint(nodes) for c, nodes in carried.items()}
         _links[device.name] = _rested(began), told
     return {c for c in carried if told[c]}

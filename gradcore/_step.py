@@ -158,7 +158,7 @@ class step:
             grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
                     [*trend.risen, end])
             built = [e.node for e in ends]
-        self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, pinned)
+        self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, most.node, pinned)
 
     def _mark(self, what: str) -> None:
         """Only where it records: on another device, another step may."""
@@ -205,7 +205,7 @@ class step:
                                 gained=gained(ended.grew, self._raw) if ended.grew else None, pinned=ended.pinned,
                                 arenas=ended.arenas, who=functools.partial(who, ended.device) if self.names_holders else None,
                                 graph=functools.partial(grown_graph, ended.device, ended.built),
-                                linked=functools.partial(linked, ended.device) if self.names_holders else None)
+                                linked=functools.partial(linked, ended.device, ended.before) if self.names_holders else None)
 
     @property
     def recording(self) -> Recording:
@@ -235,6 +235,8 @@ class _Ended(NamedTuple):
     grew: list[End]
     #: The numbers of the last nodes at the ends of steps, as far as these are kept.
     built: list[int]
+    #: The number of the last node before the step.
+    before: int
     pinned: PinnedFigures | None
 
 
@@ -247,6 +249,7 @@ class _Start:
         self._measured: Measured | None = None
         self.peaks = (0, 0, 0)
         self.log: list[Raw] | None = None
+        self.node = last_node()
 
     def begin(self, logged: bool) -> None:
         ledger = self.device.ledger

@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Generic, TypeVar
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Record, Site, Tag, View
+from gradcore.events import HELD_OUTSIDE, Alloc, Keep, Launch, Record, Site, Tag, View
 from gradcore.grouping import Who, alike
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
@@ -57,9 +57,9 @@ class Carried:
     reader_line: str
 
 
-#: Of tensors, each with the nodes that may link a step to it: those of which one is alive, and continues from a node with a
-#: number below the given one, which is that of the step's first node. Others were detached.
-Linked = Callable[[Mapping[Carried, Iterable[int]], int], AbstractSet[Carried]]
+#: Of tensors, each with the nodes that may link the last step to it: those of which one is alive, and continues from a node of
+#: before the step. Others were detached.
+Linked = Callable[[Mapping[Carried, Iterable[int]]], AbstractSet[Carried]]
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,11 @@ def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth
 
     ``ask`` is called if an op of the step reads a result of an earlier one, as it takes time.
     """
-    reads, first = _reads_of_before(records, start)
+    reads = _reads_of_before(records, start)
     growth = ask() if any(read for _, read in reads) else None
     if growth is None:
         return None
-    carried, led = _linking(reads, first, linked), set[int]()
+    carried, led = _linking(reads, linked), set[int]()
     for run, read in reads:
         if not (led.isdisjoint(run.inputs) and read.keys().isdisjoint(carried)):
             led.update(run.outputs or run.inputs[:1])
@@ -206,7 +206,7 @@ def explained(growth: Growth, records: Sequence[Record], start: int, gained: Map
     grown = _grown(records, start, gained, who)
     # A state that goes from step to step without its graph is no cause.
     kept = any(g.held_by == "graph" for g in grown)
-    return replace(growth, grown=grown, carried=_linking(*_reads_of_before(records, start), linked) if kept else ())
+    return replace(growth, grown=grown, carried=_linking(_reads_of_before(records, start), linked) if kept else ())
 
 
 def held_by(holder: folds.Holder) -> str:
@@ -264,18 +264,24 @@ def _named(found: Sequence[tuple[int, Grown]], who: Who | None) -> tuple[Grown, 
 _Read = tuple[Launch, dict[Carried, list[int]]]
 
 
-def _reads_of_before(records: Sequence[Record], start: int) -> tuple[list[_Read], int]:
-    """The ops of the step's graph with what they read that a line made before which runs again in the step, and the number of
-    the step's first node.
-    """
-    ran = [r for r in records[start:] if isinstance(r, (Launch, View)) and r.node and r.tag.phase == "forward"]
-    runs = [r for r in ran if isinstance(r, Launch)]
-    again = {(r.tag.op, r.tag.site) for r in runs}
+def _reads_of_before(records: Sequence[Record], start: int) -> list[_Read]:
+    """The ops of the step's graph with what they read that a line made before which runs again in the step."""
     before = {r.serial: r.tag for r in records[:start] if isinstance(r, Alloc)}
+    made: dict[int, int] = {}
     views: dict[int, list[int]] = {}
-    for r in ran:
-        if isinstance(r, View):
+    keepers: dict[int, list[int]] = {}
+    runs: list[Launch] = []
+    for r in records[start:]:
+        if isinstance(r, Alloc):
+            made[r.serial] = r.node
+        elif isinstance(r, Keep):
+            keepers.setdefault(r.serial, []).append(r.node)
+        elif isinstance(r, View) and r.node and r.tag.phase == "forward":
             views.setdefault(r.serial, []).append(r.node)
+        # In a compiled function, whose one node is known by what it keeps, only results have nodes: those of the traced run.
+        elif isinstance(r, Launch) and r.tag.phase == "forward" and (r.node or any(made.get(o) for o in r.outputs)):
+            runs.append(r)
+    again = {(r.tag.op, r.tag.site) for r in runs}
     found: list[_Read] = []
     for run in runs:
         read: dict[Carried, list[int]] = {}
@@ -283,16 +289,17 @@ def _reads_of_before(records: Sequence[Record], start: int) -> tuple[list[_Read]
             tag = before.get(serial)
             # An op without outputs writes in place.
             if tag is not None and tag.role in (*MADE, "buffer") and ((tag.op, tag.site) in again or not run.outputs):
-                read[Carried(tag.op, tag.site.full, run.tag.op, run.tag.site.full)] = [run.node, *views.get(serial, ())]
+                read[Carried(tag.op, tag.site.full, run.tag.op, run.tag.site.full)] = (
+                    [run.node, *views.get(serial, ())] if run.node else keepers.get(serial, []))
         found.append((run, read))
-    return found, min((r.node for r in ran), default=0)
+    return found
 
 
-def _linking(reads: Sequence[_Read], first: int, linked: Linked | None) -> tuple[Carried, ...]:
+def _linking(reads: Sequence[_Read], linked: Linked | None) -> tuple[Carried, ...]:
     """What is read of before, and links the step to an earlier one as far as ``linked`` tells."""
     nodes: dict[Carried, list[int]] = {}
     for _, read in reads:
         for carried, numbers in read.items():
             nodes.setdefault(carried, []).extend(numbers)
-    found = nodes.keys() if linked is None or not nodes else linked(nodes, first)
+    found = nodes.keys() if linked is None or not nodes else linked(nodes)
     return tuple(carried for carried in nodes if carried in found)
