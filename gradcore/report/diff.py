@@ -130,6 +130,8 @@ def _compared(a: Owners, b: Owners, end: Diff | None = None) -> Diff:
 
 
 def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
+    if group == "layer":
+        before = _in_networks_of(after, before)
     rows = {name: Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}}
     if group == "line":
         rows = {}
@@ -191,6 +193,39 @@ def _paired(old: Sequence[_Line], new: Sequence[_Line]) -> dict[str, str]:
     while pairs is not None:
         b, a, pairs = pairs
         found[b] = a
+    return found
+
+
+def _in_networks_of(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """``before``, with layers of a network under its name in ``after``: once there is a second network, the first has another.
+
+    That is the first part of a path, or nothing where there is one network. The same network is the one with most layers in
+    common, of several the older one.
+    """
+    old, new = _by_network(before), _by_network(after)
+    # All as a whole may have as much in common as they are.
+    alike = sorted((-len(old[a] & new[b]), a, b) for a in {*old} - {*new} | {""} for b in {*new} - {*old} | {""}
+                   if len(old[a] & new[b]) > ("" in (a, b)) * len(old[""] & new[""]))
+    names: dict[str, str] = {}
+    for _, a, b in alike:
+        if a != b and a not in names and b not in names.values() and "" not in names:
+            names[a] = b
+    sums: dict[str, int] = {}
+    for layer, nbytes in before.items():
+        network, _, inner = ("", "", layer) if "" in names else layer.partition(".")
+        there = ".".join(filter(None, (names.get(network, network), inner)))
+        # What runs in no layer stays there: it may be outside of all networks.
+        name = there if layer and there in after else layer
+        sums[name] = sums.get(name, 0) + nbytes
+    return sums
+
+
+def _by_network(layers: Iterable[str]) -> dict[str, set[str]]:
+    """By first part of their paths, what follows it; and all layers by ""."""
+    found: dict[str, set[str]] = {"": set(filter(None, layers))}
+    for layer in found[""]:
+        network, dot, inner = layer.partition(".")
+        found.setdefault(network, set()).update([inner] * len(dot))
     return found
 
 

@@ -1,0 +1,39 @@
+"""Peaks compared by layer, where there are other networks than before: those change the names of all layers."""
+
+from __future__ import annotations
+
+import random
+
+from gradcore.report.diff import Owners, compare
+
+
+def test_a_network_is_itself_where_another_one_has_come() -> None:
+    """Its name is part of the paths of layers where there are several."""
+    def rows(*sides: dict[str, int]) -> list[tuple[str, int, int]]:
+        before, after = (Owners(sum(sums.values()), {"layer": sums}) for sums in sides)
+        return [(c.name, c.before, c.after) for c in compare(before, after).by["layer"]]
+
+    one = {"": 512, "body.0": 2048, "body.1": 1024, "head": 1024}
+    first = {"Net#1.body.0": 2048, "Net#1.body.1": 1536, "Net#1.head": 1024}
+    assert rows(one, {"": 512, **first, "Net#2.body.0": 4096, "Net#2.head": 1024}) == [
+        ("Net#2.body.0", 0, 4096), ("Net#2.head", 0, 1024), ("Net#1.body.1", 1024, 1536)]
+    assert rows({"": 512, **first, "Net#2.head": 1024}, one) == [("Net#2.head", 1024, 0), ("body.1", 1536, 1024)]
+    # Of several networks one has got a number, too.
+    assert rows({"Net.head": 512, "Critic.0": 512}, {"Net#1.head": 1024, "Net#2.head": 512, "Critic.0": 512}) == [
+        ("Net#1.head", 512, 1024), ("Net#2.head", 0, 512)]
+    # What has nothing or less in common is not the same; nor is what is not there under its new name.
+    assert rows({"head": 512}, {"tail": 512}) == [("head", 512, 0), ("tail", 0, 512)]
+    assert rows(one, {**one, "copy.head": 512}) == [("copy.head", 0, 512)]
+    assert rows({"attn.qkv": 512, "attn.out": 512}, {"cross.out": 512}) == [("attn.qkv", 512, 0)]
+    # What runs in no layer may be outside of the network.
+    assert rows(one, {"": 256, **first, "Net#1": 256})[1:] == [("", 512, 256), ("Net#1", 0, 256)]
+
+
+def test_the_rows_of_networks_add_up() -> None:
+    r = random.Random(0)
+    for _ in range(2000):
+        before, after = ({".".join(r.choice(("", "a", "b", "Net#1", "Net#2", "0")) for _ in range(r.randint(0, 2))).strip("."):
+                          512 * r.randint(1, 3) for _ in range(r.randint(0, 8))} for _ in range(2))
+        diff = compare(*(Owners(sum(sums.values()), {"layer": sums}) for sums in (before, after)))
+        assert sum(c.change for c in diff.by["layer"]) == diff.change
+        assert {c.name for c in diff.by["layer"]} <= before.keys() | after.keys()
