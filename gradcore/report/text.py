@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gradcore.grouping import alike
 from gradcore.reading import short_path
@@ -19,6 +20,8 @@ _WHO = {"graph": "kept by the graph", "outside": "held by another library's arra
 _CALLERS = 6
 #: The most rows of a table at the peak.
 _ROWS = 12
+#: The most rows of what is live at the end.
+_LEFT = 8
 #: The most rows of what was kept for backward.
 _KEPT = 16
 #: The most phases at the beginning, and at the end, of their list.
@@ -147,7 +150,10 @@ def _left(report: StepReport) -> Iterable[str]:
     if report.left:
         yield ""
         yield "Results made in this step and live at its end (memory_summary() names what holds them):"
-        yield from _first(8, [f"  {x.allocated:>15,} bytes of {_made_by(x)}: {_WHO[x.held_by]}" for x in report.left])
+        rows = [replace(x, layer=layer, allocated=x.allocated * len(places)) for layer, x, places in
+                alike([(x.layer, replace(x, layer="")) for x in report.left], _LEFT)]
+        yield from _first(_LEFT, [f"  {x.allocated:>15,} bytes of {_made_by(x)}: {_WHO[x.held_by]}"
+                                  for x in sorted(rows, key=lambda x: -x.allocated)])
 
 
 def _exported(report: StepReport) -> Iterable[str]:
@@ -159,7 +165,7 @@ def _exported(report: StepReport) -> Iterable[str]:
             how = "held only by" if x.alone else "held by its tensor, and shared by"
             many = f" in {x.count} buffers" if x.count > 1 else ""
             lines.append(f"  {x.allocated:>15,} bytes{many} of {_made_by(x)}: {how} {x.form}, {short_path(x.exported_at)}")
-        yield from _first(8, lines)
+        yield from _first(_LEFT, lines)
 
 
 def _made_by(x: Left | Exported | Grown) -> str:

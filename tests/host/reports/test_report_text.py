@@ -178,7 +178,8 @@ def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
         """The report's lines if every list has ``count`` entries."""
         top = dataclasses.replace(report.top[0], stack=tuple(f"/s.py:{i} in h" for i in range(count)))
         return render(dataclasses.replace(
-            report, by_op={f"op{i}": 16 for i in range(count)}, left=count * report.left[:1],
+            report, by_op={f"op{i}": 16 for i in range(count)},
+            left=tuple(dataclasses.replace(report.left[0], line=f"/l.py:{i} in f") for i in range(count)),
             kept=tuple(dataclasses.replace(report.kept[0], name=f"k{i}") for i in range(count)),
             exported=count * report.exported[:1], top=(top,),
             growth=dataclasses.replace(growth, grown=count * growth.grown[:1], carried=count * growth.carried))).splitlines()
@@ -222,6 +223,10 @@ def test_equal_blocks_of_a_large_network_share_a_row(tmp_path: Path) -> None:
     # Networks; and what is no number of one.
     assert [name for name, _, _ in together([("Net#1", 1), ("Net#2", 1), ("Net#3", 1), ("Net#", 1), ("#2", 1)])] == [
         "Net#1-3", "Net#", "#2"]
+    # What a graph keeps of each block.
+    report = full(tmp_path)
+    left = tuple(dataclasses.replace(report.left[0], layer=f"h.{k}.up", allocated=512) for k in range(12))
+    assert "    6,144 bytes of mul in h.0-11.up, " in render(dataclasses.replace(report, left=left))
     # A name that looks like several.
     assert [name for name, _, _ in together([("a.0.b", 1), ("a.1.b", 1), ("a.0-1.b", 1)])] == ["a.0-1.b"] * 2
 
