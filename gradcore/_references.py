@@ -20,7 +20,7 @@ from gradcore.engine.value import PLAIN
 #: What is said of all that some objects lead to, instead of the way there.
 LEADING: dict[type, str] = {Node: "the graph of ", Leaf: "the hooks of ", types.TracebackType: "the traceback of "}
 #: Attributes that are not found in an object's ``__dict__`` or slots, and take no code of its class's.
-_C_ATTRIBUTES = frozenset(("__dict__", "__defaults__", "__kwdefaults__", "__context__", "__cause__"))
+_C_ATTRIBUTES = frozenset(("__dict__", "__defaults__", "__kwdefaults__", "__context__", "__cause__", "__self__", "args"))
 #: Functions that wait, by the name of the attribute that is their frame.
 _WAITING: dict[type, str] = {
     types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}

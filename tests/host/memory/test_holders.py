@@ -79,7 +79,8 @@ def slotted(x: Any) -> Any:
     (lambda x: {"a": [x]}, "['a'][0]"), (lambda x: {3: x}, "[3]"), (lambda x: {(1, 2): x}, "[...]"),
     (lambda x: {x: 1}, ".keys()[0]"),
     (lambda x: Owner([x]), ".value[0]"), (lambda x: Hidden(x), ".value"), (slotted, ".value"), (lambda x: {x}, ""),
-    (lambda x: x[:10], ""), (by_default, ".__defaults__[0]"),
+    (lambda x: x[:10], ""), (lambda x: ValueError(1, x), ".args[1]"), (lambda x: [x].append, ".__self__[0]"),
+    (by_default, ".__defaults__[0]"),
     (by_keyword, ".__kwdefaults__['a']")],
     ids=lambda x: x if isinstance(x, str) else None)
 def test_a_global_leads_to_it(wrap: Callable[[Any], Any], path: str) -> None:
