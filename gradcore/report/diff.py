@@ -208,7 +208,9 @@ def _in_networks_of(after: dict[str, int], before: dict[str, int]) -> dict[str, 
                    if len(old[a] & new[b]) > ("" in (a, b)) * len(old[""] & new[""]))
     names: dict[str, str] = {}
     for _, a, b in alike:
-        if a != b and a not in names and b not in names.values() and "" not in names:
+        # Parts that are no networks have no common name with another part.
+        kinds = {part.partition("#")[0] for part in (a, b) if part}
+        if a != b and len(kinds) == 1 and a not in names and b not in names.values() and "" not in names:
             names[a] = b
     sums: dict[str, int] = {}
     for layer, nbytes in before.items():

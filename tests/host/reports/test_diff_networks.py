@@ -24,7 +24,8 @@ def test_a_network_is_itself_where_another_one_has_come() -> None:
     # What has nothing or less in common is not the same; nor is what is not there under its new name.
     assert rows({"head": 512}, {"tail": 512}) == [("head", 512, 0), ("tail", 0, 512)]
     assert rows(one, {**one, "copy.head": 512}) == [("copy.head", 0, 512)]
-    assert rows({"attn.qkv": 512, "attn.out": 512}, {"cross.out": 512}) == [("attn.qkv", 512, 0)]
+    assert rows({"attn.out": 512}, {"cross.out": 512}) == [("attn.out", 512, 0), ("cross.out", 0, 512)]
+    assert rows({"Net.a": 512, "Net.b": 512}, {"Net#1.a": 512, "Net#2.c": 512}) == [("Net#2.c", 0, 512), ("Net.b", 512, 0)]
     # What runs in no layer may be outside of the network.
     assert rows(one, {"": 256, **first, "Net#1": 256})[1:] == [("", 512, 256), ("Net#1", 0, 256)]
 
