@@ -14,6 +14,7 @@ from gradcore.distributions.continuous import LocationScale
 from gradcore.distributions.distribution import Distribution, above_zero, broadcast, same_as
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.distributions.transforms import PowerTransform
+from gradcore.functional.types import finfo
 from gradcore.nn.functional import one_hot
 
 
@@ -129,7 +130,8 @@ class Dirichlet(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         drawn = _drawn(self.concentration, self._extended_shape(sample_shape))
-        return drawn / drawn.sum(-1, keepdim=True)
+        # Not rounded to 0 or 1, where the density may be infinite.
+        return above_zero(drawn / drawn.sum(-1, keepdim=True)).clamp(max=1 - float(finfo(drawn.dtype).eps) / 2)
 
     def log_prob(self, value: Any) -> Any:
         self._check_value(value)

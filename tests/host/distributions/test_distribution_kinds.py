@@ -234,6 +234,14 @@ def test_draws_by_gammas_have_gradients_of_their_means(made: Any) -> None:
     assert slope.item() == pytest.approx(expected.item(), rel=0.06, abs=0.01)
 
 
+@pytest.mark.parametrize("dtype", [gradcore.float32, gradcore.float64])
+def test_draws_beside_0_and_1_have_a_density(dtype: Any) -> None:
+    gradcore.manual_seed(6)
+    small = gradcore.full((3,), 0.05, dtype=dtype)
+    for p in (distributions.Beta(small, small), distributions.Dirichlet(small)):
+        assert p.log_prob(p.sample((2000,))).isfinite().all()
+
+
 #: Two of each that has a divergence.
 PAIRS: dict[str, tuple[Any, Any]] = {
     "Normal": (lambda t, d: d.Normal(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Normal(t([0.1, 1.0]), t([2.0, 0.5]))),
