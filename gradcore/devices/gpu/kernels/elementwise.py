@@ -115,7 +115,9 @@ def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
     values = []
     for x, kind in zip(operands, kinds, strict=True):
         if kind == "Number":
-            values.append(compute.type(x))
+            # In bools a fraction and NaN are True, and no integer.
+            truth = isinstance(x, float) and out.dtype == np.bool_ and compute == _INT
+            values.append(compute.type(bool(x) if truth else x))
         elif kind == "Row":
             values.append(np.array((x.data.ptr, x.size), _ROW))
         else:
