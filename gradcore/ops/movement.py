@@ -244,6 +244,10 @@ def narrow(x: Any, dim: int, start: int, length: int) -> Any:
 
 
 def _split_spec(x: TensorSpec, *, sizes: tuple[int, ...], dim: int) -> tuple[TensorSpec, ...]:
+    if any(n < 0 for n in sizes):
+        # The part before it would reach beyond the tensor.
+        raise SpecError("split_with_sizes expects split_sizes have only non-negative entries, but got "
+                        f"split_sizes={list(sizes)}")
     if sum(sizes) != x.shape[dim]:
         raise SpecError(f"split_with_sizes expects split_sizes to sum exactly to {x.shape[dim]} (input tensor's size at "
                         f"dimension {dim}), but got split_sizes={list(sizes)}")
