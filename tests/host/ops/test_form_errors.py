@@ -137,6 +137,7 @@ CASES: dict[str, Case] = {
     "repeat_interleave": (lambda t: f(t, 3).repeat_interleave(i(t, 1, 2)), SpecError, ("repeats.size(0) = 2", "= 3")),
     "movedim": (lambda t: f(t, 2, 3).movedim((0, 1), (0,)), SpecError, ("(0, 1)", "(0,)")),
     "split": (lambda t: f(t, 3).split([4, -1]), SpecError, ("non-negative", "[4, -1]")),
+    "as_strided": (lambda t: f(t, 3).as_strided((-1,), (1,)), SpecError, ("as_strided", "sizes [-1]")),
     "tensor_split": (lambda t: f(t, 3).tensor_split(0), SpecError, ("larger than 0, got 0",)),
     "hsplit": (lambda t: f(t, 2, 3).hsplit(2), SpecError, ("dimension 1", "3 is not divisible by the split_size 2")),
     "matrix_power": (lambda t: t.linalg.matrix_power(f(t, 2, 3), 1), SpecError, ("square matrices", "[2, 3]")),
