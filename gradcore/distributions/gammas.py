@@ -22,6 +22,11 @@ def _drawn(concentration: Any, shape: Sequence[int]) -> Any:
     return standard_gamma(concentration.expand(*shape))
 
 
+def _above(x: Any, least: float) -> Any:
+    """``x``, with another number where it is not above ``least``: what is not chosen there has a slope of 0, and not of NaN."""
+    return functional.where(x > least, x, least + 1.0)
+
+
 class Gamma(Distribution):
     """The gamma distribution: density rate^c x^(c - 1) exp(-rate x) / Gamma(c), with c the ``concentration``."""
 
@@ -220,8 +225,8 @@ class StudentT(LocationScale):
 
     @property
     def variance(self) -> Any:
-        df = self.df
-        finite = functional.where(df > 2, self.scale.square() * df / (df - 2), math.inf)
+        df, some = self.df, _above(self.df, 2)
+        finite = functional.where(df > 2, self.scale.square() * some / (some - 2), math.inf)
         return functional.where(df <= 1, math.nan, finite)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
@@ -255,7 +260,8 @@ class FisherSnedecor(Distribution):
 
     @property
     def mean(self) -> Any:
-        return functional.where(self.df2 <= 2, math.nan, self.df2 / (self.df2 - 2))
+        some = _above(self.df2, 2)
+        return functional.where(self.df2 <= 2, math.nan, some / (some - 2))
 
     @property
     def mode(self) -> Any:
@@ -264,9 +270,9 @@ class FisherSnedecor(Distribution):
 
     @property
     def variance(self) -> Any:
-        a, b = self.df1, self.df2
+        a, b = self.df1, _above(self.df2, 4)
         found = 2 * b.square() * (a + b - 2) / (a * (b - 2).square() * (b - 4))
-        return functional.where(b <= 4, math.nan, found)
+        return functional.where(self.df2 <= 4, math.nan, found)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)

@@ -115,6 +115,17 @@ def test_gradients_pass_through_a_draw(name: str) -> None:
     assert [x.grad.item() for x in leaves] == pytest.approx(expected, abs=0.06)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("of", [lambda d, a, b: d.StudentT(a, b * 0, b).variance, lambda d, a, b: d.FisherSnedecor(b, a).mean])
+def test_where_there_is_no_moment_gradients_are_0(of: Any, torch: Any) -> None:
+    slopes = []
+    for library in (gradcore, torch):
+        df, scale = (library.tensor(v, requires_grad=True) for v in ([0.5, 1.0, 2.0, 5.0], 3.0))
+        library.nan_to_num(of(library.distributions, df, scale), 0.0, 0.0).sum().backward()
+        slopes.append([None if x.grad is None else x.grad.tolist() for x in (df, scale)])
+    assert slopes[0][0] == pytest.approx(slopes[1][0]) and slopes[0][1] == pytest.approx(slopes[1][1])
+
+
 def test_a_policys_step_is_replayed() -> None:
     policy = nn.Linear(3, 4)
     optimizer = gradcore.optim.SGD(policy.parameters(), lr=0.1)
