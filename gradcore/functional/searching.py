@@ -90,8 +90,9 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     ``test_elements`` are sorted and searched by :func:`searchsorted`, which needs memory proportional to the sum of the two
     sizes, not to their product. ``assume_unique`` has no effect.
     """
-    elements, others = (v.detach() if isinstance(v, Value) else v for v in (elements, test_elements))
-    tensors = [v for v in (elements, others) if isinstance(v, Value)]
+    elements, others = (v.detach() if isinstance(v, Value) else v  # type: ignore[attr-defined]
+                        for v in (elements, test_elements))
+    tensors: list[Any] = [v for v in (elements, others) if isinstance(v, Value)]
     if not tensors:
         raise TypeError(f"isin takes a tensor and a number, or two tensors, but got {elements!r} and {test_elements!r}")
     if any(v.spec.dtype.kind == "b" for v in tensors):
