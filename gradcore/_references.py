@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.sites import is_inside
-from gradcore.engine.value import PLAIN
+from gradcore.engine.value import PLAIN, Value
 
 #: What is said of all that some objects lead to, instead of the way there.
 LEADING: dict[type, str] = {Node: "the graph of ", Leaf: "the hooks of ", types.TracebackType: "the traceback of "}
@@ -95,7 +95,9 @@ def parts(holder: Any, ids: set[int]) -> dict[int, How]:
         # The dict behind the view that a class shows.
         found = {id(v): ".__dict__" for v in gc.get_referents(holder) if type(v) is dict and id(v) in ids}
     else:
-        found = {id(v): how for how, v in _attributes(holder) if id(v) in ids}
+        # A view stands for its base, too. Something else's attribute of the name is another matter.
+        view = issubclass(kind, Value)
+        found = {id(v): "" if view and how == ".base" else how for how, v in _attributes(holder) if id(v) in ids}
         if kind is types.FunctionType and id(holder.__closure__) in found:
             found[id(holder.__closure__)] = Cells.of(".__closure__", holder.__code__.co_freevars)
     # An object of C, or one that hides what it has.

@@ -200,6 +200,14 @@ def test_garbage_is_said_to_be(wrap: Callable[[Any], Any], kind: str) -> None:
         gc.collect()
 
 
+def test_the_graph_of_a_views_base_is_that_of_the_view() -> None:
+    kept = fresh().requires_grad_().exp()
+    serial = kept.storage.serial
+    FOUND["other"], FOUND["view"] = kept.cos(), kept.sin()[:10]
+    del kept
+    assert holder(serial) == f"the graph of FOUND['view'] in {__name__} and the graph of FOUND['other'] in {__name__}"
+
+
 def test_an_exception_that_its_own_frame_holds_is_garbage() -> None:
     def fails() -> int:
         x = fresh()
