@@ -31,7 +31,7 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
 
     It is given by serial for the live buffers that they made since the first. What was made once is no gain, nor what every
     step replaces: a line has to gain in both halves, or to have made what is live in more than one step. Of a line that runs in
-    one layer after the other, such as the copies of a model or experts that take turns, the layers that gained count together.
+    one layer after the other, such as the copies of a model or experts that take turns, all layers count together.
     ``log`` is that of the last step. None if a step that matters had no log.
     """
     sums = [_by_line(end.owned) for end in (ends[0], ends[len(ends) // 2], ends[-1]) if end.owned is not None]
@@ -50,23 +50,26 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
             made.setdefault(_line(tag), {})[serial] = bisect_left(serials, serial)
     found: dict[int, int] = {}
     others: dict[tuple[str, Site, str], list[_Line]] = {}
-    for line in made:
+    for line in {line for owned in sums for line in owned}:
         if gain := _gain([line], sums, made):
-            found.update(dict.fromkeys(made[line], gain))
-        elif sums[2].get(line, 0) > sums[0].get(line, 0):
+            # It may have got what was made before, as a tensor becomes a buffer.
+            found.update(dict.fromkeys(made.get(line, ()), gain))
+        else:
             op, _, _, site, kind = line
             others.setdefault((op, site, kind), []).append(line)
     for lines in others.values():
-        # Each has its share, at least a byte.
-        if gain := -(-_gain(lines, sums, made) // len(lines)):
-            found.update((serial, gain) for line in lines for serial in made[line])
+        if gain := _gain(lines, sums, made):
+            gaining = [line for line in lines if sums[2].get(line, 0) > sums[0].get(line, 0)]
+            # Each has its share, at least a byte.
+            found.update((serial, -(-gain // len(gaining))) for line in gaining
+                         for serial in made.get(line, ()))
     return found
 
 
 def _gain(lines: Iterable[_Line], sums: Iterable[Mapping[_Line, int]], made: Mapping[_Line, Mapping[int, int]]) -> int:
     """What these lines have gained together in the later half; 0 if that is no gain of one step after the other."""
     first, middle, last = (sum(owned.get(line, 0) for line in lines) for owned in sums)
-    steps = {step for line in lines for step in made[line].values()}
+    steps = {step for line in lines for step in made.get(line, {}).values()}
     return last - middle if last > max(first, middle) and (first < middle or len(steps) > 1) else 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from copy import deepcopy
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,31 @@ def test_gradients_of_layers_in_turn_and_copies_of_a_model_are_named(monkeypatch
     assert [(g.op, g.layer, g.count, g.holder[:25]) for g in growth.grown] == [
         ("linear_grad", "ModuleDict.expert.1-7", 14, "experts.expert.1.weight.g"),
         ("clone", "Linear#2-8", 14, "snaps[1].weight in test_g")]
+
+
+def test_what_layers_in_turn_replace_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last two results are of two layers, and those before are gone."""
+    monkeypatch.setattr(_step, "_ends", {})
+    layers = [gradcore.nn.Linear(8, 8) for _ in range(12)]
+    last, kept = deque[Any](maxlen=2), []
+    for k in range(12):
+        with gradcore.step(device="cpu") as step, gradcore.no_grad():
+            last.append(layers[k](gradcore.ones(4, 8)))
+            kept.append(last[-1].exp())
+    growth = step.report.growth
+    assert growth is not None and [(g.op, g.count) for g in growth.grown] == [("exp", 12)]
+
+
+def test_what_becomes_a_buffer_later_is_no_line_of_its_own() -> None:
+    made = [gradcore.ones(100) for _ in range(12)]
+    net, kept = gradcore.nn.Linear(2, 2), []
+    for k in range(12):
+        with gradcore.step(device="cpu") as step:
+            net.register_buffer(f"b{k}", made[k])
+            net(gradcore.ones(1, 2))
+            kept.append(gradcore.zeros(10))
+    growth = step.report.growth
+    assert growth is not None and [g.count for g in growth.grown] == [12]
 
 
 @pytest.mark.parametrize("how", ["checkpoint", "compiled", "buffer"])
