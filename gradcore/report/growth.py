@@ -117,11 +117,12 @@ class Trend(Generic[_E]):
         kind must have grown three times, so that ends which merely go up and down are no growth. If one kind adds to the live
         bytes and the others leave them as they are, it is said what that one adds.
         """
-        # Whole rounds, so that the last step is compared with one of its kind.
-        rounds = [(steps - steps % turns, turns) for turns, steps in self._steps.items() if steps >= 3 * turns]
-        if rounds:
-            # Of steps that grow in several of these ways: three in a row may be those between two evaluations.
-            steps, turns = max(rounds, key=lambda found: (found[0], -found[1]))
+        ways = [(steps, -turns) for turns, steps in self._steps.items() if steps >= 3 * turns]
+        if ways:
+            # The one that has gone on for longest: three in a row may be steps between two evaluations.
+            steps, turns = max(ways)[0], -max(ways)[1]
+            # Whole rounds, so that the last step is compared with one of its kind.
+            steps -= steps % turns
             last, window = self._last, range(min(steps, _GAINS))
             added = [last[-1 - k] - last[-2 - k] for k in window]
             if turns > 1 and min(added) == 0 and turns * (len(added) - added.count(0)) == len(added):

@@ -76,6 +76,12 @@ def test_growth_of_a_few_steps(ends: list[int], found: tuple[int, int, int] | No
     assert (growth and (growth.steps, growth.requested, growth.every)) == found
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 10])
+def test_the_number_of_steps_does_not_change_what_each_adds(every: int) -> None:
+    found = [growth_of([7 * (k // every) for k in range(n)]) for n in range(7 * every, 150)]
+    assert {(growth.requested, growth.every) for growth in found if growth} == {(7, every)} and None not in found
+
+
 def test_what_every_tenth_step_keeps_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_step, "_ends", {})
     x, results = gradcore.ones(1000), []
