@@ -163,6 +163,8 @@ for _corners in (False, True):
     form(f"grid_sample:of affine_grid {_corners}", lambda t, x, m, c=_corners: t.nn.functional.grid_sample(
         x, t.nn.functional.affine_grid(m, (2, 3, 2, 3), c), align_corners=c), _image, floats(2, 2, 3, low=-0.6, high=0.6),
         tolerance=5e-5)
+form("grid_sample:no channels", lambda t, x, g: t.nn.functional.grid_sample(x, g, align_corners=False), floats(2, 0, 5, 7),
+     floats(2, 4, 6, 2))
 form("grid_sample:far", lambda t, x, g: t.nn.functional.grid_sample(x, g, align_corners=False), floats(1, 1, 2, 2),
      floats(1, 1, 4, 2, given=(9, 9, -9, 0, 1e8, 0, 1, 1)), smooth=False)
 form("grid_sample:one pixel", lambda t, x, g: [t.nn.functional.grid_sample(x, g, padding_mode=m, align_corners=True)

@@ -105,8 +105,8 @@ class _Pixels:
         x = movement.permute(input, dims=(0, *range(2, input.spec.ndim), 1))
         padded = movement.slice_grad(x, shape=(n, self.sizes[0] + 1, *self.sizes[1:], c),
                                      index=tuple((0, m, 1) for m in x.spec.shape))
-        self.rows = movement.reshape(padded, (-1, c))
         self.outside, each = math.prod(self.sizes), math.prod(grid.spec.shape[1:-1])
+        self.rows = movement.reshape(padded, (n * (self.outside + self.steps[0]), c))
         first = creation.arange(0, self.outside + self.steps[0], length=n, dtype=np.dtype(np.int64), device=grid.storage.device)
         #: The row at which the image of each point begins.
         self.first = movement.reshape(movement.expand(movement.reshape(first, (n, 1)), shape=(n, each)), (n * each,))

@@ -229,7 +229,8 @@ def _cells(image: Pair, size: Pair, dtype: Any) -> list[tuple[list[Pair], Array]
 
 def _room(planes: Array, cells: Array) -> int:
     """Elements in which a plane is folded along one dimension, and those of its cells."""
-    return cells.shape[-2] * (planes.shape[-1] + cells.shape[-1])
+    size: int = cells.shape[-2] * (planes.shape[-1] + cells.shape[-1])
+    return size
 
 
 def _is_small(planes: Array, cells: Array) -> bool:
