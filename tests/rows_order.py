@@ -203,3 +203,10 @@ def _var(t: Any, x: Any, dims: Any, correction: int, keepdim: bool) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # for zero degrees of freedom
         return t.var(x, dims, correction=correction, keepdim=keepdim)
+
+_line, _run = floats(1 << 17), ints(9000, given=tuple(range(9000)))
+#: Long lines, and a run of positions.
+BIG = [Row("cumsum", "long", (_line,), {"dim": 0, "reverse": True}), Row("cumprod", "long", (floats(2, 20, 5000),), {"dim": 1}),
+       Row("recurrence", "long", (_line, _line), {"dim": 0, "reverse": True}),
+       Row("take", "run", (floats(32, 9000), _run), {"dim": 1}),
+       Row("take_grad", "run", (floats(32, 9000), _run), {"shape": (32, 9000), "dim": 1})]
