@@ -46,6 +46,10 @@ HOST_KERNELS |= {ufunc.__name__: _by_keyword(ufunc) for ufunc in (np.maximum, np
 
 @kernel
 def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
+    numbers = {"f": (int, float), "i": (int,), "u": (int,)}.get(out.dtype.kind, ())
+    if type(low) in numbers and type(high) in numbers and x.dtype == out.dtype:
+        np.clip(x, low, high, out=out)
+        return
     # In place, a bound may have a wider dtype than the output.
     if low is not None:
         if isinstance(low, int) and high is not None and x.dtype != out.dtype:
