@@ -111,8 +111,7 @@ def softplus_grad(dy: Array, x: Array, out: Array, t: Array, s: Array, bits: Arr
 
 @kernel
 def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
-    extreme(np.maximum, x, low, out)
-    extreme(np.minimum, out, high, out)
+    np.clip(x, low, high, out=out)
 
 
 @scratched("i??")
