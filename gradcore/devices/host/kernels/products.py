@@ -21,6 +21,8 @@ _SIDE, _WORTH = 128, 1 << 16
 #: The longest dimension that is summed as so many arrays, since NumPy's loop over a short one costs more than its sums, and the
 #: least size of an array for this.
 _SHORT, _AT_LEAST = 8, 4096
+#: The least number of sums that are added in blocks, since errors grow with it.
+_ROWS = 128
 #: The longest row that is summed as a product with ones, a few times as fast as NumPy's sum, which has smaller errors. Columns
 #: are summed so whatever their length, with smaller errors than NumPy's.
 _ROW = 1024
@@ -139,8 +141,9 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
 def _add_blocks(x: Array, dims: tuple[int, ...], out: Array) -> bool:
     """The sum of the sums of blocks: NumPy adds those of the inner dimensions one after the other. False if a block is all."""
     d = max(dims, key=lambda d: abs(x.strides[d]))
-    blocks = min(math.isqrt(x.shape[d]), x.size // _AT_LEAST, KEPT // (out.size * x.itemsize))
-    if x.shape[d] < PIECE_ROWS // 4 or blocks < 2:
+    count = math.prod(x.shape[k] for k in dims if x.strides[k] != x.itemsize)
+    blocks = min(math.isqrt(count), x.shape[d], x.size // _AT_LEAST, KEPT // (out.size * x.itemsize))
+    if count < _ROWS or blocks < 2:
         return False
     if type(x) is not np.ndarray:
         raise TypeError("a probe cannot record calls on the memory that a thread keeps")
