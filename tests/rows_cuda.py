@@ -166,6 +166,8 @@ add("sum", ints(70, 300, low=-9, high=9), dims=(0, 1), keepdim=False)
 add("sum", floats(6, 40, 5), dims=(0, 2), keepdim=True)
 add("softmax", floats(3, 50, 40), dim=1)
 add("pow", ints(7, given=(0, 2, -1, 1, -1, 3, -2)), ints(7, given=(-1, -2, -1, -3, -2, 2, 3)))
+for exponent in (0.5, -0.5):
+    add("pow", floats(6, given=(-math.inf, -1, -0.0, 0, 4, math.inf)), exponent)
 add("as_strided_grad", floats(40, 33), like=(33,), strides=(0, 1), offset=0)
 add("layer_norm_grad", floats(300, 40), floats(300, 40), None, floats(300, 1), floats(300, 1, low=0.5), dims=1,
     needs=(True, True, True))

@@ -174,15 +174,21 @@ def _test(name: str) -> Callable[..., Any]:
     return run
 
 
+def _power(x: Any, y: Any, out: Any) -> None:
+    # Roots are PyTorch's: of minus infinity they are NaN, and the power is not.
+    root = {0.5: "Sqrt", -0.5: "Rsqrt"}.get(y) if isinstance(y, float) and is_floating(out.dtype) else None
+    apply(*(("Pow", wide(out.dtype), out, x, y) if root is None else (root, wide(out.dtype), out, x)))
+
+
 gl.KERNELS |= {name: function(name) for name in (
-    "add sub mul div neg floor_divide remainder fmod pow reciprocal abs sign floor ceil round trunc frac exp exp2 expm1 log "
+    "add sub mul div neg floor_divide remainder fmod reciprocal abs sign floor ceil round trunc frac exp exp2 expm1 log "
     "log1p log2 log10 logaddexp sqrt rsqrt square hypot sin cos tan sinh cosh tanh arcsin arccos arctan arctan2 arcsinh "
     "arccosh arctanh erfc erfinv lgamma digamma gammainc gammaincc sinc logit maximum minimum fmax fmin lerp where "
     "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift relu relu_grad tanh_grad sigmoid "
     "sigmoid_grad silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid "
     "hardsigmoid_grad hardswish hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold").split()}
 gl.KERNELS |= {
-    "polygamma": function("polygamma", n=None),
+    "pow": _power, "polygamma": function("polygamma", n=None),
     **{name: function(name, value=1) for name in ("addcmul", "addcdiv")},
     **{name: function(name, beta=None, threshold=None) for name in ("softplus", "softplus_grad")},
     **{name: function(name, low=None, high=None) for name in ("hardtanh", "hardtanh_grad")}}
