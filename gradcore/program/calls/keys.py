@@ -13,7 +13,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
 from gradcore.program.guarding.libraries import is_bound, is_opaque
-from gradcore.program.guarding.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer
+from gradcore.program.guarding.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer, mark_of
 from gradcore.program.tracing.carried import Place
 from gradcore.spec import TensorSpec
 
@@ -126,7 +126,7 @@ def unknown_among(kept: list[Any], numbers: bool) -> list[str]:
 def contents(arguments: Any, leaves: bool) -> Any:
     """What arguments contain, to be compared with what they contain after a run that holds their tensors."""
     keys = Keys(leaves)
-    return keys.of(arguments), [*map(id, keys.tensors)]
+    return keys.of(arguments), [*map(id, keys.tensors)], [mark_of(x) for x in keys.kept if isinstance(x, LONG)]
 
 
 def _layout_of(x: Any) -> TensorSpec:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradcore.engine.node import Leaf
 from gradcore.events import WRITTEN
-from gradcore.program.guarding.values import buffer_of, difference, equal, is_plain
+from gradcore.program.guarding.values import buffer_of, difference, equal, ids_in, is_plain, mark_of
 
 #: Gives an object a name that terms can refer to it by.
 Namer = Callable[[Any], str]
@@ -230,6 +230,12 @@ def unseen(name: str) -> Never:
                  numbers=True)
 
 
+def too_long(name: str, look: Callable[[], Any], key: tuple[Any, ...]) -> list[tuple[Once, tuple[Any, ...]]]:
+    """Guards for a container that is too long to be compared in each call; what ``seen`` is, ``note`` finds out."""
+    return [(unseen(name), (*key, "unseen")),
+            (Once(name, look, None, same_mark, f"the function changes what is in {name}"), (*key, "written"))]
+
+
 def member_of(kind: type, name: str) -> Any:
     """What a class, or the first of its bases that has the name, has under it: a descriptor itself."""
     return next(vars(c)[name] for c in kind.__mro__ if name in vars(c))
@@ -237,7 +243,7 @@ def member_of(kind: type, name: str) -> Any:
 
 def items_of(name: str, look: Callable[[], Any]) -> Once:
     """Which objects a container has, by their ids, so that none is held."""
-    return Once(name, lambda: _ids_in(look()), _ids_in(look()), equal,
+    return Once(name, lambda: ids_in(look()), ids_in(look()), equal,
                 f"the function changes what it reads: {name} has other items, or has them in another order")
 
 
@@ -245,10 +251,6 @@ def entry(container: Any, key: Any) -> Any:
     """What a dict has under a key, whatever a ``__getitem__`` of the user's makes of it."""
     # An index would make an entry of a defaultdict that has none.
     return dict.get(container, key) if isinstance(container, dict) else container[key]
-
-
-def _ids_in(container: Any) -> tuple[int, ...]:
-    return tuple(map(id, (*container, *container.values()) if isinstance(container, Mapping) else container))
 
 
 #: Types of random generators.
@@ -281,6 +283,10 @@ def same_object(now: Any, seen: Any) -> bool:
 
 def same_method(now: Any, seen: Any) -> bool:
     return type(now) is type(seen) and bool(now == seen)
+
+
+def same_mark(now: Any, seen: Any) -> bool:
+    return bool(mark_of(now) == seen)
 
 
 def same_of_its_class(now: Any, seen: Any) -> bool:

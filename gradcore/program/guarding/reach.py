@@ -43,6 +43,7 @@ from gradcore.program.guarding.guards import (
     same_object,
     same_of_its_class,
     state_of,
+    too_long,
     unseen,
     weakly,
 )
@@ -178,8 +179,7 @@ class Reach:
             yield from self.of_entries(name, look, value, key)
         else:
             yield self._identity(name, look, value), key
-            if isinstance(value, LONG):
-                yield unseen(name), (*key, "unseen")
+            yield from too_long(name, look, key) if isinstance(value, LONG) else ()
             if why := why_hidden(value, name):
                 yield Never(f"the function refers to {name}, {why}"), (*key, "opaque")
             yield from self.of_object(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import marshal
+import zlib
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -173,6 +175,22 @@ def _brief(x: Any) -> str:
 def same_array(now: Any, seen: Any) -> bool:
     return (isinstance(now, np.ndarray) and now.dtype == seen.dtype and now.shape == seen.shape
             and now.tobytes() == seen.tobytes())
+
+
+def ids_in(container: Any) -> tuple[int, ...]:
+    return tuple(map(id, (*container, *container.values()) if isinstance(container, Mapping) else container))
+
+
+def mark_of(x: Any) -> int:
+    """A number that is another one when a container has been written to; of objects in it, when there are others."""
+    if isinstance(x, np.ndarray):
+        # What can only be read may be a large data set, in a file.
+        written = x.flags.writeable and not x.dtype.hasobject
+        return zlib.crc32(np.ascontiguousarray(x).view(np.uint8)) if written else 0
+    try:
+        return zlib.crc32(marshal.dumps(x, 2))
+    except ValueError:
+        return hash(ids_in(x))
 
 
 def buffer_of(x: Any) -> tuple[str, bytes]:

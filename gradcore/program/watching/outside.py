@@ -47,11 +47,11 @@ from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import line_of, upwards, users_line
-from gradcore.program.guarding.guards import Guard, Item, identical
+from gradcore.program.guarding.guards import Guard, Item, identical, same_mark
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import names_of
 from gradcore.program.guarding.reach import Found, Reach
-from gradcore.program.guarding.values import copied, equal, is_plain
+from gradcore.program.guarding.values import copied, equal, is_plain, mark_of
 from gradcore.utils.files import load
 
 #: What takes random bytes of the system's; NumPy and ``secrets`` call it for a new seed.
@@ -217,8 +217,10 @@ class Outside:
 def note(found: Found, began: dict[tuple[Any, ...], Guard]) -> None:
     """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
     for guard, key in found:
-        if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
-            began.setdefault(key, guard)
+        if key not in began and isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
+            if guard.same is same_mark:
+                guard.seen = mark_of(guard.look())
+            began[key] = guard
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:

@@ -90,3 +90,34 @@ def test_what_is_larger_is_found_by_a_check() -> None:
     with raises(TraceError, "a replay differs from the eager run in result 0"):
         for _ in range(2):
             compiled(t)
+
+
+@pytest.mark.parametrize("made", [
+    lambda: [0] * (MOST + 1), lambda: dict.fromkeys(range(MOST + 1), 0), lambda: deque([0] * (MOST + 1)),
+    lambda: np.zeros(MOST + 1), lambda: np.zeros((2, 2 * MOST))[:, ::2], lambda: np.zeros((MOST, 2)).T,
+    lambda: bytearray(9 * MOST),
+], ids=["list", "dict", "deque", "array", "strided", "transposed", "bytes"])
+@pytest.mark.parametrize("as_argument", [False, True])
+def test_a_function_that_writes_to_a_container_of_very_many_items_is_not_replayed(made: Any, as_argument: bool) -> None:
+    owner = SimpleNamespace(items=made())
+
+    def count(items: Any) -> None:
+        items[1] += 1
+
+    def f(x: Any, items: Any) -> Any:
+        count(items if as_argument else owner.items)
+        return x * 2
+
+    compiled = gradcore.compile(f)
+    for _ in range(4):
+        compiled(gradcore.ones(1), owner.items if as_argument else None)
+    assert np.max(owner.items[1]) == 4 and not compiled.programs
+    assert ("modifies an argument" if as_argument else "changes what is in items of a SimpleNamespace") in compiled.traces[0]
+
+
+def test_very_many_items_that_a_function_only_reads_are_no_reason() -> None:
+    items = [[0] * (MOST + 1), np.zeros(MOST + 1), [gradcore.zeros(1)] * (MOST + 1)]
+    compiled = gradcore.compile(lambda x: x * len(items[0]) * items[1].size * len(items[2]))
+    for _ in range(2):
+        compiled(gradcore.ones(1))
+    assert len(compiled.traces) == 1
