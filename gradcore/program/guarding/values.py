@@ -186,7 +186,7 @@ def mark_of(x: Any) -> int:
     if isinstance(x, np.ndarray):
         # What can only be read may be a large data set, in a file.
         written = x.flags.writeable and not x.dtype.hasobject
-        return zlib.crc32(np.ascontiguousarray(x).view(np.uint8)) if written else 0
+        return zlib.crc32(np.ascontiguousarray(x).view(np.uint8).data) if written else 0
     try:
         return zlib.crc32(marshal.dumps(x, 2))
     except ValueError:
