@@ -6,6 +6,7 @@ import dis
 import inspect
 from collections import deque
 from collections.abc import Iterator
+from itertools import takewhile
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,6 +20,8 @@ _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffer
                       "named_children"))
 #: Instructions of a call behind those that load what is called.
 _CALLING = LOADS_CONSTANT | CALLS | {"EXTENDED_ARG"}
+#: Views of a dict.
+_VIEWS: tuple[type, ...] = tuple(type(view({})) for view in (dict.keys, dict.values, dict.items))
 #: Containers in containers that are looked into.
 _DEPTH = 4
 
@@ -28,6 +31,20 @@ def upwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def users_frames(frame: FrameType, outside: int) -> list[FrameType]:
+    """Those frames of the user's from this one upwards that come before the one with the id ``outside``."""
+    return [f for f in takewhile(lambda f: id(f) != outside, upwards(frame)) if is_users(f.f_code)]
+
+
+def iterators(frame: FrameType) -> list[Any]:
+    """The arguments that are iterators or views of a dict, by which code gets objects that are not looked at there.
+
+    The code of a comprehension is part of that around it.
+    """
+    return [x for name in parameters(frame.f_code) if not name.startswith(".") and name in frame.f_locals
+            for x in [frame.f_locals[name]] if isinstance(x, (Iterator, *_VIEWS))]
 
 
 def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:

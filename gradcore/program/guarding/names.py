@@ -93,6 +93,12 @@ def names_of(code: CodeType) -> Names:
                  frozenset(x for x in code.co_consts if isinstance(x, str)))
 
 
+@functools.lru_cache(maxsize=4096)
+def names_within(code: CodeType) -> Names:
+    """Also those that the code inside of it names, such as a generator expression, which gets what it finds."""
+    return names_of(code).union(*[names_within(x) for x in code.co_consts if isinstance(x, CodeType)])
+
+
 def _computes_names(code: CodeType) -> bool:
     """Does the code make an ``attrgetter`` of anything but constants, or hand ``getattr`` to other code, as to ``map()``?"""
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("PUSH_NULL", "EXTENDED_ARG", "KW_NAMES")]

@@ -200,9 +200,9 @@ class Reach:
             yield Guard(name, look, dict(value), same_entries), key
             yield unseen(name), (*key, "unseen")
         elif self._enters(value, items=True):
-            for k, item in value.items():
-                if k in unread:
-                    continue
+            for k, item in [(k, v) for k, v in value.items() if k not in unread]:
+                for part in k if isinstance(k, (tuple, frozenset)) else (k,):
+                    yield from () if isinstance(part, Value) or is_plain(part) else self.of_object(part)
                 if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
                     yield from self.of_value(f"a key of {name}", weakly(k), k, (*key, "key", id(k)))
                 label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", weakly(k)

@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from gradcore.cells import name_of_file
-from gradcore.program.guarding.frames import id_in, parameters
+from gradcore.program.guarding.frames import id_in, iterators, parameters
 from gradcore.program.guarding.guards import Attribute, Guard, identical
 from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.names import computes_globals, names_of
@@ -52,6 +52,8 @@ class Called:
         self._closures: set[tuple[Any, ...]] = set()
         self._variables: set[tuple[int, str, int]] = set()
         self._arguments: set[tuple[int, str, int]] = set()
+        #: The ids of code, and of iterators that it was given.
+        self._given: set[tuple[int, int]] = set()
         #: By the ids of a class of the user's and of a code object that ran with an instance first: the two.
         self._first: dict[tuple[int, int], tuple[type, CodeType]] = {}
         #: By id of a code object: the ids of the defaults of its functions.
@@ -69,6 +71,12 @@ class Called:
             return False
         self._codes[key] = code, variables
         return True
+
+    def iterates(self, frame: FrameType) -> bool:
+        """Is it a call with an iterator, or a view of a dict, that no call of the same code had?"""
+        before = len(self._given)
+        self._given.update((id(frame.f_code), id(x)) for x in iterators(frame))
+        return len(self._given) > before
 
     def variables(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
         """The closure variables of a call, as far as no call of the same code had the same."""

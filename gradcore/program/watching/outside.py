@@ -21,7 +21,7 @@ import threading
 import time
 import tokenize
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
@@ -45,6 +45,7 @@ from gradcore.devices.precision import (
 )
 from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
+from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import line_of, upwards, users_line
 from gradcore.program.guarding.guards import Guard, Item, identical, same_mark
@@ -221,6 +222,16 @@ def note(found: Found, began: dict[tuple[Any, ...], Guard]) -> None:
             if guard.same is same_mark:
                 guard.seen = mark_of(guard.look())
             began[key] = guard
+
+
+def note_variables(frames: list[FrameType], reach: Reach, new: Container[Any], began: dict[tuple[Any, ...], Guard]) -> None:
+    """Keep guards for what can be reached from the variables of these frames, but for what is ``new``."""
+    for frame in frames:
+        note(reach.of_code(frame.f_code, frame.f_globals), began)
+        for name, x in frame.f_locals.items():
+            # What the run has made must be freed with its tensors.
+            if type(x) not in PLAIN and not isinstance(x, (Value, Iterator)) and x not in new:
+                note(reach.of_value(f"the variable {name}", lambda x=x: x, x, ("variable", id(x))), began)  # type: ignore[misc]
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:

@@ -11,7 +11,6 @@ import random
 import sys
 from collections import Counter
 from functools import cached_property
-from itertools import takewhile
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import ref
@@ -24,11 +23,11 @@ from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, upwards, users_line
+from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_frames, users_line
 from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Guard, Never, Once, identical, weakly
-from gradcore.program.guarding.libraries import is_library, is_users
+from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
-from gradcore.program.guarding.names import Names, names_of
+from gradcore.program.guarding.names import Names, names_of, names_within
 from gradcore.program.guarding.reach import Found, Reach
 from gradcore.program.guarding.values import asked
 from gradcore.program.tracing.carried import Stored, place_of
@@ -39,7 +38,7 @@ from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientRea
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
 from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
-from gradcore.program.watching.outside import Outside, note
+from gradcore.program.watching.outside import Outside, note, note_variables
 from gradcore.program.watching.schedules import Schedules
 
 #: One set for both, since the hash of code takes long.
@@ -108,12 +107,12 @@ class Watcher:
         self._before: Any = None
 
     def __enter__(self) -> Watcher:
-        self._runs = id(next((f for f in upwards(sys._getframe()) if is_users(f.f_code)), None))
+        self._runs = id(next(iter(users_frames(sys._getframe(), 0)), None))
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note_value(Reach(Names()), name, generator, ("draws", name))
         if isinstance(self._function, FunctionType):
             # Code does not name the contents of a default.
-            note(Reach(names_of(self._function.__code__)).of_function(self._function), self.began)
+            note(Reach(names_within(self._function.__code__)).of_function(self._function), self.began)
         self._before = sys.getprofile()
         self.new.__enter__()
         sys.setprofile(self._saw)
@@ -220,6 +219,8 @@ class Watcher:
         self._looked_up.enters(frame)
         if self.called.enters(frame):
             note(self._reach_at(frame).of_code(code, frame.f_globals), self.began)
+        if self.called.iterates(frame):
+            note_variables(users_frames(frame, self._runs), self._reach_at(frame), self.new, self.began)
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
                 self._note_value(self._reach_at(frame), f"the default of {n} of {code.co_name}", x, ("default", id(x)))
@@ -230,8 +231,7 @@ class Watcher:
 
     def _reach_at(self, frame: FrameType) -> Reach:
         """A walk by what the code of a frame names, and the user's code that it runs for, which gets what it returns."""
-        frames = takewhile(lambda f: id(f) != self._runs, upwards(frame))
-        return Reach(Names().union(*[names_of(f.f_code) for f in frames if is_users(f.f_code)]))
+        return Reach(Names().union(*[names_within(f.f_code) for f in users_frames(frame, self._runs)]))
 
     def _enters(self, owner: Any, frame: FrameType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""

@@ -196,3 +196,37 @@ def test_a_list_of_tensors_that_a_call_makes_may_be_read_by_an_inner_function() 
     compiled = gradcore.compile(f)
     assert [[y.item() for y in compiled(gradcore.full((1,), 2.0))] for _ in range(3)] == [[4.0, 16.0]] * 3
     assert len(compiled.traces) == 1, compiled.explain()
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.history: list[int] = []
+
+
+def note_in(meters: Any) -> None:
+    for meter in meters:
+        (meter[1] if isinstance(meter, tuple) else meter).history.append(1)
+
+
+METERS: list[Meter] = [Meter(), Meter()]
+BY_NAME: dict[str, Meter] = dict(zip("ab", METERS, strict=True))
+
+
+@pytest.mark.parametrize("note", [
+    lambda: [meter.history.append(1) for meter in METERS],
+    lambda: sum(len(meter.history) for meter in METERS if not meter.history.append(1)),  # type: ignore[func-returns-value]
+    lambda: {name: meter.history.append(1) for name, meter in BY_NAME.items()},  # type: ignore[func-returns-value]
+    lambda: note_in(BY_NAME.values()), lambda: note_in(BY_NAME.items()), lambda: note_in(iter(METERS)),
+    lambda: note_in(meter for meter in METERS), lambda: note_in(enumerate(METERS)), lambda: note_in(reversed(METERS)),
+], ids=["list", "generator", "dict", "values", "items", "iterator", "given generator", "enumerate", "reversed"])
+def test_what_is_written_by_way_of_an_iterator_is_written_in_each_call(note: Callable[[], Any]) -> None:
+    def f(x: Any) -> Any:
+        note()
+        return x * 2
+
+    for meter in METERS:
+        meter.history.clear()
+    compiled = gradcore.compile(f)
+    for _ in range(3):
+        compiled(gradcore.ones(1))
+    assert [meter.history for meter in METERS] == [[1, 1, 1]] * 2 and not compiled.programs

@@ -306,3 +306,18 @@ def test_a_package_behind_a_link(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
                           env={**os.environ, "PYTHONPATH": str(tmp_path / "link")})
     assert done.stdout.startswith("2 ") and done.stdout.endswith("train.py:16 in <module>\n"), done
+
+
+@pytest.mark.parametrize("with_a_name", [False, True])
+def test_attributes_of_the_keys_of_a_dict_are_guarded(with_a_name: bool) -> None:
+    one = type("One", (), {"__module__": "users"})()
+    one.scale, one.calls = 2.0, []
+    factors: Any = {(one, "name"): 1.0} if with_a_name else {one: 1.0}
+    f = gradcore.compile(lambda x: x * sum((k[0] if with_a_name else k).scale * v for k, v in factors.items()))
+    assert [f(gradcore.ones(1)).item() for _ in range(2)] == [2.0, 2.0] and len(f.traces) == 1
+    one.scale = 7.0
+    assert f(gradcore.ones(1)).item() == 7.0
+    g = gradcore.compile(lambda x: (x * 2, [(k[0] if with_a_name else k).calls.append(1) for k in factors])[0])
+    for _ in range(3):
+        g(gradcore.ones(1))
+    assert one.calls == [1, 1, 1] and not g.programs
