@@ -7,13 +7,15 @@ import inspect
 from collections import deque
 from collections.abc import Iterator
 from itertools import takewhile
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from gradcore.cells import name_of_file
+from gradcore.engine.value import Value
+from gradcore.nn.module import Module
 from gradcore.program.guarding.bytecode import CALLS, LOADS_CONSTANT
 from gradcore.program.guarding.libraries import is_users
-from gradcore.program.guarding.values import MOST_INSIDE, asked
+from gradcore.program.guarding.values import MOST_INSIDE, VALUES, asked
 
 #: Methods of a module that go through it from its first part on in each call.
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
@@ -45,6 +47,11 @@ def iterators(frame: FrameType) -> list[Any]:
     """
     return [x for name in parameters(frame.f_code) if not name.startswith(".") and name in frame.f_locals
             for x in [frame.f_locals[name]] if isinstance(x, (Iterator, *_VIEWS))]
+
+
+def is_given_objects(frame: FrameType) -> bool:
+    """Is there an object among the arguments, by which code may get others, as one that the run has made?"""
+    return any(type(x) not in VALUES and not isinstance(x, (Value, Module, FunctionType)) for _, x in passed(frame))
 
 
 def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:

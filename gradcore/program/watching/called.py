@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from gradcore.cells import name_of_file
-from gradcore.program.guarding.frames import id_in, iterators, parameters
+from gradcore.program.guarding.frames import id_in, is_given_objects, iterators, parameters
 from gradcore.program.guarding.guards import Attribute, Guard, identical
 from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.names import computes_globals, names_of
@@ -72,11 +72,12 @@ class Called:
         self._codes[key] = code, variables
         return True
 
-    def iterates(self, frame: FrameType) -> bool:
-        """Is it a call with an iterator, or a view of a dict, that no call of the same code had?"""
+    def gets_others(self, frame: FrameType, first: bool) -> bool:
+        """May a call get objects that are not among its arguments: by an iterator or a view of a dict that no call of the same
+        code had, or, if it is the ``first``, by an object, as one that the run has made?"""
         before = len(self._given)
         self._given.update((id(frame.f_code), id(x)) for x in iterators(frame))
-        return len(self._given) > before
+        return len(self._given) > before or (first and is_given_objects(frame))
 
     def variables(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
         """The closure variables of a call, as far as no call of the same code had the same."""

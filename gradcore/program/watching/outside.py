@@ -48,7 +48,7 @@ from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import line_of, upwards, users_line
-from gradcore.program.guarding.guards import Guard, Item, identical, same_mark
+from gradcore.program.guarding.guards import Guard, Item, Never, identical, same_mark
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import names_of
 from gradcore.program.guarding.reach import Found, Reach
@@ -225,13 +225,14 @@ def note(found: Found, began: dict[tuple[Any, ...], Guard]) -> None:
 
 
 def note_variables(frames: list[FrameType], reach: Reach, new: Container[Any], began: dict[tuple[Any, ...], Guard]) -> None:
-    """Keep guards for what can be reached from the variables of these frames, but for what is ``new``."""
+    """Keep guards for the data that can be reached from the variables of these frames, but for what is ``new``."""
     for frame in frames:
-        note(reach.of_code(frame.f_code, frame.f_globals), began)
+        found = [reach.of_code(frame.f_code, frame.f_globals)]
         for name, x in frame.f_locals.items():
             # What the run has made must be freed with its tensors.
             if type(x) not in PLAIN and not isinstance(x, (Value, Iterator)) and x not in new:
-                note(reach.of_value(f"the variable {name}", lambda x=x: x, x, ("variable", id(x))), began)  # type: ignore[misc]
+                found.append(reach.of_value(f"the variable {name}", lambda x=x: x, x, ("variable", id(x))))  # type: ignore[misc]
+        note((one for guards in found for one in guards if not isinstance(one[0], Never)), began)
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:

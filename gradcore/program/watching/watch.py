@@ -217,9 +217,9 @@ class Watcher:
         """Record a call of a function of the user's, and what variables it has that no call before had."""
         code, seen = frame.f_code, frame.f_locals
         self._looked_up.enters(frame)
-        if self.called.enters(frame):
+        if first := self.called.enters(frame):
             note(self._reach_at(frame).of_code(code, frame.f_globals), self.began)
-        if self.called.iterates(frame):
+        if self.called.gets_others(frame, first):
             note_variables(users_frames(frame, self._runs), self._reach_at(frame), self.new, self.began)
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,6 +209,25 @@ def note_in(meters: Any) -> None:
         (meter[1] if isinstance(meter, tuple) else meter).history.append(1)
 
 
+class Event:
+    """What each call makes anew, and hands to code that gets an object by it."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+
+    def note(self) -> None:
+        self.meter.history.append(1)
+
+
+def note_both(made: Callable[[Meter], Any], note: Callable[[Any], None]) -> None:
+    for meter in METERS:
+        note(made(meter))
+
+
+def note_in_event(event: Any) -> None:
+    event.meter.history.append(1)
+
+
 METERS: list[Meter] = [Meter(), Meter()]
 BY_NAME: dict[str, Meter] = dict(zip("ab", METERS, strict=True))
 
@@ -217,9 +237,12 @@ BY_NAME: dict[str, Meter] = dict(zip("ab", METERS, strict=True))
     lambda: sum(len(meter.history) for meter in METERS if not meter.history.append(1)),  # type: ignore[func-returns-value]
     lambda: {name: meter.history.append(1) for name, meter in BY_NAME.items()},  # type: ignore[func-returns-value]
     lambda: note_in(BY_NAME.values()), lambda: note_in(BY_NAME.items()), lambda: note_in(iter(METERS)),
+    lambda: note_both(Event, note_in_event), lambda: note_both(Event, Event.note),
+    lambda: note_both(lambda meter: SimpleNamespace(meter=meter), note_in_event),
     lambda: note_in(meter for meter in METERS), lambda: note_in(enumerate(METERS)), lambda: note_in(reversed(METERS)),
-], ids=["list", "generator", "dict", "values", "items", "iterator", "given generator", "enumerate", "reversed"])
-def test_what_is_written_by_way_of_an_iterator_is_written_in_each_call(note: Callable[[], Any]) -> None:
+], ids=["list", "generator", "dict", "values", "items", "iterator", "event", "method", "namespace", "given generator", "enumerate",
+        "reversed"])
+def test_what_is_written_by_way_of_an_iterator_or_a_new_object_is_written_in_each_call(note: Callable[[], Any]) -> None:
     def f(x: Any) -> Any:
         note()
         return x * 2
