@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import takewhile
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -49,9 +49,10 @@ def iterators(frame: FrameType) -> list[Any]:
             for x in [frame.f_locals[name]] if isinstance(x, (Iterator, *_VIEWS))]
 
 
-def is_given_objects(frame: FrameType) -> bool:
-    """Is there an object among the arguments, by which code may get others, as one that the run has made?"""
-    return any(type(x) not in VALUES and not isinstance(x, (Value, Module, FunctionType)) for _, x in passed(frame))
+def is_given_objects(frame: FrameType, known: Container[int]) -> bool:
+    """Is there an object among the arguments, by which code may get others, but for those whose ids are ``known``?"""
+    return any(type(x) not in VALUES and id(x) not in known and not isinstance(x, (Value, Module, FunctionType))
+               for _, x in passed(frame))
 
 
 def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:

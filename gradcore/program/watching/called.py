@@ -72,12 +72,12 @@ class Called:
         self._codes[key] = code, variables
         return True
 
-    def gets_others(self, frame: FrameType, first: bool) -> bool:
+    def gets_others(self, frame: FrameType, first: bool, known: Container[int]) -> bool:
         """May a call get objects that are not among its arguments: by an iterator or a view of a dict that no call of the same
-        code had, or, if it is the ``first``, by an object, as one that the run has made?"""
+        code had, or, if it is the ``first``, by an object whose id is not ``known``, as one that the run has made?"""
         before = len(self._given)
         self._given.update((id(frame.f_code), id(x)) for x in iterators(frame))
-        return len(self._given) > before or (first and is_given_objects(frame))
+        return len(self._given) > before or (first and is_given_objects(frame, known))
 
     def variables(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
         """The closure variables of a call, as far as no call of the same code had the same."""

@@ -219,7 +219,7 @@ class Watcher:
         self._looked_up.enters(frame)
         if first := self.called.enters(frame):
             note(self._reach_at(frame).of_code(code, frame.f_globals), self.began)
-        if self.called.gets_others(frame, first):
+        if self.called.gets_others(frame, first, self.methods):
             note_variables(users_frames(frame, self._runs), self._reach_at(frame), self.new, self.began)
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):

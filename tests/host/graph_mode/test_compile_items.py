@@ -240,8 +240,8 @@ BY_NAME: dict[str, Meter] = dict(zip("ab", METERS, strict=True))
     lambda: note_both(Event, note_in_event), lambda: note_both(Event, Event.note),
     lambda: note_both(lambda meter: SimpleNamespace(meter=meter), note_in_event),
     lambda: note_in(meter for meter in METERS), lambda: note_in(enumerate(METERS)), lambda: note_in(reversed(METERS)),
-], ids=["list", "generator", "dict", "values", "items", "iterator", "event", "method", "namespace", "given generator", "enumerate",
-        "reversed"])
+], ids=["list", "generator", "dict", "values", "items", "iterator", "event", "method", "namespace", "given generator",
+        "enumerate", "reversed"])
 def test_what_is_written_by_way_of_an_iterator_or_a_new_object_is_written_in_each_call(note: Callable[[], Any]) -> None:
     def f(x: Any) -> Any:
         note()
