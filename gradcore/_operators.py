@@ -32,18 +32,29 @@ def beside(x: Any, other: Any) -> Any:
     return upload(np.atleast_1d(values) if x.spec.ndim else values, x.storage.device, op="tensor")
 
 
-def _plain(op: Any) -> Any:
+def _yields(other: Any, name: str) -> bool:
+    """Is the right operand, for whose class the operator has this name, one of the user's that defines it?"""
+    kind = type(other)
+    return (not isinstance(other, COMPARED) and kind.__module__ != "builtins"
+            and getattr(kind, name, None) is not getattr(object, name, None))
+
+
+def _plain(op: Any, turned: str) -> Any:
     """The method of an operator that is an op."""
     def method(self: Any, other: Any) -> Any:
-        return op(self, other)
+        return NotImplemented if _yields(other, turned) else op(self, other)
 
     return method
 
 
-def _given(op: Any) -> Any:
+def _beside(turned: str) -> Any:
+    return lambda x, other: NotImplemented if _yields(other, turned) else beside(x, other)
+
+
+def _given(op: Any, turned: str) -> Any:
     """The same, for an operator that also takes a NumPy array on the right."""
     def method(self: Any, other: Any) -> Any:
-        return op(self, beside(self, other))
+        return NotImplemented if _yields(other, turned) else op(self, beside(self, other))
 
     return method
 
@@ -60,18 +71,20 @@ class Operators(Value):
     """The operators ``x + y``, ``-x``, ``x @ y``, ``x < y`` and similar ones.
 
     The other operand may be a tensor or a Python number; in arithmetic and ``==`` also a NumPy array on the right, unless the
-    tensor is on a GPU. Raises TypeError for other types.
+    tensor is on a GPU; or an object of the user's whose class has the operator for a tensor on the left. Raises TypeError for
+    other types.
     """
 
     __slots__ = ()
 
     # The four most used operators have a shorter path than a call of the op.
-    __add__ = operator(elementwise.add, beside)
-    __sub__ = operator(elementwise.sub, beside)
-    __mul__ = operator(elementwise.mul, beside)
-    __truediv__ = operator(elementwise.div, beside)
+    __add__ = operator(elementwise.add, _beside("__radd__"))
+    __sub__ = operator(elementwise.sub, _beside("__rsub__"))
+    __mul__ = operator(elementwise.mul, _beside("__rmul__"))
+    __truediv__ = operator(elementwise.div, _beside("__rtruediv__"))
 
-    __pow__, __floordiv__, __mod__ = map(_given, (elementwise.pow, elementwise.floor_divide, elementwise.remainder))
+    __pow__, __floordiv__, __mod__ = map(_given, (elementwise.pow, elementwise.floor_divide, elementwise.remainder),
+                                         ("__rpow__", "__rfloordiv__", "__rmod__"))
 
     __radd__, __rsub__, __rmul__ = map(_turned, (elementwise.add, elementwise.sub, elementwise.mul))
     __rpow__, __rfloordiv__, __rmod__ = map(_turned, (elementwise.pow, elementwise.floor_divide, elementwise.remainder))
@@ -80,6 +93,8 @@ class Operators(Value):
         return elementwise.div(beside(self, other), self)
 
     def __matmul__(self, other: Any) -> Any:
+        if _yields(other, "__rmatmul__"):
+            return NotImplemented
         given = beside(self, other)
         return functional.matmul(self if given is other else movement.cast_to(self, given.spec), given)
 
@@ -101,17 +116,23 @@ class Operators(Value):
     def __ne__(self, other: object) -> Any:
         return elementwise.ne(self, beside(self, other)) if isinstance(other, COMPARED) else NotImplemented
 
-    __lt__, __le__, __gt__, __ge__ = map(_plain, (elementwise.lt, elementwise.le, elementwise.gt, elementwise.ge))
+    __lt__, __le__, __gt__, __ge__ = map(_plain, (elementwise.lt, elementwise.le, elementwise.gt, elementwise.ge),
+                                         ("__gt__", "__ge__", "__lt__", "__le__"))
 
-    __and__, __or__, __xor__ = map(_plain, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+    __and__, __or__, __xor__ = map(_plain, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor),
+                                   ("__rand__", "__ror__", "__rxor__"))
     __rand__, __ror__, __rxor__ = map(_turned, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
-    __lshift__, __rshift__ = map(_plain, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
+    __lshift__, __rshift__ = map(_plain, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift),
+                                 ("__rlshift__", "__rrshift__"))
     __rlshift__, __rrshift__ = map(_turned, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
 
-    __iadd__, __isub__, __imul__, __itruediv__ = (_plain(IN_PLACE[name]) for name in ("add", "sub", "mul", "div"))
-    __ipow__, __ifloordiv__, __imod__ = (_plain(IN_PLACE[name]) for name in ("pow", "floor_divide", "remainder"))
-    __iand__, __ior__, __ixor__ = (_plain(IN_PLACE[name]) for name in ("bitwise_and", "bitwise_or", "bitwise_xor"))
-    __ilshift__, __irshift__ = (_plain(IN_PLACE[name]) for name in ("bitwise_left_shift", "bitwise_right_shift"))
+    # Where one yields, Python calls the operator that is not in place.
+    __iadd__, __isub__, __imul__, __itruediv__ = (_plain(IN_PLACE[op], f"__r{name}__") for op, name in (
+        ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "truediv")))
+    __ipow__, __ifloordiv__, __imod__ = (_plain(IN_PLACE[op], f"__r{name}__") for op, name in (
+        ("pow", "pow"), ("floor_divide", "floordiv"), ("remainder", "mod")))
+    __iand__, __ior__, __ixor__, __ilshift__, __irshift__ = (_plain(IN_PLACE[f"bitwise_{op}"], f"__r{name}__") for op, name in (
+        ("and", "and"), ("or", "or"), ("xor", "xor"), ("left_shift", "lshift"), ("right_shift", "rshift")))
 
 
 for _name, _method in list(vars(Operators).items()):

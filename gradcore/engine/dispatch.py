@@ -110,12 +110,13 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
 def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """``apply`` as the method of a Python operator, with a short cut for two tensors.
 
-    ``beside`` converts an operand that is neither a tensor nor a Python number.
+    ``beside`` converts an operand that is neither a tensor nor a Python number, or leaves the operator to it: NotImplemented.
     """
 
     def method(self: Any, other: Any) -> Any:
         if type(other) not in TENSORS:
-            return apply(op, self, other if type(other) in PLAIN else beside(self, other))
+            given = other if type(other) in PLAIN else beside(self, other)
+            return given if given is NotImplemented else apply(op, self, given)
         state = local.state
         site = state.site
         if site is None:
