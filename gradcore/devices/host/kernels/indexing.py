@@ -22,8 +22,8 @@ NARROW = 256
 _PAIRS = {np.dtype(np.float32): np.dtype(np.complex64), np.dtype(np.float64): np.dtype(np.complex128)}
 #: Bytes from line to line from which on a few elements of each are not added at a position at a time: that is slow for a cache.
 FAR = 2048
-#: Lines more than which are worth a look for runs of positions.
-LINES = 16
+#: Lines more than which, and elements to be copied for which, a look for runs of positions pays off.
+LINES, COPIED = 16, 4096
 #: Elements whose places are computed at a time.
 _PLACED = 3072
 #: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
@@ -88,7 +88,7 @@ def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap
     where = positions(index, x.shape[dim], workspace, wrap)
     lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
     # NumPy copies the elements at each position in a call of its own. Runs of positions, as in padding, are copied at once.
-    if lead > LINES and (runs := _runs(where)):
+    if lead > LINES and lead * where.size >= COPIED and (runs := _runs(where)):
         source, target = x.reshape(lead, x.shape[dim], tail), out.reshape(lead, index.size, tail)
         for here, there in runs:
             target[:, here] = source[:, there]
@@ -104,7 +104,8 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
     tail = math.prod(shape[dim + 1:])
     source = dy.reshape(lead, index.size, tail)
     target = out.reshape(lead, shape[dim], tail)
-    if lead * tail <= NARROW:
+    # A line takes as long as a few positions.
+    if lead * tail <= NARROW and 8 * lead <= max(where.size, 8):
         for part, rows in zip(target, source, strict=True):
             fold_rows(np.add, part, where.reshape(-1), rows)
         return
