@@ -13,8 +13,13 @@ from gradcore.devices.host.scratch import over, scratched, spread, take_where
 
 @kernel
 def pow(x: Any, y: Any, out: Array) -> None:
-    if out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and (y % 1 == 0 or abs(y) == 0.5):
-        over(_float_power, (x, y), out, "x")
+    if out.dtype.kind == "f" and not isinstance(y, np.ndarray) and abs(y) == 0.5:
+        # As in PyTorch.
+        np.sqrt(x, out, casting="unsafe")
+        if y < 0:
+            np.reciprocal(out, out)
+    elif out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and y % 1 == 0:
+        over(_whole_float_power, (x, y), out, "x")
     elif out.dtype.kind in "iu" and isinstance(y, np.ndarray):
         # In place, exponents may be wider than the result.
         walk(_whole_power, (x, y), out, dtype=np.promote_types(out.dtype, y.dtype))
@@ -22,15 +27,9 @@ def pow(x: Any, y: Any, out: Array) -> None:
         np.power(x, y, out, casting="unsafe")
 
 
-def _float_power(x: Array, y: float, out: Array, t: Array) -> None:
-    """A whole number, or a half, as an exponent: roots are PyTorch's. NumPy has vector instructions for powers of positive
-    numbers, and takes a hundred times as long for negative ones."""
-    if y == 0.5:
-        np.sqrt(x, out)
-    elif y == -0.5:
-        np.sqrt(x, t)
-        np.reciprocal(t, out)
-    elif y == 3:
+def _whole_float_power(x: Array, y: float, out: Array, t: Array) -> None:
+    """NumPy has vector instructions for powers of positive numbers, and takes a hundred times as long for negative ones."""
+    if y == 3:
         np.multiply(x, x, t)
         np.multiply(t, x, out)
     elif y == -1:
