@@ -17,8 +17,9 @@ from gradcore.devices.kernels import folded_shape, split_workspace, summed
 
 #: The least size of an array whose short rows are turned over.
 _MANY = 1 << 14
-#: Of a piece in which positions of extremes are found side by side: the least length of its rows, and the most lines.
-_APART, _MOST = 32, 1 << 14
+#: Of a piece in which positions of extremes are found side by side: the least length of its rows, the most rows for each of
+#: their elements, since a cache does not hold more, and the most lines.
+_APART, _DEEP, _MOST = 32, 8, 1 << 14
 
 
 def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -152,7 +153,9 @@ def _position(fold: Callable[..., Any], ufunc: np.ufunc) -> Callable[..., Any]:
             out[...] = 0
             return
         lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
-        if not x.flags.c_contiguous or tail < _APART or lead * tail < _MOST // 8:
+        # NumPy compares numbers of half precision one at a time.
+        if (not x.flags.c_contiguous or tail < max(_APART, x.shape[dim] / _DEEP) or lead * tail < _MOST // 8
+                or x.dtype == np.float16):
             _find(fold, x, out.reshape(x.shape[:dim] + x.shape[dim + 1:]), dim)
             return
         lines, found = x.reshape(lead, -1, tail), out.reshape(lead, tail)
