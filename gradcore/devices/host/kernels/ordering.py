@@ -14,6 +14,8 @@ from gradcore.devices.host.scratch import KEPT, lent
 _WIDE = 512
 #: The longest running sum in float32, in which errors grow with the length.
 _BRIEF = 16
+#: Elements of which NumPy may have copies in float64.
+_SMALL = 1024
 
 
 def _backwards(x: Array, dim: int, reverse: bool) -> Array:
@@ -41,7 +43,10 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
         out[...] = x
         x = out
     if out.dtype == np.float32 and fold in (np.add, np.multiply) and out.size and out.ndim and out.shape[dim] > _BRIEF:
-        _in_double(fold, x, out, dim, -1 if reverse else 1)
+        if out.size > _SMALL:
+            _in_double(fold, x, out, dim, -1 if reverse else 1)
+        else:
+            fold.accumulate(_backwards(x, dim, reverse), dim, np.float64, _backwards(out, dim, reverse))
     elif out.size and out.ndim > 1 and math.prod(x.shape[dim + 1:]) >= _WIDE:
         _fold_rows(fold, *(np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out)))
     elif out.ndim:
@@ -89,7 +94,7 @@ def _accumulate_piece(fold: np.ufunc, x: Array, out: Array, length: int) -> None
 @kernel
 def recurrence(b: Array, a: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
     b, a, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (b, a, out))
-    if len(b) > _BRIEF and out[0].size <= _BRIEF:
+    if len(b) and out[0].size <= min(len(b) // 8, _BRIEF):
         for lane in np.ndindex(out.shape[1:]):
             _recur(*(t[(slice(None), *lane)] for t in (b, a[:-1] if reverse else a[1:], out)))
         return
