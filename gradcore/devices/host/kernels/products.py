@@ -30,8 +30,9 @@ _ROW = 1024
 
 def product(a: Array, b: Array, out: Array) -> None:
     """``out = a @ b``. For matrices np.dot makes the same BLAS call as np.matmul, with less overhead; spaced ones it copies."""
-    if out.ndim > 2 and a.ndim > 1 < b.ndim and a.shape[-1] == 1:
-        # All products of two vectors, for many pairs of them: BLAS takes several times as long for sums of one term.
+    if out.ndim > 2 and a.ndim > 1 < b.ndim and a.shape[-1] == 1 and (out.shape[-1] >= 8 or 1 in out.shape[-2:]):
+        # All products of two vectors, for many pairs of them: BLAS takes several times as long for sums of one term, though not
+        # in short rows.
         np.multiply(a, b, out)
         return
     if a.dtype.kind in "iu" and a.ndim > 1 < b.ndim and _whole_product(a, b, out):
