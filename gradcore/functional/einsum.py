@@ -45,14 +45,19 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
             sizes[label] = max(sizes[label], n) if 0 not in (n, sizes[label]) else 0
     waiting = [_without_ones(x, labels, sizes) for x, labels in waiting]
     while len(waiting) > 1:
-        *_, i, j = min((math.prod(sizes[n] for n in {*waiting[i][1], *waiting[j][1]} & _after(waiting, i, j, output)), i, j)
-                       for i, j in combinations(range(len(waiting)), 2))
+        pairs = list(combinations(range(len(waiting)), 2))
+        i, j = min(pairs, key=lambda pair: _size(waiting, *pair, output, sizes)) if len(pairs) > 1 else pairs[0]
         after = _after(waiting, i, j, output)
         second, first = waiting.pop(j), waiting.pop(i)
         waiting.insert(i, _combined(first, second, after, sizes))
     (x, labels), = waiting
     x, labels = total(x, [d for d, label in enumerate(labels) if label not in output]), [n for n in labels if n in output]
     return movement.permute(x, dims=tuple(labels.index(n) for n in output)) if labels != output else x
+
+
+def _size(waiting: list[Labelled], i: int, j: int, output: list[Any], sizes: dict[Any, int]) -> int:
+    """The number of elements of two operands' product."""
+    return math.prod(sizes[n] for n in {*waiting[i][1], *waiting[j][1]} & _after(waiting, i, j, output))
 
 
 def _after(waiting: list[Labelled], i: int, j: int, output: list[Any]) -> set[Any]:
