@@ -221,10 +221,13 @@ def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kern
 _FEW = 32
 
 
-def _cells(image: Pair, size: Pair, dtype: Any) -> list[tuple[list[Pair], Array]]:
-    """For rows and for columns: where each cell of an adaptive pooling begins and ends, and their lengths."""
-    parts = [parts_of(n, count) for n, count in zip(image, size, strict=True)]
-    return [(some, np.array([stop - start for start, stop in some], dtype)) for some in parts]
+def _cells(image: Pair, size: Pair) -> list[list[Pair]]:
+    """For rows and for columns: where each cell of an adaptive pooling begins and ends."""
+    return [parts_of(n, count) for n, count in zip(image, size, strict=True)]
+
+
+def _lengths(dtype: Any, *cells: list[Pair]) -> list[Array]:
+    return [np.array([stop - start for start, stop in some], dtype) for some in cells]
 
 
 def _room(planes: Array, cells: Array) -> int:
@@ -277,12 +280,14 @@ def adaptive_avg_pool2d(x: Array, out: Array, *, size: Pair) -> None:
     if window := _window(x.shape[2:], size):
         avg_pool2d(x, out, kernel=window, stride=window, padding=(0, 0), ceil_mode=False, count_pad=True, divisor=None)
         return
-    (rows, heights), (columns, widths) = _cells(x.shape[2:], size, x.dtype)
+    rows, columns = _cells(x.shape[2:], size)
     if not _is_small(x, out):
         for (i, some), (j, across) in itertools.product(enumerate(rows), enumerate(columns)):
-            add_over(x[:, :, slice(*some), slice(*across)], (2, 3), out[:, :, i, j])
-            np.divide(out[:, :, i, j], heights[i] * widths[j], out[:, :, i, j])
+            part, cell = x[:, :, slice(*some), slice(*across)], out[:, :, i, j]
+            add_over(part, (2, 3), cell)
+            np.divide(cell, part.shape[2] * part.shape[3], cell)
         return
+    heights, widths = _lengths(x.dtype, rows, columns)
     for xs, ys, folded, cells in _folded(x.reshape(-1, *x.shape[2:]), out.reshape(-1, *size)):
         _add_parts(xs.transpose(1, 0, 2), rows, folded.transpose(1, 0, 2))
         _add_parts(folded.transpose(2, 0, 1), columns, cells.transpose(2, 0, 1))
@@ -296,7 +301,7 @@ def adaptive_avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: 
         for i, j in np.ndindex(window):
             np.multiply(dy, 1.0 / math.prod(window), out[:, :, i::window[0], j::window[1]])
         return
-    (rows, heights), (columns, widths) = _cells(shape[2:], dy.shape[2:], dy.dtype)
+    rows, columns = _cells(shape[2:], dy.shape[2:])
     out.fill(0)
     if not _is_small(out, dy):
         cell = workspace.view(dy.dtype).reshape(*dy.shape[:2], 1, 1)
@@ -305,6 +310,7 @@ def adaptive_avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: 
             np.multiply(dy[:, :, i:i + 1, j:j + 1], 1.0 / (part.shape[2] * part.shape[3]), cell)
             np.add(part, cell, part)
         return
+    heights, widths = _lengths(dy.dtype, rows, columns)
     for dx, gs, folded, cells in _folded(out.reshape(-1, *shape[2:]), dy.reshape(-1, *dy.shape[2:])):
         np.divide(gs, heights[:, None], cells)
         np.divide(cells, widths, cells)
