@@ -46,7 +46,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     waiting = [_without_ones(x, labels, sizes) for x, labels in waiting]
     while len(waiting) > 1:
         pairs = list(combinations(range(len(waiting)), 2))
-        i, j = min(pairs, key=lambda pair: _size(waiting, *pair, output, sizes)) if len(pairs) > 1 else pairs[0]
+        i, j = min(pairs, key=lambda pair: _size(waiting, pair[0], pair[1], output, sizes)) if len(pairs) > 1 else pairs[0]
         after = _after(waiting, i, j, output)
         second, first = waiting.pop(j), waiting.pop(i)
         waiting.insert(i, _combined(first, second, after, sizes))
