@@ -68,6 +68,15 @@ def parameters(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + several]
 
 
+def first_argument(frame: FrameType) -> Any:
+    """What a call was given first, as a method its object; None if that was nothing by position."""
+    code, seen = frame.f_code, frame.f_locals
+    if code.co_argcount:
+        return seen.get(code.co_varnames[0])
+    several = seen.get(code.co_varnames[code.co_kwonlyargcount]) if code.co_flags & inspect.CO_VARARGS else None
+    return several[0] if several else None
+
+
 def _inside(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
     yield name, x
     if depth and isinstance(x, (list, tuple, dict, set, frozenset, deque)) and len(x) <= MOST_INSIDE:

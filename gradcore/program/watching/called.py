@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from gradcore.cells import name_of_file
-from gradcore.program.guarding.frames import id_in, is_given_objects, iterators, parameters
+from gradcore.program.guarding.frames import first_argument, id_in, is_given_objects, iterators, parameters
 from gradcore.program.guarding.guards import Attribute, Guard, identical
 from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.names import computes_globals, names_of
@@ -65,7 +65,7 @@ class Called:
         key = id(code), id(variables)
         self._closures.add((*key, *[id(seen[n]) if n in seen else None for n in code.co_freevars]))
         self._arguments.update((id(code), n, id(seen[n])) for n in parameters(code) if n in seen)
-        if code.co_argcount and not is_of_library(kind := type(seen.get(code.co_varnames[0]))):
+        if not is_of_library(kind := type(first_argument(frame))):
             self._first[id(kind), id(code)] = kind, code
         if key in self._codes:
             return False

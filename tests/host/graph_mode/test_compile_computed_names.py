@@ -187,6 +187,14 @@ def a_special_method() -> Case:
 
 
 @case
+def a_decorated_special_method() -> Case:
+    doubled = Doubling.__matmul__
+    kind = type("Kind", (), {"__module__": "users", "__matmul__": lambda *given: doubled(*given)})
+    one = kind()
+    return lambda x: one @ x, lambda: setattr(kind, "__matmul__", lambda self, x: x * 7.0)
+
+
+@case
 def a_special_method_that_another_comes_to_hide() -> Case:
     kind = type("Kind", (Doubling,), {"__module__": "users"})
     one = kind()
