@@ -50,9 +50,10 @@ _KNOWN: tuple[Any, ...] = (
     re.Pattern, re.Match, type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar,
     contextvars.Context, contextvars.Token, functools.partial, functools._lru_cache_wrapper, weakref.ref,
     *(kind for name, kind in vars(types).items() if isinstance(kind, type) and name not in ("CapsuleType", "CellType")))
-#: What reads attributes of an object that the code does not name, or all of them; code that calls it is known by these names.
-_READERS = (getattr, hasattr, vars, dir, operator.attrgetter, operator.methodcaller, dataclasses.asdict, dataclasses.astuple,
-            dataclasses.fields)
+#: What reads attributes of an object that the code does not name, or all of them, be it those of a module; code that calls it
+#: is known by these names.
+_READERS = (getattr, hasattr, vars, dir, globals, operator.attrgetter, operator.methodcaller, dataclasses.asdict,
+            dataclasses.astuple, dataclasses.fields)
 
 
 @functools.lru_cache(maxsize=4096)

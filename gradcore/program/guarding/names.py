@@ -100,12 +100,13 @@ def names_within(code: CodeType) -> Names:
 
 
 def _computes_names(code: CodeType) -> bool:
-    """Does the code make an ``attrgetter`` of anything but constants, or hand ``getattr`` to other code, as to ``map()``?"""
+    """Does the code give ``attrgetter`` or ``__getattribute__`` a name that is no constant, or hand ``getattr`` to others?"""
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("PUSH_NULL", "EXTENDED_ARG", "KW_NAMES")]
     for k, i in enumerate(steps):
         if not i.opname.startswith("LOAD_"):
             continue
-        if i.argval == "attrgetter" and not _calls_with_constants(steps[k + 1:]):
+        # What a class's own __getattribute__ hands on is named by the code that it was called for.
+        if i.argval in {"attrgetter", "__getattribute__"} - {code.co_name} and not _calls_with_constants(steps[k + 1:]):
             return True
         # A global that is called is loaded by an instruction that says so.
         if i.argval in ("getattr", "hasattr") and not (i.opname == "LOAD_GLOBAL" and (i.arg or 0) & 1):

@@ -51,6 +51,12 @@ def an_attribute_by_a_name_in_an_attribute() -> Case:
     return lambda x: x * getattr(options, options.which), lambda: setattr(options, "value", 7.0)
 
 
+@case
+def an_attribute_by_a_name_that_a_method_of_all_objects_is_given() -> Case:
+    options = SimpleNamespace(value=2.0)
+    return lambda x: x * options.__getattribute__("VALUE".lower()), lambda: setattr(options, "value", 7.0)
+
+
 class Slots:
     __slots__ = ("name",)
 
@@ -227,8 +233,23 @@ def test_a_global_by_a_computed_name_is_refused() -> None:
     for function in functions:
         f = gradcore.compile(function)
         assert f(gradcore.ones(1)).item() == 2.0 and "asks for globals(), by a computed name" in f.traces[0]
+    variables = globals
+    f = gradcore.compile(lambda x: x * variables()["factor_2".upper()])
+    assert f(gradcore.ones(1)).item() == 2.0 and "call globals by that name" in f.traces[0]
     f = gradcore.compile(lambda x: x * (globals().get("FACTOR_2", 1.0) if "FACTOR_2" in globals() else globals()["FACTOR_1"]))
     assert f(gradcore.ones(1)).item() == 2.0 and f.programs
+
+
+def test_what_the_method_that_reads_all_attributes_hands_on_costs_no_trace() -> None:
+    class Watched(SimpleNamespace):
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(name)
+
+    options = Watched(value=2.0, steps=0)
+    f = gradcore.compile(lambda x: x * options.value)
+    for options.steps in range(3):
+        assert f(gradcore.ones(1)).item() == 2.0
+    assert len(f.traces) == 1, f.explain()
 
 
 def test_what_else_stands_in_the_call_is_no_reason() -> None:
