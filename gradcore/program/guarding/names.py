@@ -169,7 +169,9 @@ def computes_globals(code: CodeType) -> bool:
             called, *rest = steps[k + 1:]
             if called.opname not in CALLS or not (
                     indexed(rest[:2]) or (rest[0].opname == "CONTAINS_OP" and steps[k - 1].opname in LOADS_CONSTANT)
-                    or (rest[0].argval == "get" and _calls_with_constants(rest[1:]))):
+                    or (rest[0].argval == "get" and rest[1].opname in LOADS_CONSTANT
+                        # The name alone, or with a default that takes one step to load.
+                        and any(s.opname in CALLS and s.arg == n for n, s in enumerate(rest[2:4], 1)))):
                 return True
     return False
 

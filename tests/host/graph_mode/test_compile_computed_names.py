@@ -229,6 +229,7 @@ def test_a_computed_name_of_an_unnamed_object_is_refused() -> None:
 def test_a_global_by_a_computed_name_is_refused() -> None:
     functions: list[Any] = [
         lambda x: x * globals()["FACTOR_" + str(2)], lambda x: x * globals().get("factor_2".upper(), 1.0),
+        lambda x: x * globals().get("FACTOR_" + str(2)), lambda x: x * globals().get("FACTOR_" + str(2), x),
         lambda x: x * (2.0 if "factor_2".upper() in globals() else 1.0), lambda x: x * dict(globals())["FACTOR_2"]]
     for function in functions:
         f = gradcore.compile(function)
@@ -236,8 +237,12 @@ def test_a_global_by_a_computed_name_is_refused() -> None:
     variables = globals
     f = gradcore.compile(lambda x: x * variables()["factor_2".upper()])
     assert f(gradcore.ones(1)).item() == 2.0 and "call globals by that name" in f.traces[0]
-    f = gradcore.compile(lambda x: x * (globals().get("FACTOR_2", 1.0) if "FACTOR_2" in globals() else globals()["FACTOR_1"]))
-    assert f(gradcore.ones(1)).item() == 2.0 and f.programs
+    functions = [
+        lambda x: x * (globals().get("FACTOR_2", 1.0) if "FACTOR_2" in globals() else globals()["FACTOR_1"]),
+        lambda x: x * globals().get("FACTOR_2"), lambda x: x * globals().get("FACTOR_2", x)]
+    for function in functions:
+        f = gradcore.compile(function)
+        assert f(gradcore.ones(1)).item() == 2.0 and f.programs, f.explain()
 
 
 def test_what_the_method_that_reads_all_attributes_hands_on_costs_no_trace() -> None:
