@@ -74,12 +74,14 @@ def _runs(where: Array) -> list[tuple[slice, slice]]:
     """The runs of consecutive positions, as slices of the index and of what it reads; none if they are many."""
     flat, starts = where.reshape(-1), [0]
     most = min(flat.size, LISTED) // 4
+    if not most:
+        return []
     for at in range(1, flat.size, LISTED):
         some = slice(at, min(at + LISTED, flat.size))
         starts += (np.flatnonzero(flat[some] - flat[at - 1:some.stop - 1] != 1) + at).tolist()
         if len(starts) > most:
             return []
-    ends = zip(starts, (*starts[1:], flat.size), strict=True) if most else ()
+    ends = zip(starts, (*starts[1:], flat.size), strict=True)
     return [(slice(a, b), slice(int(flat[a]), int(flat[a]) + b - a)) for a, b in ends]
 
 
