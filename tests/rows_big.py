@@ -217,7 +217,7 @@ for name in "argmax argmin max_with_index min_with_index".split():
 for a in (False, True):
     for b in (False, True):
         add("matmul", floats(N, N), floats(N, N), transpose_a=a, transpose_b=b)
-        add("matmul", ints(N, N), ints(N, N), transpose_a=a, transpose_b=b)
+        add("matmul", *[bytes_(N, N, given=(3.0,) * N * N) if a else ints(N, N)] * 2, transpose_a=a, transpose_b=b)
         add("matmul", floats(4, 256, 256), floats(256, 256), transpose_a=a, transpose_b=b)
         add("matmul", floats(4, 256, 256), floats(4, 256, 256), transpose_a=a, transpose_b=b)
 add("linear", x, floats(256, M), floats(256))

@@ -64,7 +64,8 @@ def _whole_product(a: Array, b: Array, out: Array) -> bool:
                 # In 64 bits, of which the last are those of the smaller integers.
                 whole = rooms[3][:made.size].view(np.int64).reshape(made.shape)
                 np.copyto(whole, made, casting="unsafe")
-                np.add(target, whole, target, casting="unsafe")
+                np.add(whole, target, whole)
+                np.copyto(target, whole, casting="unsafe")
     return True
 
 
