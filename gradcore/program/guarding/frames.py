@@ -50,9 +50,12 @@ def iterators(frame: FrameType) -> list[Any]:
 
 
 def is_given_objects(frame: FrameType, known: Container[int]) -> bool:
-    """Is there an object among the arguments, by which code may get others, but for those whose ids are ``known``?"""
+    """Is there an object among the arguments, by which code may get others, but for those whose ids are ``known``?
+
+    What a comprehension goes through is none: its code is part of that around it.
+    """
     return any(type(x) not in VALUES and id(x) not in known and not isinstance(x, (Value, Module, FunctionType))
-               for _, x in passed(frame))
+               for name, x in passed(frame) if not name.startswith("."))
 
 
 def passed(frame: FrameType) -> Iterator[tuple[str, Any]]:

@@ -253,3 +253,10 @@ def test_what_is_written_by_way_of_an_iterator_or_a_new_object_is_written_in_eac
     for _ in range(3):
         compiled(gradcore.ones(1))
     assert [meter.history for meter in METERS] == [[1, 1, 1]] * 2 and not compiled.programs
+
+
+def test_a_comprehension_begins_no_walk_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[Any] = []
+    monkeypatch.setattr("gradcore.program.watching.watch.note_variables", lambda *given: walks.append(given))
+    f = gradcore.compile(lambda x: x * sum(k for k in (1.0, 1.0)))
+    assert f(gradcore.ones(1)).item() == 2.0 and f.programs and not walks
