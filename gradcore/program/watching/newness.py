@@ -34,8 +34,8 @@ class New:
     """
 
     def __init__(self) -> None:
-        #: Ids of objects that a collection has found in the young generation. What was freed since has left its id to another
-        #: new object.
+        #: Ids of objects that were found to be new, as by a collection in the young generation. What was freed since has left
+        #: its id to another new object.
         self._found: set[int] = set()
         self._open = False
 
@@ -60,8 +60,11 @@ class New:
 
     def __contains__(self, x: Any) -> bool:
         if isinstance(x, (dict, np.ndarray)) and not gc.is_tracked(x):
-            # The collector knows no array, nor a dict that is empty or holds only numbers and strings; then the holders tell.
-            return all(map(self._has, gc.get_referrers(x)))
+            # The collector knows no array, nor a dict that is empty or holds only numbers and strings; then the holders tell. To
+            # find these takes a look at all objects, so what is new is noted.
+            if id(x) not in self._found and all(map(self._has, gc.get_referrers(x))):
+                self._found.add(id(x))
+            return id(x) in self._found
         return self._has(x)
 
     def _has(self, x: Any) -> bool:
