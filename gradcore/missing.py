@@ -99,7 +99,8 @@ def lookup(module: str, path: str) -> Callable[..., Any]:
             # Python looks for underscored ones itself, all the time.
             close = [] if name.startswith("_") else difflib.get_close_matches(name, dir(sys.modules[module]), 1)
             hint = f". Did you mean: {close[0]!r}?" if close else ""
-            raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+            # Of None, or a traceback would end with Python's own hint, the same once more.
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name, obj=None)
         text = _text(f"module {module!r}", path, name)
         caller = sys._getframe(frames)
         if caller.f_code.co_code[caller.f_lasti] == _IMPORT_FROM:

@@ -60,8 +60,8 @@ class New:
 
     def __contains__(self, x: Any) -> bool:
         if isinstance(x, (dict, np.ndarray)) and not gc.is_tracked(x):
-            # The collector knows no array, nor a dict that is empty or holds only numbers and strings; then the holders tell. To
-            # find these takes a look at all objects, so what is new is noted.
+            # The collector knows no array, nor a dict that is empty or holds only numbers and strings; then the holders tell.
+            # To find these takes a look at all objects, so what is new is noted.
             if id(x) not in self._found and all(map(self._has, gc.get_referrers(x))):
                 self._found.add(id(x))
             return id(x) in self._found

@@ -8,6 +8,8 @@ import inspect
 import os
 import pkgutil
 import re
+import subprocess
+import sys
 import textwrap
 import warnings
 from pathlib import Path
@@ -207,6 +209,11 @@ def test_an_unknown_name_is_only_an_attribute_error() -> None:
                        (lambda: gradcore.__wrapped__, "module 'gradcore' has no attribute '__wrapped__'"),
                        (lambda: gradcore.ones(2).summ, "'Tensor' object has no attribute 'summ'")):
         assert refused(call) == (AttributeError, text)
+
+
+def test_a_traceback_has_the_hint_once() -> None:
+    run = subprocess.run([sys.executable, "-c", "import gradcore; gradcore.tensr"], capture_output=True, text=True)
+    assert run.returncode == 1 and run.stderr.count("Did you mean: 'tensor'?") == 1
 
 
 def test_imports_say_it_too() -> None:
