@@ -145,6 +145,8 @@ def pinv(A: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol
     """
     if A.spec.ndim < 2:
         raise SpecError(f"linalg.pinv: The input tensor A must have at least 2 dimensions, but got shape {list(A.spec.shape)}")
+    if not A.spec.floating:
+        raise SpecError(f"linalg.pinv: expected a tensor of a floating dtype, but got {A.spec}")
     atol, rtol = _tolerances(A, atol, rcond if rtol is None else rtol)
     return factors.pinv(_symmetric("pinv", A) if hermitian else A, atol=atol, rtol=rtol)
 

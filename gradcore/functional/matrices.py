@@ -61,18 +61,21 @@ def trace(input: Tensor) -> Tensor:
     return reduce.sum(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), dims=(0,), keepdim=False)
 
 
-def _positions(found: Any, dtype: Any, device: Any) -> Tensor:
+def _positions(name: str, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
+    if row < 0 or col < 0:
+        raise SpecError(f"{name}: row and col must be non-negative, but got {row} and {col}")
+    found = getattr(np, name)(row, offset, col)
     return upload(np.stack(found).astype(np.dtype(dtype)), device_of_new(device))
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
     """Row and column indices [2, N] of the lower triangle of a [row, col] matrix, row by row."""
-    return _positions(np.tril_indices(row, offset, col), dtype, device)
+    return _positions("tril_indices", row, col, offset, dtype, device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
     """Row and column indices [2, N] of the upper triangle of a [row, col] matrix, row by row."""
-    return _positions(np.triu_indices(row, offset, col), dtype, device)
+    return _positions("triu_indices", row, col, offset, dtype, device)
 
 
 def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:

@@ -270,9 +270,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         raise NotImplementedError("scatter_reduce(reduce='prod') is not implemented: use 'sum', 'mean', 'amax' or 'amin'")
     if reduce not in ("sum", "mean", "amax", "amin"):
         raise SpecError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
-    for d, n in enumerate(index.spec.shape):
-        if n != src.spec.shape[d]:
-            src = movement.narrow(src, d, 0, n)
+    src = _source("scatter_reduce", input, index, src)
     if reduce == "mean" and input.spec.dtype.kind == "b":
         raise NotImplementedError("scatter_reduce(reduce='mean') is not implemented for bools: use 'sum', 'amax' or 'amin'")
     if reduce in ("sum", "mean"):

@@ -203,8 +203,7 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k: inputs [..., in1] and [..., in2], weight [out, in1, in2], bias [out], result [..., out]."""
-    out, one, two = weight.spec.shape
-    lead = input1.spec.shape[:-1]
+    lead, (out, one, two) = input1.spec.shape[:-1], weight.spec.shape if weight.spec.ndim == 3 else (0, -1, -1)
     if input1.spec.shape != (*lead, one) or input2.spec.shape != (*lead, two):
         raise SpecError(f"bilinear(): input sizes {list(input1.spec.shape)} and {list(input2.spec.shape)} do not fit a weight "
                         f"of {list(weight.spec.shape)}, [out, in1, in2]")

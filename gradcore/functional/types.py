@@ -10,6 +10,7 @@ from gradcore import spec
 from gradcore.dtypes import category, default_float, is_floating, join, limits, promote
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.value import Value
+from gradcore.errors import SpecError
 from gradcore.ops.movement import cast
 
 __all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point", "is_inference", "is_nonzero",
@@ -60,7 +61,10 @@ def is_nonzero(input: Any) -> bool:
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape that shapes, given as tuples or ints, broadcast to. Raises :class:`SpecError` if they do not."""
-    return spec.broadcast_shapes(*((shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes))
+    given = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
+    if any(n < 0 for shape in given for n in shape):
+        raise SpecError(f"broadcast_shapes: Attempting to broadcast a dimension with negative length: {given}")
+    return spec.broadcast_shapes(*given)
 
 
 def promote_types(type1: Any, type2: Any) -> np.dtype[Any]:

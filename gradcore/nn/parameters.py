@@ -172,6 +172,11 @@ class ParameterDict(Module):
         both.update(other)
         return both
 
+    def __ror__(self, other: Any) -> Any:
+        both = other.copy()
+        both.update(self)
+        return both
+
     def __ior__(self, other: Any) -> ParameterDict:
         self.update(other)
         return self

@@ -123,9 +123,11 @@ slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, ind
 
 def _as_strided_spec(x: TensorSpec, *, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
     """The spec of a part of ``x``, a contiguous tensor, with strides and offset in elements from its first."""
+    if len(shape) != len(strides):
+        raise SpecError(f"as_strided: expected a stride for each size, but got sizes {list(shape)} and strides {list(strides)}")
     part = TensorSpec.strided(tuple(shape), x.dtype, tuple(strides), x.offset + offset)
     end = TensorSpec.strided(tuple(shape), x.dtype, tuple(strides), offset).span[1]
-    if not x.contiguous or offset < 0 or len(shape) != len(strides) or min((*shape, *strides), default=0) < 0 or end > x.nbytes:
+    if not x.contiguous or offset < 0 or min((*shape, *strides), default=0) < 0 or end > x.nbytes:
         raise SpecError(f"as_strided: sizes {list(shape)}, strides {list(strides)} and storage offset {offset} do not lie "
                         f"inside a contiguous tensor of shape {list(x.shape)}; got {x}")
     return part

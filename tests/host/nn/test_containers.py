@@ -23,6 +23,7 @@ PROGRAMS = [
     ("l = nn.ParameterList([t.ones(2), 'a']); l += [t.ones(3)]; l[1] = t.zeros(4)", "[tuple(p.shape) for p in l.parameters()]"),
     ("d = nn.ParameterDict({'c': 3, 'b': nn.ParameterList([t.ones(1)]), 'a': t.ones(2)}); d['n'] = None; d['n'] = t.ones(2, 3)",
      "str(d).replace('gradcore.', 'torch.'), list(d.state_dict()), d.pop('c'), d.get('q'), list(reversed(d)), list(d.keys())"),
+    ("d = {'a': nn.Parameter(t.ones(2))} | nn.ParameterDict({'b': t.ones(1)})", "sorted(d), [type(d).__name__, len(d)]"),
     ("d = nn.ParameterDict().fromkeys(['a', 'b'], t.ones(2)); d.clear()", "len(d), list(d.parameters()), d.setdefault('a')"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
