@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from itertools import groupby
 from operator import attrgetter
 from threading import Lock
@@ -32,8 +32,11 @@ def outcomes(parts: Sequence[Part], setting: Setting, seconds: float,
         pool = ThreadPoolExecutor(workers)
         try:
             running = {pool.submit(run, part): part for part in parts if part in chosen}
-            for ended in as_completed(running):
-                yield running[ended], ended.result()
+            while running:
+                # A second at most: Python notices an interrupt that comes just before a wait when that ends.
+                done = wait(running, 1, FIRST_COMPLETED).done
+                for ended in [future for future in running if future in done]:
+                    yield running.pop(ended), ended.result()
         except BaseException:
             # They would go on, as processes in groups of their own do.
             pool.shutdown(wait=False, cancel_futures=True)

@@ -82,14 +82,14 @@ def test_an_interrupt_ends_what_runs(tmp_path, monkeypatch):
         parts.run_limited([sys.executable, "-c", code], 600)
         return Outcome()
 
-    def interrupted(running):
+    def interrupted(running, *how):
         while not all((tmp_path / name).exists() for name in "ab"):
             time.sleep(0.01)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(parts, "_over", threading.Event())
     monkeypatch.setattr(schedule, "run_part", run)
-    monkeypatch.setattr(schedule, "as_completed", interrupted)
+    monkeypatch.setattr(schedule, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(schedule.outcomes([Part(name, "?", "", 1, True) for name in "abc"], SETTING, 60, lambda: 2))
     for process in [*parts._running]:
@@ -111,11 +111,11 @@ def test_an_interrupt_before_they_start_anything_lets_them_start_nothing(monkeyp
             started.append(None)
         return Outcome()
 
-    def interrupted(running):
+    def interrupted(running, *how):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule, "run_part", run)
-    monkeypatch.setattr(schedule, "as_completed", interrupted)
+    monkeypatch.setattr(schedule, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(schedule.outcomes([Part(name, "?", "", 1, True) for name in "ab"], SETTING, 60, lambda: 2))
     may_start.set()
