@@ -71,7 +71,8 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
         raise SpecError("grid_sampler(): expected input to have non-empty spatial dimensions, but input has sizes "
                         f"{list(input.spec.shape)}")
     # Coordinates are in the order x, y, z, that of the last dimension first.
-    columns = [movement.reshape(movement.narrow(grid, dims + 1, dims - 1 - d, 1), (-1,)) for d in range(dims)]
+    rows = (grid.spec.shape[0], math.prod(grid.spec.shape[1:-1]))
+    columns = [movement.reshape(movement.narrow(grid, dims + 1, dims - 1 - d, 1), rows) for d in range(dims)]
     at = [_place(x, n, padding_mode, bool(align_corners)) for x, n in zip(columns, input.spec.shape[2:], strict=True)]
     pixels = _Pixels(input, grid)
     if mode == "nearest":
@@ -96,7 +97,7 @@ def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
 
 
 class _Pixels:
-    """The pixels of images as rows of channels, to be read at integer coordinates [K] in each dimension; zeros outside."""
+    """The pixels of images as rows of channels, to be read at integer coordinates [N, K] in each dimension; zeros outside."""
 
     def __init__(self, input: Tensor, grid: Tensor) -> None:
         n, c, *self.sizes = input.spec.shape
@@ -105,35 +106,41 @@ class _Pixels:
         x = movement.permute(input, dims=(0, *range(2, input.spec.ndim), 1))
         padded = movement.slice_grad(x, shape=(n, self.sizes[0] + 1, *self.sizes[1:], c),
                                      index=tuple((0, m, 1) for m in x.spec.shape))
-        self.outside, each = math.prod(self.sizes), math.prod(grid.spec.shape[1:-1])
-        self.rows = movement.reshape(padded, (n * (self.outside + self.steps[0]), c))
-        first = creation.arange(0, self.outside + self.steps[0], length=n, dtype=np.dtype(np.int64), device=grid.storage.device)
-        #: The row at which the image of each point begins.
-        self.first = movement.reshape(movement.expand(movement.reshape(first, (n, 1)), shape=(n, each)), (n * each,))
+        each = math.prod(self.sizes) + self.steps[0]
+        self.rows = movement.reshape(padded, (n * each, c))
+        #: The row at which each image begins, and that of its zeros.
+        self.first = movement.reshape(
+            creation.arange(0, each, length=n, dtype=np.dtype(np.int64), device=grid.storage.device), (n, 1))
+        self.outside = self.first + math.prod(self.sizes)
 
     def along(self, d: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Which coordinates are inside in one dimension, and what they add to the row: 0 for the others."""
+        """Which coordinates are inside in one dimension, and what they add to the row: the image's first in the first one."""
         # NaN fails both comparisons, so it is outside too.
         here = elementwise.logical_and(elementwise.ge(x, 0), elementwise.le(x, self.sizes[d] - 1))
-        return here, movement.cast(elementwise.where(here, x, 0.0), dtype=np.dtype(np.int64)) * self.steps[d]
+        place = movement.cast(elementwise.where(here, x, 0.0), dtype=np.dtype(np.int64)) * self.steps[d]
+        return here, place if d else place + self.first
 
     def __call__(self, at: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """The pixels [K, C]; zeros also for the neighbor beyond the last pixel, whose weight is 0."""
+        """The pixels [N, K, C]; zeros also for the neighbor beyond the last pixel, whose weight is 0."""
         inside, places = at[0]
         for here, place in at[1:]:
             inside, places = elementwise.logical_and(inside, here), places + place
-        return movement.take(self.rows, elementwise.where(inside, places, self.outside) + self.first, dim=0)
+        return movement.take(self.rows, elementwise.where(inside, places, self.outside), dim=0)
+
+
+def _sides(pixels: _Pixels, d: int, x: Tensor, low: Tensor) -> tuple[Any, Any]:
+    return (1.0 - (x - low), pixels.along(d, low)), (x - low, pixels.along(d, low + 1.0))
 
 
 def _mixed(pixels: _Pixels, at: Sequence[Tensor]) -> Tensor:
     """The weighted sum of the 2^d pixels around each point."""
-    low = [elementwise.floor(x.detach()) for x in at]
     # For each dimension the share and the place of the lower neighbor, and of the upper one.
-    sides = [((1.0 - (x - a), pixels.along(d, a)), (x - a, pixels.along(d, a + 1.0)))
-             for d, (x, a) in enumerate(zip(at, low, strict=True))]
+    sides = [_sides(pixels, d, x, elementwise.floor(x.detach())) for d, x in enumerate(at)]
     total = None
     for corner in itertools.product(*sides):
         share = functools.reduce(operator.mul, [share for share, _ in corner])
-        part = pixels([place for _, place in corner]) * movement.reshape(share, (-1, 1))
+        part = pixels([place for _, place in corner]) * movement.reshape(share, (*share.spec.shape, 1))
         total = part if total is None else total + part
+        # Not held while the next corner is read.
+        del part, share
     return total

@@ -85,3 +85,12 @@ def test_of_several_operands_those_of_a_small_product_are_combined_first(equatio
     gradcore.testing.assert_close(gradcore.einsum(equation, *operands), expected)
     # From left to right, a product of all four dimensions has forty times the elements of the result.
     assert _peak(lambda *x: gradcore.einsum(equation, *x), *operands) < 10 * expected.nbytes
+
+
+@pytest.mark.parametrize(("channels", "most"), [(3, 13.0), (64, 5.5)])
+def test_the_pixels_of_a_corner_are_released_before_those_of_the_next_are_read(channels: int, most: float) -> None:
+    x, grid = gradcore.randn(4, channels, 32, 32), gradcore.rand(4, 32, 32, 2) * 2.4 - 1.2
+    with gradcore.step() as step:
+        gradcore.nn.functional.grid_sample(x, grid, align_corners=False)
+    # The images and their rows, the sum, and of a corner the pixels and their parts; of each point the shares and places.
+    assert step.report.peak.requested < most * x.nbytes
