@@ -299,9 +299,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Ten
     """
     check_reduction(reduction)
     same, dtype = warn_of_sizes(input, target), promote([input.spec, target.spec])
-    input, target = input.to(dtype), target.to(dtype)
-    if weight is not None:
-        return weighted(elementwise.square(elementwise.sub(input, target)), input, weight, reduction)
-    if same and reduction != "none":
-        return losses.mse_loss(input, target, reduction=reduction)
-    return reduced(elementwise.square(elementwise.sub(input, target)), reduction)
+    if weight is None and same and reduction != "none":
+        return losses.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)
+    loss = elementwise.square(elementwise.sub(input.to(dtype), target.to(dtype)))
+    return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)

@@ -195,3 +195,13 @@ def test_a_cosine_loss_of_halves_is_that_of_single_precision(size: float) -> Non
 
     for half, single in zip(found(gradcore.float16), found(gradcore.float32), strict=True):
         np.testing.assert_allclose(half, single, rtol=2**-9, atol=2**-9 * np.abs(single).max())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_operands_converted_for_a_squared_error_are_released_with_the_difference(weighted: bool) -> None:
+    x, y = gradcore.ones(100, 100), gradcore.zeros(100, 100, dtype=gradcore.float64)
+    weight = gradcore.ones(100, 100) if weighted else None
+    with gradcore.step() as step:
+        F.mse_loss(x, y, reduction="none", weight=weight)
+    # One result in float64 and another that is read for it.
+    assert step.report.peak.requested < x.nbytes * (1 + weighted) + 3 * y.nbytes + 1000
