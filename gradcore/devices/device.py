@@ -152,8 +152,9 @@ class Device:
             found = arrays[spec] = self.make_array(block, spec)
         return found
 
-    def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
-        """The function that dispatch calls to launch a kernel, with inputs, then outputs, then workspace."""
+    def bind(self, kernel: Callable[..., Any], op: str = "", any_strides: bool = False) -> Callable[..., Any]:
+        """The function that dispatch calls to launch a kernel, with inputs, then outputs, then workspace. With ``any_strides``,
+        a replay may call it with outputs of other strides."""
         return kernel
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall] | None:

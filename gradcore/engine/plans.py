@@ -213,7 +213,7 @@ class Call:
         kernel, nbytes = device.suited(kernel, Operands(self.op.name, self.inputs, made, tuple(self.writes),
                                                         lambda: self._wide_workspace(grouped)))
         self.library += nbytes
-        return device.bind(kernel, self.op.name)
+        return device.bind(kernel, self.op.name, self.op.any_strides)
 
     def _wide_workspace(self, grouped: list[Any]) -> int | None:
         if self.workspace is None:

@@ -29,10 +29,11 @@ _APART, _FARTHER = 1 << 48, 1 << 32
 _ndarray = cupy.ndarray
 
 
-def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def again(kernel: Callable[..., Any], any_strides: bool = False) -> Callable[..., Any]:
     """The kernel of a call, with its launches written out when the same numbers and alignments occur for the second time.
 
-    The arrays, or None in place of one, must have the same shapes, strides and dtypes at each call.
+    The arrays, or None in place of one, must have the same shapes, strides and dtypes at each call; with ``any_strides``, as of
+    an op that may write its results into that of a ``cat``, the same shapes and dtypes.
     """
     known: dict[tuple[Any, ...], Callable[..., None] | bool] = {}
 
@@ -41,7 +42,7 @@ def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
         key: list[Any] = [rounded()]
         for x in operands:
             if type(x) is _ndarray:
-                key.append(x.data.ptr & _PLACE)
+                key.append((x.data.ptr & _PLACE, x.strides) if any_strides else x.data.ptr & _PLACE)
             elif type(x) in (int, float, bool):
                 # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
                 key.append(repr(x))

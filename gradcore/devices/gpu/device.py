@@ -247,9 +247,9 @@ class CudaDevice(Device):
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         return numbers_fitted(kernel, operands), 0
 
-    def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
+    def bind(self, kernel: Callable[..., Any], op: str = "", any_strides: bool = False) -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
-        return self.here(faults.wait_after(launch, self._cuda) if self._blocking else again(launch))
+        return self.here(faults.wait_after(launch, self._cuda) if self._blocking else again(launch, any_strides))
 
     def here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, called with this device current."""

@@ -36,22 +36,23 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, t, width).mean(1))
 
 
-def network() -> Any:
+def network(width: int = 32) -> Any:
     gradcore.manual_seed(3)
-    return Attention().to("cuda")
+    return Attention(width).to("cuda")
 
 
-def data(seed: int) -> tuple[Any, Any]:
+def data(seed: int, width: int = 32) -> tuple[Any, Any]:
     generator = np.random.default_rng(seed)
-    return (gradcore.tensor(generator.standard_normal((4, 20, 32)).astype(np.float32), device="cuda"),
+    return (gradcore.tensor(generator.standard_normal((4, 20, width)).astype(np.float32), device="cuda"),
             gradcore.tensor(generator.integers(0, 3, 4), device="cuda"))
 
 
 def scenario(bed: Bed) -> None:
     for wrap in (lambda f: f, gradcore.compile):
-        training = Stepping(network(), wrap)
-        for k in range(3):
-            training.run(*data(k))
+        for width in (32, 128):
+            training = Stepping(network(width), wrap)
+            for k in range(3):
+                training.run(*data(k, width))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,14 @@ def test_gradients_of_queries_keys_and_values_are_made_side_by_side(emulator: An
         captured.run(*data(9))
         nodes = list(bed.card.nodes.values())[-1]
         assert "attention_grads" in nodes and "cat" not in nodes
+
+
+def test_lanes_at_the_alignment_of_the_buffers_of_eager_calls(emulator: Any) -> None:
+    """The eager calls' launches have been written out by then, with the strides of buffers on their own."""
+    with Bed(emulator).in_place():
+        eager, captured = Stepping(network(128)), Stepping(network(128), gradcore.compile)
+        same_steps(eager, captured, lambda seed: data(seed, 128))
+        assert len(captured.run.plans[0].lanes) == 3
 
 
 def test_what_declares_any_strides() -> None:

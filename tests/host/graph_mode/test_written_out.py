@@ -43,7 +43,7 @@ def run(row: Row) -> None:
     """Launch a row's calls on a device that compares each of them with its recorded calls."""
     device = make_host()
 
-    def bind(kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
+    def bind(kernel: Callable[..., Any], op: str = "", any_strides: bool = False) -> Callable[..., Any]:
         def launched(*args: Any) -> None:
             if op in STRAIGHT:
                 compare(op, kernel, args)

@@ -44,7 +44,7 @@ class Over:
         self.wrong: set[str] = set()
         self.worst = 0
 
-    def bind(self, kernel: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    def bind(self, kernel: Callable[..., Any], name: str = "", any_strides: bool = False) -> Callable[..., Any]:
         inputs = all_ops()[name].inputs
         at = len(inputs)
 

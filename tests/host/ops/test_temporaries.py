@@ -29,7 +29,7 @@ class Watch:
         self.worst = 0
         self.launches = 0
 
-    def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
+    def bind(self, kernel: Callable[..., Any], op: str = "", any_strides: bool = False) -> Callable[..., Any]:
         def traced(*arrays: Any) -> None:
             before, _ = tracemalloc.get_traced_memory()
             tracemalloc.reset_peak()
