@@ -153,8 +153,7 @@ class Device:
         return found
 
     def bind(self, kernel: Callable[..., Any], op: str = "", any_strides: bool = False) -> Callable[..., Any]:
-        """The function that dispatch calls to launch a kernel, with inputs, then outputs, then workspace. With ``any_strides``,
-        a replay may call it with outputs of other strides."""
+        """What dispatch calls to launch a kernel, with inputs, outputs, workspace; with ``any_strides``, of any in replays."""
         return kernel
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall] | None:
