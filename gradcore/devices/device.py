@@ -153,7 +153,7 @@ class Device:
         return found
 
     def bind(self, kernel: Callable[..., Any], op: str = "", any_strides: bool = False) -> Callable[..., Any]:
-        """What dispatch calls to launch a kernel, with inputs, outputs, workspace; with ``any_strides``, of any in replays."""
+        """What launches a kernel, given inputs, outputs and workspace; with ``any_strides``, outputs of other strides, too."""
         return kernel
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall] | None:
