@@ -98,7 +98,7 @@ def test_a_state_that_goes_on_without_its_graph_is_no_growth_of_it(monkeypatch: 
     assert looks
 
 
-def test_looks_take_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_look_takes_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if many steps are shorter together than a look."""
     now, looks = [0.0], []
 
