@@ -68,6 +68,8 @@ def _wider(op: str, q: Any, v: Any) -> Any:
                                   f"{max(q.shape[3], v.shape[3])}: use float32 or float16")
 
     def run(*values: Any, **how: Any) -> None:
+        # CuPy would launch its own kernels on addresses that are made up.
+        gl.refuse_notes()
         with on_stream():
             _WIDER[op](*values, **how)
 

@@ -207,7 +207,6 @@ class CupyWithProducts:
     """CuPy with the matrix products of this file, as the array library of kernels such as :mod:`gradcore.devices.attention`."""
 
     def __getattr__(self, name: str) -> Any:
-        gl.refuse_notes()
         return getattr(cupy, name)
 
     @staticmethod
