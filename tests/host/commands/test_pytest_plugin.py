@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(source: str | None, *argv: str) -> pytest.RunResult:
         if source is not None:
             pytester.makepyfile(test_it=source)
+            # pytest takes a source of the same length, written within the same second, for the one that it has compiled.
+            shutil.rmtree(pytester.path / "__pycache__", ignore_errors=True)
         return pytester.runpytest_subprocess("-p", "pytest_gradcore", "-p", "no:cacheprovider", "--strict-markers",
                                              "-W", "error", *argv)
     return run
