@@ -114,7 +114,9 @@ class _Attention:
         for b, h in itertools.product(range(factors.shape[0]), range(factors.shape[1])):
             row = ((block.samples.start + b) * heads + block.heads.start + h) * length + block.start
             moved[...] = state
-            moved[2:3] += row * (words // 8)
+            # CuPy would allocate for moved[2:3] += ..., which also copies the sum to its own place.
+            count = moved[2:3]
+            count += row * (words // 8)
             self._uniform(moved, 0.0, 1.0, drawn, shape=drawn.shape, dtype=drawn.dtype)
             self.xp.greater_equal(drawn, drop, drawn)
             factors[b, h] = drawn.reshape(factors.shape[3], words)[:, :block.keys].T

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,24 @@ def test_kernels_agree_with_numpys(row):
     wider = 30 if row.op in ("eigh", "svd") else 1
     for ours, theirs in zip(results("cuda"), results("cpu"), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=wider * 2e-5, atol=wider * 2e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("name, width", [("float32", 160), ("float64", 80)])
+def test_attention_of_wide_heads_runs_over_cupy_in_every_call(name, width, dropout):
+    """In the second call other kernels write their launches out, with addresses that are made up."""
+    rng = np.random.default_rng(7)
+    values = [rng.standard_normal((1, 2, 5, width)) for _ in range(4)]
+
+    def found(device):
+        *operands, g = (gradcore.tensor(x.astype(name), device=device).requires_grad_() for x in values)
+        y = nn.functional.scaled_dot_product_attention(*operands, is_causal=True, dropout_p=dropout)
+        return [y.detach().numpy(force=True), *(t.numpy(force=True) for t in gradcore.autograd.grad(y, operands, g.detach()))]
+
+    calls, expected = [found("cuda") for _ in range(3)], found("cpu")
+    # The numbers of dropout are each device's own.
+    for ours, theirs in [] if dropout else zip(chain(*calls), expected * 3, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16", "int64", "int16"])
