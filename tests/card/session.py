@@ -51,6 +51,7 @@ class Session:
 
         #: The argument that the launch itself fills in.
         self._shared = gpu_launch.SHARED
+        self._noted = gpu_launch.noted
         self._as_bytes, self._as_on_a_gpu = emulator._as_bytes, emulator.subnormals_as_zero
         self.emulator = emulator.Emulator(self.folder)
         # Code of the simulated GPU must not be watched by a trace.
@@ -76,6 +77,8 @@ class Session:
 
     def work(self, name: str, blocks: int, threads: int, arguments: int) -> Callable[[], None]:
         """A launch as it reached the driver, which runs now or later with the arguments as CuPy converted them."""
+        if self._noted.tape is not None:
+            self.card.fault(f"{name} was launched in a dry run, whose addresses are made up")
         if self._asked.of is None:
             # The kernel "nap" of bench.gpu only passes time, which passes here whenever something waits.
             if name != "nap":
