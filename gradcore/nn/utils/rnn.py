@@ -149,12 +149,13 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
     # Batch sizes of its own may end before the rows do.
     data, tail = sequence.data, sequence.data.spec.shape[1:]
     data = functional.narrow(data, 0, 0, len(steps)) if data.spec.shape[0] > len(steps) else data
-    rows = functional.tensor(steps * batch + columns, device=data.storage.device)
+    rows = functional.tensor(columns * length + steps if batch_first else steps * batch + columns, device=data.storage.device)
     padded = functional.full((length * batch, *tail), padding_value, dtype=data.spec.dtype, device=data.storage.device)
-    padded = functional.reshape(placing.put_(padded, rows, data, dim=0, wrap=False), (length, batch, *tail))
+    padded = placing.put_(padded, rows, data, dim=0, wrap=False)
+    padded = functional.reshape(padded, ((batch, length) if batch_first else (length, batch)) + tail)
     if chosen:
-        padded, lengths = functional.index_select(padded, 1, sequence.unsorted_indices), lengths[order]
-    return functional.transpose(padded, 0, 1) if batch_first else padded, _on_host(lengths)
+        padded, lengths = functional.index_select(padded, 1 - batch_first, sequence.unsorted_indices), lengths[order]
+    return padded, _on_host(lengths)
 
 
 def _on_host(counts: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def test_packing_and_back_are_torchs(lengths: list[int], batch_first: bool, torc
         x = library.tensor(values, requires_grad=True)
         packed = rnn.pack_padded_sequence(x, library.tensor(lengths), batch_first, enforce_sorted=False)
         padded, sizes = rnn.pad_packed_sequence(packed, batch_first, padding_value=-1.0, total_length=7)
+        assert padded.is_contiguous()
         (padded * padded).sum().backward()
         parts = [plain(t) for t in rnn.unpack_sequence(packed)]
         found.append([*[plain(t) for t in packed], plain(padded), plain(sizes), plain(x.grad), *parts])
@@ -75,14 +77,15 @@ def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, bidirecti
                          ids=["fewer rows", "a choice", "repeated"])
 def test_packed_sequences_made_by_hand_are_padded_as_torchs(sizes: list[int], order: Any, torch: Any) -> None:
     values, found = rng.normal(size=(7, 2)), []
-    for library in (gradcore, torch):
+    for library, batch_first in product((gradcore, torch), (False, True)):
         rnn, x = library.nn.utils.rnn, library.tensor(values, requires_grad=True)
         made = rnn.PackedSequence(x, library.tensor(sizes), None, None if order is None else library.tensor(order))
-        padded, lengths = rnn.pad_packed_sequence(made, padding_value=2.0, total_length=4)
+        padded, lengths = rnn.pad_packed_sequence(made, batch_first, padding_value=2.0, total_length=4)
         (padded * padded).sum().backward()
         found.append([plain(padded), plain(lengths), plain(x.grad)])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
+    for ours, theirs in zip(found[:2], found[2:], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_a_packed_run_is_the_run_of_each_sequence_alone() -> None:
