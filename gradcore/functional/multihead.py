@@ -53,10 +53,9 @@ class Heads:
             weights = weights if batched else functional.squeeze(weights, 0)
         else:
             out = scaled_dot_product_attention(q, k, v, mask, drop)
-        out = self.out_proj(movement.reshape(functional.transpose(out, 1, 2), (n, length, width)))
-        if not batched:
-            return functional.squeeze(out, 0), weights
-        return out if self.batch_first else functional.transpose(out, 0, 1), weights
+        dims, shape = ((0, 2, 1, 3), (n, length)) if self.batch_first else ((2, 0, 1, 3), (length, n))
+        out = self.out_proj(movement.reshape(movement.permute(out, dims=dims), (*shape, width)))
+        return out if batched else functional.squeeze(out, 1 - self.batch_first), weights
 
     def _projected(self, q: Tensor, k: Tensor, v: Tensor, k_is_q: bool, v_is_k: bool) -> list[Tensor]:
         """Query, key and value projected and split into heads [N, H, L, E / H]."""

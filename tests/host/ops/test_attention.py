@@ -149,6 +149,7 @@ def test_multihead_attention(weights: bool, batch_first: bool, same: bool) -> No
         length = x.shape[1] if batch_first else x.shape[0]
         mask = t.tensor(np.triu(np.ones((length, keys), bool), 1))
         y, w = layer(a, b, b, key_padding_mask=t.tensor(padding), need_weights=weights, attn_mask=mask)
+        assert y.is_contiguous() or batch_first
         (y * y).sum().backward()
         found.append([y.detach().numpy(), layer.in_proj_weight.grad.numpy(), layer.out_proj.bias.grad.numpy(),
                       *([w.detach().numpy()] if weights else [])])
