@@ -97,6 +97,11 @@ def results_that_are_no_views(t: Any) -> Any:
     return found
 
 
+def viewed_results(t: Any) -> Any:
+    x = t.arange(72.0).reshape(2, 4, 9)
+    return [t.nn.functional.fold(x, (4, 4), 2, padding=1, stride=2).view(-1)]
+
+
 def reshaped_without_a_graph(t: Any) -> Any:
     x = t.ones(3).requires_grad_()
     with t.no_grad():
@@ -145,7 +150,7 @@ CASES: dict[str, Case] = {
        for factor in (1.3, 1.0, 2.0)},
     **{f"resumed {name}": resumed(make) for name, make in SCHEDULES.items()},
     **{f.__name__: f for f in (wrapped, divergences, ties_in_bags, ends, narrowed_by_a_tensor, results_that_are_no_views,
-                               reshaped_without_a_graph, rounded_quotients, of_integers, shapes)}}
+                               viewed_results, reshaped_without_a_graph, rounded_quotients, of_integers, shapes)}}
 
 
 @pytest.mark.oracle
