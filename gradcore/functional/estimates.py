@@ -57,8 +57,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if weights is not None and weights.spec.shape != input.spec.shape:
         raise SpecError(f"weights should be 1-d and have the same length as input, but got {list(weights.spec.shape)} "
                         f"for {list(input.spec.shape)}")
-    device = input.storage.device
-    need_values("bincount", device)
+    if minlength < 0:
+        raise SpecError(f"minlength should be >= 0, but got {minlength}")
+    need_values("bincount", device := input.storage.device)
     largest = -1
     if input.spec.numel:
         if input.min().item() < 0:
@@ -303,7 +304,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
 
     ``q`` is a number in [0, 1], or a vector [Q] of such numbers on the input's device, which adds a leading dimension of
     size Q. Hyndman and Fan, The American Statistician 1996, definition 7. Raises :class:`SpecError` for an empty input,
-    another dtype, a number ``q`` out of range, or an unknown ``interpolation``.
+    another dtype, a number ``q`` out of range, or an unknown ``interpolation``; on the CPU, IndexError for others out of range.
     """
     if not input.spec.floating or input.spec.dtype.itemsize < 4:
         raise SpecError(f"quantile() input tensor must be either float or double dtype, but got {input.spec.dtype.name}")
@@ -333,7 +334,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
 def _between(x: Tensor, ranks: Tensor, interpolation: str) -> Tensor:
     """The values [..., Q] at fractional positions ``ranks`` [Q] in the last dimension of sorted numbers [..., n]."""
     def at(rank: Tensor) -> Tensor:
-        return movement.take(x, movement.cast(rank, dtype=np.dtype(np.int64)), dim=x.spec.ndim - 1)
+        return movement.take(x, movement.cast(rank, dtype=np.dtype(np.int64)), dim=x.spec.ndim - 1, wrap=False)
 
     if interpolation == "nearest":
         return at(elementwise.round(ranks))

@@ -141,12 +141,11 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower triangular L of A = L L^T, or L^T with ``upper``; only the lower triangle of A is read.
+    """The lower triangular L of A = L L^T, or L^T with ``upper``; only that triangle of A is read.
 
     On the CPU, raises :class:`LinAlgError` if A is not positive definite.
     """
-    found = decompositions.cholesky(A)
-    return sh.transpose(found, -2, -1) if upper else found
+    return decompositions.cholesky(A.mT).mT if upper else decompositions.cholesky(A)
 
 
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:

@@ -279,9 +279,9 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     d = dim_of(dim, tensor)
     n, size = tensor.spec.shape[d], plain(split_size_or_sections)
     if isinstance(size, int):
-        if size <= 0:
-            raise SpecError(f"split expects split_size be positive, but got split_size={size}")
-        size = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]
+        if size < (n > 0):
+            raise SpecError(f"split expects split_size be positive, but got split_size={size} for a dimension of size {n}")
+        size = [builtins.min(size, n - at) for at in range(0, n, size or 1)] or [0]
     return movement.split(tensor, sizes=tuple(size), dim=d)
 
 

@@ -102,6 +102,15 @@ def viewed_results(t: Any) -> Any:
     return [t.nn.functional.fold(x, (4, 4), 2, padding=1, stride=2).view(-1)]
 
 
+def one_triangle(t: Any) -> Any:
+    x = t.tensor([[4.0, 1.0], [2.0, 5.0]])
+    return [t.linalg.cholesky(x), t.linalg.cholesky(x, upper=True)]
+
+
+def nothing_in_parts(t: Any) -> Any:
+    return [t.ones(0, 3).split(0), t.ones(0, 3).split(2)]
+
+
 def reshaped_without_a_graph(t: Any) -> Any:
     x = t.ones(3).requires_grad_()
     with t.no_grad():
@@ -150,7 +159,8 @@ CASES: dict[str, Case] = {
        for factor in (1.3, 1.0, 2.0)},
     **{f"resumed {name}": resumed(make) for name, make in SCHEDULES.items()},
     **{f.__name__: f for f in (wrapped, divergences, ties_in_bags, ends, narrowed_by_a_tensor, results_that_are_no_views,
-                               viewed_results, reshaped_without_a_graph, rounded_quotients, of_integers, shapes)}}
+                               viewed_results, one_triangle, nothing_in_parts, reshaped_without_a_graph, rounded_quotients,
+                               of_integers, shapes)}}
 
 
 @pytest.mark.oracle
