@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,16 @@ Tensor = Any
 Size = int | Sequence[int]
 
 
+def _parts(value: Any) -> tuple[Any, ...]:
+    value = plain(value)
+    return tuple(map(plain, value)) if isinstance(value, Iterable) else (value,)
+
+
 def sizes(name: str, value: Size, dims: int) -> Any:
     """An int for each of one to three dimensions, from one int or as many ints. Raises :class:`SpecError` for anything else."""
     if isinstance(value, int):
         return (value,) * dims
-    value = plain(value)
-    parts = (value,) if isinstance(value, int) else tuple(map(plain, value))
+    parts = _parts(value)
     parts = parts * dims if len(parts) == 1 else parts
     if len(parts) != dims or not all(isinstance(n, int) for n in parts):
         expected = ("one int", "an int or a pair of ints", "an int or three ints")[dims - 1]
@@ -29,10 +33,10 @@ def sizes(name: str, value: Size, dims: int) -> Any:
 def sizes_kept(name: str, output_size: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """An output size for each dimension of ``shape``; None keeps one. Raises :class:`SpecError` for another number of sizes."""
     given = plain(output_size)
-    wanted = [given] * len(shape) if given is None or isinstance(given, int) else list(given)
-    if len(wanted) != len(shape):
+    wanted = _parts(output_size) if isinstance(given, Iterable) else (given,) * len(shape)
+    if len(wanted) != len(shape) or not all(m is None or isinstance(m, int) for m in wanted):
         raise SpecError(f"{name}: output_size must be an int or {len(shape)} of them, but got {output_size!r}")
-    return tuple(n if m is None else int(m) for n, m in zip(shape, wanted, strict=True))
+    return tuple(n if m is None else m for n, m in zip(shape, wanted, strict=True))
 
 
 pair, triple = partial(sizes, dims=2), partial(sizes, dims=3)
@@ -40,8 +44,7 @@ pair, triple = partial(sizes, dims=2), partial(sizes, dims=3)
 
 def single(name: str, value: Size) -> int:
     """The only int of one dimension. Raises :class:`SpecError` for anything else."""
-    given = plain(value)
-    parts = (given,) if isinstance(given, int) else tuple(map(plain, given))
+    parts = _parts(value)
     if len(parts) != 1 or not isinstance(parts[0], int):
         raise SpecError(f"{name} must be an int or one int in a tuple, but got {value!r}")
     return parts[0]

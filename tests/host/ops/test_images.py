@@ -245,6 +245,9 @@ def test_layers_are_torchs(name: str) -> None:
     (lambda x: F.conv2d(x[0, 0], gradcore.ones(4, 3, 3, 3)), ("Expected 3D (unbatched) or 4D (batched) input to conv2d",)),
     (lambda x: F.conv2d(x, gradcore.ones(4, 3, 3, 3), stride=0), ("stride (0, 0)", "must be positive")),
     (lambda x: F.conv2d(x, gradcore.ones(4, 3, 3, 3), padding=(1, 2, 3)), ("padding must be an int or a pair of ints",)),
+    (lambda x: F.conv2d(x, gradcore.ones(4, 3, 3, 3), padding=3 / 2), ("padding must be an int or a pair of ints", "1.5")),
+    (lambda x: F.max_pool1d(x[0], 2.0), ("kernel_size must be an int", "2.0")),
+    (lambda x: F.adaptive_avg_pool2d(x, 8 / 2), ("output_size must be an int or 2 of them", "4.0")),
     (lambda x: F.conv2d(x, gradcore.ones(4, 3, 3, 3).double()), ("got input float32, weight float64",)),
     (lambda x: F.conv_transpose2d(x.half(), gradcore.ones(3, 4, 3, 3)), ("got input float16, weight float32",)),
     (lambda x: F.conv_transpose2d(x.long(), gradcore.ones(3, 4, 3, 3).long()), ("must be of a floating type, but is int64",)),
@@ -253,7 +256,7 @@ def test_layers_are_torchs(name: str) -> None:
     (lambda x: F.avg_pool2d(x, 2, divisor_override=0), ("divisor must be not zero",)),
     (lambda x: F.batch_norm(x, None, None, gradcore.ones(4), training=True), ("weight should contain 3 elements",)),
     (lambda x: F.batch_norm(x[:1, :, :1, :1], None, None, training=True), ("Expected more than 1 value per channel",)),
-    (lambda x: nn.BatchNorm1d(3)(x), ("expected 2D or 3D input (got 4D input)",))], ids=range(15))
+    (lambda x: nn.BatchNorm1d(3)(x), ("expected 2D or 3D input (got 4D input)",))], ids=range(18))
 def test_bad_input(call: Callable[[Any], Any], texts: tuple[str, ...]) -> None:
     with raises(SpecError, *texts):
         call(gradcore.ones(2, 3, 8, 8))
