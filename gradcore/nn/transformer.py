@@ -58,18 +58,22 @@ class _Layer(Module):
         if not isinstance(activation, str):
             self._foreign = True
 
-    def _part(self, k: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """norm(x + dropout(part(x))), or x + dropout(part(norm(x))) with ``norm_first``; the norm is number ``k``."""
-        norm, dropout = getattr(self, f"norm{k}"), getattr(self, f"dropout{k}")
-        if self.norm_first:
-            return x + dropout(part(norm(x)))
-        return norm(x + dropout(part(x)))
+    def _part(self, k: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
+        """norm(x + block(x)), or x + block(norm(x)) with ``norm_first``; the norm is number ``k``."""
+        norm = getattr(self, f"norm{k}")
+        return x + block(norm(x)) if self.norm_first else norm(x + block(x))
 
-    def _attended(self, x: Tensor, mask: Tensor | None, padding: Tensor | None, causal: bool) -> Tensor:
-        return self.self_attn(x, x, x, padding, False, mask, is_causal=causal and mask is not None)[0]
+    # The blocks have PyTorch's names, since subclasses override them, and attention is called by the names of its arguments,
+    # since programs put their own in its place.
 
-    def _forward_part(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+                  is_causal: bool = False) -> Tensor:
+        return self.dropout1(self.self_attn(x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask,
+                                            need_weights=False, is_causal=is_causal)[0])
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        last = self.dropout3 if self._crossed else self.dropout2
+        return last(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
 
 class TransformerEncoderLayer(_Layer):
@@ -77,8 +81,8 @@ class TransformerEncoderLayer(_Layer):
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
-        x = self._part(1, src, lambda y: self._attended(y, src_mask, src_key_padding_mask, is_causal))
-        return self._part(2, x, self._forward_part)
+        x = self._part(1, src, lambda y: self._sa_block(y, src_mask, src_key_padding_mask, is_causal=is_causal))
+        return self._part(2, x, self._ff_block)
 
 
 class TransformerDecoderLayer(_Layer):
@@ -89,12 +93,14 @@ class TransformerDecoderLayer(_Layer):
     def forward(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                 tgt_is_causal: bool = False, memory_is_causal: bool = False) -> Tensor:
-        def looked_up(y: Tensor) -> Tensor:
-            return self.multihead_attn(y, memory, memory, memory_key_padding_mask, False, memory_mask,
-                                       is_causal=memory_is_causal and memory_mask is not None)[0]
+        x = self._part(1, tgt, lambda y: self._sa_block(y, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
+        x = self._part(2, x, lambda y: self._mha_block(y, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
+        return self._part(3, x, self._ff_block)
 
-        x = self._part(1, tgt, lambda y: self._attended(y, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
-        return self._part(3, self._part(2, x, looked_up), self._forward_part)
+    def _mha_block(self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
+                   is_causal: bool = False) -> Tensor:
+        return self.dropout2(self.multihead_attn(x, mem, mem, attn_mask=attn_mask, key_padding_mask=key_padding_mask,
+                                                 need_weights=False, is_causal=is_causal)[0])
 
 
 def _copies(layer: Module, count: int) -> ModuleList:
@@ -119,7 +125,7 @@ class TransformerEncoder(Module):
     def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool | None = None) -> Tensor:
         for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+            src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=bool(is_causal))
         return src if self.norm is None else self.norm(src)
 
 
@@ -138,8 +144,9 @@ class TransformerDecoder(Module):
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                 tgt_is_causal: bool | None = None, memory_is_causal: bool = False) -> Tensor:
         for layer in self.layers:
-            tgt = layer(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
-                        bool(tgt_is_causal), memory_is_causal)
+            tgt = layer(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+                        memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=bool(tgt_is_causal),
+                        memory_is_causal=memory_is_causal)
         return tgt if self.norm is None else self.norm(tgt)
 
 
@@ -163,12 +170,15 @@ class Transformer(Module):
 
         self.encoder = custom_encoder or TransformerEncoder(TransformerEncoderLayer(*how), num_encoder_layers, norm())
         self.decoder = custom_decoder or TransformerDecoder(TransformerDecoderLayer(*how), num_decoder_layers, norm())
-        for p in self.parameters():
-            if p.dim() > 1:
-                init.xavier_uniform_(p)
+        self._reset_parameters()
         self.d_model = d_model
         self.nhead = nhead
         self.batch_first = batch_first
+
+    def _reset_parameters(self) -> None:
+        for p in self.parameters():
+            if p.dim() > 1:
+                init.xavier_uniform_(p)
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None,
                 memory_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
@@ -178,9 +188,10 @@ class Transformer(Module):
         if src.spec.shape[-1] != self.d_model or tgt.spec.shape[-1] != self.d_model:
             raise RuntimeError(f"the feature number of src and tgt must be equal to d_model, {self.d_model}, but got "
                                f"{src.spec.shape[-1]} and {tgt.spec.shape[-1]}")
-        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
-        return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
-                            tgt_is_causal, memory_is_causal)
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
+        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+                            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
+                            memory_is_causal=memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:

@@ -64,6 +64,89 @@ def test_stacks(torch: Any) -> None:
             tgt_mask=CAUSAL)
 
 
+def _weights_kept(t: Any, x: Any) -> Any:
+    class Layer(t.nn.TransformerEncoderLayer):
+        def _sa_block(self, x: Any, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Any:
+            out, self.weights = self.self_attn(x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask)
+            return self.dropout1(out) * 2
+
+    layer = Layer(**SIZES)
+    return [layer(x), layer.weights]
+
+
+def _blocks_replaced(t: Any, x: Any) -> Any:
+    class Layer(t.nn.TransformerDecoderLayer):
+        def _mha_block(self, x: Any, mem: Any, *masks: Any) -> Any:
+            return mem * 3
+
+        def _ff_block(self, x: Any) -> Any:
+            return -x
+
+    return [Layer(**SIZES)(x, x)]
+
+
+def _attention_wrapped(t: Any, x: Any) -> Any:
+    layer, found = t.nn.TransformerEncoderLayer(**SIZES), []
+    attend = layer.self_attn.forward
+
+    def wrapped(*args: Any, **named: Any) -> Any:
+        result = attend(*args, **{**named, "need_weights": True, "average_attn_weights": False})
+        found.append(result[1])
+        return result
+
+    layer.self_attn.forward = wrapped
+    layer(x)
+    del layer.self_attn.forward
+    return found
+
+
+def _layers_of_ones_own(t: Any, x: Any) -> Any:
+    class Layer(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.self_attn = t.nn.MultiheadAttention(8, 2)
+
+        def forward(self, *given: Any, src_key_padding_mask: Any = None, tgt_mask: Any = None, **named: Any) -> Any:
+            return given[0] + len(given)
+
+    class Stack(t.nn.Module):
+        def forward(self, *given: Any, **named: Any) -> Any:
+            return sum(given)
+
+    whole = t.nn.Transformer(8, 2, custom_encoder=Stack(), custom_decoder=Stack())
+    return [t.nn.TransformerEncoder(Layer(), 2)(x), t.nn.TransformerDecoder(Layer(), 2)(x, x), whole(x, x)]
+
+
+def _filled_otherwise(t: Any, x: Any) -> Any:
+    class Whole(t.nn.Transformer):
+        def _reset_parameters(self) -> None:
+            for p in self.parameters():
+                t.nn.init.constant_(p, 0.5)
+
+    return [Whole(8, 2, 1, 1, 12, 0.0)(x, x)]
+
+
+@pytest.mark.parametrize("program", [_weights_kept, _blocks_replaced, _attention_wrapped, _layers_of_ones_own,
+                                     _filled_otherwise], ids=lambda f: f.__name__)
+def test_parts_that_programs_replace_are_called_as_pytorchs(torch: Any, program: Any) -> None:
+    # The others compute from weights that each library draws.
+    exact = program in (_blocks_replaced, _layers_of_ones_own, _filled_otherwise)
+    for ours, theirs in zip(*(program(t, t.tensor(values(5, 3, 8))) for t in (gradcore, torch)), strict=True):
+        assert tuple(ours.shape) == tuple(theirs.shape)
+        if exact:
+            np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("call", [
+    lambda t, x: t.nn.TransformerEncoderLayer(**SIZES)(x, is_causal=True),
+    lambda t, x: t.nn.TransformerDecoderLayer(**SIZES)(x, x, memory_is_causal=True),
+    lambda t, x: t.nn.Transformer(8, 2, 1, 1, 12)(x, x, tgt_is_causal=True)], ids=range(3))
+def test_a_causal_hint_needs_its_mask(torch: Any, call: Any) -> None:
+    for t in (gradcore, torch):
+        with raises(RuntimeError, "Need attn_mask if specifying the is_causal hint"):
+            call(t, t.ones(5, 3, 8))
+
+
 def test_masks_and_errors(torch: Any) -> None:
     np.testing.assert_array_equal(nn.Transformer.generate_square_subsequent_mask(5).numpy(), CAUSAL)
     with raises(RuntimeError, "activation should be relu/gelu, not tanh"):
