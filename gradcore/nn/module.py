@@ -71,7 +71,7 @@ class Module(Converted, Hooked, Named, Stateful):
             raise AttributeError(f"cannot call {type(self).__name__} before Module.__init__(): its __init__ must begin with "
                                  "super().__init__()") from None
         if place is None:
-            return paths.call_outermost(self, args, kwargs)
+            return paths.call_outermost(_call, self, args, kwargs)
         state = local.state
         before, site = state.scope, state.site
         try:
@@ -291,6 +291,10 @@ class Module(Converted, Hooked, Named, Stateful):
         if not children and len(lines) <= 1:
             return f"{self._get_name()}({''.join(lines)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
+
+
+#: As it is here, whatever a program puts in its place.
+_call = Module.__call__
 
 
 def unusual(module: Module, **usual: Any) -> str:

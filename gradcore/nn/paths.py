@@ -111,8 +111,11 @@ def name_copies(thread: int | None = None) -> None:
 owners.around_steps.append(name_copies)
 
 
-def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a module that is not in the current tree: in its own tree, or in its caller's scope if there is a caller."""
+def call_outermost(call: Any, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module that is not in the current tree: in its own tree, or in its caller's scope if there is a caller.
+
+    ``call`` is what calls a module in its tree, without what a subclass does around it, which is running already.
+    """
     if calls.tree is not None:
         return module._run_forward(args, kwargs)
     if calls.copied:
@@ -121,7 +124,7 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     tree = tree_of(module)
     calls.tree = tree
     try:
-        return module(*args, **kwargs)
+        return call(module, *args, **kwargs)
     finally:
         calls.tree = None
 
