@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
-from gradcore.functional import empty, ones, squeeze, unsqueeze, zeros
+from gradcore.functional import empty, squeeze, unsqueeze
 from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn import init
@@ -94,11 +94,12 @@ class _NormBase(Module):
 
     def _make(self, bias: bool, device: Any, dtype: Any) -> None:
         n, affine, tracked = self.num_features, self.affine, self.track_running_stats
-        self.register_parameter("weight", Parameter(ones(n, device=device, dtype=dtype)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(n, device=device, dtype=dtype)) if affine and bias else None)
-        self.register_buffer("running_mean", zeros(n, device=device, dtype=dtype) if tracked else None)
-        self.register_buffer("running_var", ones(n, device=device, dtype=dtype) if tracked else None)
-        self.register_buffer("num_batches_tracked", zeros((), device=device, dtype=np.int64) if tracked else None)
+        self.register_parameter("weight", Parameter(empty(n, device=device, dtype=dtype)) if affine else None)
+        self.register_parameter("bias", Parameter(empty(n, device=device, dtype=dtype)) if affine and bias else None)
+        self.register_buffer("running_mean", empty(n, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", empty(n, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("num_batches_tracked", empty((), device=device, dtype=np.int64) if tracked else None)
+        self.reset_parameters()
 
     def reset_running_stats(self) -> None:
         """Reset the running mean to 0, the running variance to 1, and the number of batches to 0."""
@@ -191,8 +192,9 @@ class RMSNorm(Module):
         self.normalized_shape = _sizes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        self.register_parameter("weight", Parameter(ones(self.normalized_shape, device=device, dtype=dtype))
+        self.register_parameter("weight", Parameter(empty(self.normalized_shape, device=device, dtype=dtype))
                                 if elementwise_affine else None)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Fill the weight with ones."""
@@ -223,9 +225,10 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        self.register_parameter("weight", Parameter(ones(num_channels, device=device, dtype=dtype)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(num_channels, device=device, dtype=dtype))
+        self.register_parameter("weight", Parameter(empty(num_channels, device=device, dtype=dtype)) if affine else None)
+        self.register_parameter("bias", Parameter(empty(num_channels, device=device, dtype=dtype))
                                 if affine and bias else None)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Fill the weight with ones and the bias with zeros."""

@@ -199,9 +199,43 @@ def lists_and_dicts_of_parameters(t: Any) -> Any:
     return [*seen, len(row), len(table), [n for n, _ in row.named_parameters()]]
 
 
-CASES = [convolutions_with_another_weight, weights_of_recurrent_layers, lists_and_dicts_of_parameters,
-         layers_that_stay_in_one_mode, conversions, keys_that_were_renamed, keys_of_ones_own, a_module_on_its_own,
-         hooks_on_state_dicts, writes_into_the_dicts]
+def calls_around_calls(t: Any) -> Any:
+    class Added(t.nn.Module):  # type: ignore[misc, name-defined]
+        def __call__(self, *args: Any) -> Any:
+            return super().__call__(*args) + 1
+
+        def forward(self, x: Any) -> Any:
+            return x
+
+    seen, former = [], t.nn.Module.__call__
+
+    def counted(self: Any, *args: Any) -> Any:
+        seen.append(type(self).__name__)
+        return former(self, *args)
+
+    found = [Added()(t.zeros(1)).item(), t.nn.Sequential(Added(), Added())(t.zeros(1)).item()]
+    t.nn.Module.__call__ = counted
+    try:
+        t.nn.Sequential(t.nn.ReLU())(t.zeros(1))
+    finally:
+        t.nn.Module.__call__ = former
+    return found, seen
+
+
+def norms_that_start_otherwise(t: Any) -> Any:
+    class Half:
+        def reset_parameters(self) -> None:
+            super().reset_parameters()  # type: ignore[misc]
+            t.nn.init.constant_(self.weight, 0.5)  # type: ignore[attr-defined]
+
+    sizes = {"BatchNorm2d": (2,), "GroupNorm": (1, 2), "LayerNorm": (2,), "RMSNorm": (2,)}
+    made = [type("Mine", (Half, getattr(t.nn, name)), {})(*given) for name, given in sizes.items()]
+    return [(k, v.tolist()) for norm in (*made, t.nn.BatchNorm1d(2)) for k, v in norm.state_dict().items()]
+
+
+CASES = [calls_around_calls, norms_that_start_otherwise, convolutions_with_another_weight, weights_of_recurrent_layers,
+         lists_and_dicts_of_parameters, layers_that_stay_in_one_mode, conversions, keys_that_were_renamed,
+         keys_of_ones_own, a_module_on_its_own, hooks_on_state_dicts, writes_into_the_dicts]
 
 
 @pytest.mark.oracle
