@@ -32,11 +32,12 @@ def given_to(args: tuple[Any, ...], device: Any = None, dtype: Any = None, non_b
 
 
 class Converted:
-    """The part of :class:`Module` that converts its tensors."""
+    """The part of :class:`Module` that converts its tensors: all that it has, whatever the ``parameters`` of a class leave out.
+
+    Only ``_apply`` calls another method that classes override, as in PyTorch.
+    """
 
     children: Callable[..., Any]
-    parameters: Callable[..., Any]
-    buffers: Callable[..., Any]
 
     def _apply(self: C, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> C:
         """Replace the storage of every parameter, gradient and buffer; the tensor objects stay.
@@ -46,7 +47,9 @@ class Converted:
         if recurse:
             for child in self.children():
                 child._apply(fn)
-        for tensor in (*self.parameters(False), *self.buffers(False)):
+        for tensor in (*self.__dict__["_parameters"].values(), *self.__dict__["_buffers"].values()):
+            if tensor is None:
+                continue
             grad = tensor.grad
             tensor.data = fn(tensor.detach())
             if grad is not None:
@@ -76,24 +79,24 @@ class Converted:
 
     def cpu(self: C) -> C:
         """Move to the CPU."""
-        return self.to("cpu")
+        return Converted.to(self, "cpu")
 
     def cuda(self: C, device: int | None = None) -> C:
         """Move to a GPU, by default the current one."""
-        return self.to("cuda" if device is None else f"cuda:{device}")
+        return Converted.to(self, "cuda" if device is None else f"cuda:{device}")
 
     def float(self: C) -> C:
         """Convert floating parameters and buffers to float32."""
-        return self.to(np.float32)
+        return Converted.to(self, np.float32)
 
     def double(self: C) -> C:
         """Convert floating parameters and buffers to float64."""
-        return self.to(np.float64)
+        return Converted.to(self, np.float64)
 
     def half(self: C) -> C:
         """Convert floating parameters and buffers to float16."""
-        return self.to(np.float16)
+        return Converted.to(self, np.float16)
 
     def bfloat16(self: C) -> C:
         """Convert floating parameters and buffers to bfloat16. Raises ImportError without the package ml_dtypes."""
-        return self.to(bfloat16())
+        return Converted.to(self, bfloat16())

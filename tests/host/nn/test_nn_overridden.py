@@ -55,6 +55,28 @@ def conversions(t: Any) -> Any:
     return [str(x.dtype).removeprefix("torch.") for x in (net[1].table, net[1].weight, net[0].weight)]
 
 
+def conversions_around_narrower_methods(t: Any) -> Any:
+    class Head(t.nn.Linear):  # type: ignore[misc, name-defined]
+        asked: tuple[Any, ...] = ()
+
+        def parameters(self) -> Any:
+            return iter([self.bias])
+
+        def named_parameters(self) -> Any:
+            return iter([("bias", self.bias)])
+
+        def to(self, device: str) -> Any:
+            self.asked += (device,)
+            return super().to(device)
+
+    head = Head(2, 2)
+    net = t.nn.Sequential(head, t.nn.BatchNorm1d(2)).to(dtype=t.float64)
+    found = [str(x.dtype).removeprefix("torch.") for x in (head.weight, head.bias, net[1].running_mean)]
+    head.half().float().double().cpu().to("cpu")
+    head(t.ones(1, 2, dtype=t.float64)).sum().backward()
+    return found, head.asked, head.weight.grad.tolist()
+
+
 class Renaming:
     """A mixin, for either library, of a layer whose weight had another name in version 1."""
 
@@ -234,8 +256,8 @@ def norms_that_start_otherwise(t: Any) -> Any:
 
 
 CASES = [calls_around_calls, norms_that_start_otherwise, convolutions_with_another_weight, weights_of_recurrent_layers,
-         lists_and_dicts_of_parameters, layers_that_stay_in_one_mode, conversions, keys_that_were_renamed,
-         keys_of_ones_own, a_module_on_its_own, hooks_on_state_dicts, writes_into_the_dicts]
+         lists_and_dicts_of_parameters, layers_that_stay_in_one_mode, conversions, conversions_around_narrower_methods,
+         keys_that_were_renamed, keys_of_ones_own, a_module_on_its_own, hooks_on_state_dicts, writes_into_the_dicts]
 
 
 @pytest.mark.oracle
