@@ -113,6 +113,9 @@ def _layers_of_ones_own(t: Any, x: Any) -> Any:
         def forward(self, *given: Any, **named: Any) -> Any:
             return sum(given)
 
+        def __len__(self) -> int:
+            return 0
+
     whole = t.nn.Transformer(8, 2, custom_encoder=Stack(), custom_decoder=Stack())
     return [t.nn.TransformerEncoder(Layer(), 2)(x), t.nn.TransformerDecoder(Layer(), 2)(x, x), whole(x, x)]
 
