@@ -48,11 +48,11 @@ class Stateful:
     """The part of :class:`Module` that collects and loads its state dict, each module by methods that it may override."""
 
     #: The hooks on the state dict, from the first one on.
-    _state_hooks: StateHooks | None = None
+    _module_state_hooks: StateHooks | None = None
     #: Stored with the state dict, for a later class that loads an earlier one's.
     _version: int = 1
     #: Names that a state dict may lack, since earlier ones did.
-    _may_be_missing: frozenset[str] = frozenset()
+    _module_may_be_missing: frozenset[str] = frozenset()
     _parameters: Any
     _buffers: Any
     _modules: Any
@@ -70,14 +70,14 @@ class Stateful:
         metadata = {"version": self._version}
         if hasattr(destination, "_metadata"):
             destination._metadata[prefix[:-1]] = metadata
-        for hook in self._hooks_of("saving"):
+        for hook in self._module_hooks_of("saving"):
             hook(self, prefix, keep_vars)
         self._save_to_state_dict(destination, prefix, keep_vars)
         for name, child in self._modules.items():
             if child is not None:
                 child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
         found: dict[str, Any] = destination
-        for hook in self._hooks_of("saved"):
+        for hook in self._module_hooks_of("saved"):
             replaced = hook(self, found, prefix, metadata)
             found = found if replaced is None else replaced
         return found
@@ -123,7 +123,7 @@ class Stateful:
         ``state_dict`` has the keys below ``prefix``, and may be changed. As a part of :meth:`load_state_dict`, the values are
         copied when all modules have been looked at.
         """
-        for hook in self._hooks_of("loading"):
+        for hook in self._module_hooks_of("loading"):
             hook(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         loading = local_metadata.get(_LOADING)
         now = _Loading(False) if loading is None else loading
@@ -138,7 +138,8 @@ class Stateful:
                     error_msgs.append(f"size mismatch for {key}: copying a param with shape gradcore.Size({list(shape)}) from "
                                       f"checkpoint, the shape in current model is gradcore.Size({list(target.spec.shape)}).")
             # What keeps its own value must have one.
-            elif strict and (key[len(prefix):] not in self._may_be_missing or (now.assign and target.device.type == "meta")):
+            elif strict and (key[len(prefix):] not in self._module_may_be_missing
+                             or (now.assign and target.device.type == "meta")):
                 missing_keys.append(key)
         has_extra = type(self).set_extra_state is not Named.set_extra_state  # type: ignore[attr-defined]
         if has_extra and prefix + _EXTRA_STATE_KEY_SUFFIX in state_dict:
@@ -154,7 +155,7 @@ class Stateful:
 
     def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, prefix, keep_vars)`` before the module's part of a state dict is collected."""
-        return self._hang_state("saving", hook)
+        return self._module_hang_state("saving", hook)
 
     def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, state_dict, prefix, local_metadata)`` when the parts of a module and its children are collected.
@@ -165,35 +166,35 @@ class Stateful:
             if hook(*args) is not None:
                 raise RuntimeError("state_dict post-hook must return None")
 
-        return self._hang_state("saved", without_result)
+        return self._module_hang_state("saved", without_result)
 
     def _register_state_dict_hook(self, hook: Hook) -> RemovableHandle:
         """The older form of :meth:`register_state_dict_post_hook`; what it returns, unless None, replaces the state dict."""
-        return self._hang_state("saved", hook)
+        return self._module_hang_state("saved", hook)
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)`` before
         the module looks at the state dict, which it may change: it has the keys below ``prefix``."""
-        return self._hang_state("loading", hook)
+        return self._module_hang_state("loading", hook)
 
     def _register_load_state_dict_pre_hook(self, hook: Hook, with_module: bool = False) -> RemovableHandle:
         """The older form of :meth:`register_load_state_dict_pre_hook`, by default without the module."""
-        return self._hang_state("loading", hook if with_module else lambda module, *args: hook(*args))
+        return self._module_hang_state("loading", hook if with_module else lambda module, *args: hook(*args))
 
     def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, incompatible_keys)`` when values have been loaded; it may change the lists of keys.
 
         With such a hook, values are copied before missing and unexpected keys raise.
         """
-        return self._hang_state("loaded", hook)
+        return self._module_hang_state("loaded", hook)
 
-    def _hang_state(self, kind: str, hook: Hook) -> RemovableHandle:
-        if self._state_hooks is None:
-            self.__dict__["_state_hooks"] = StateHooks()
-        return hang(getattr(self._state_hooks, kind), hook)
+    def _module_hang_state(self, kind: str, hook: Hook) -> RemovableHandle:
+        if self._module_state_hooks is None:
+            self.__dict__["_module_state_hooks"] = StateHooks()
+        return hang(getattr(self._module_state_hooks, kind), hook)
 
-    def _hooks_of(self, kind: str) -> list[Hook]:
-        return [] if self._state_hooks is None else list(getattr(self._state_hooks, kind).values())
+    def _module_hooks_of(self, kind: str) -> list[Hook]:
+        return [] if self._module_state_hooks is None else list(getattr(self._module_state_hooks, kind).values())
 
 
 def _child_of(key: str, prefix: str) -> str | None:
@@ -216,7 +217,7 @@ def _load(module: Module, state_dict: dict[str, Any], prefix: str, metadata: Any
         if child is not None:
             below = f"{prefix}{name}."
             _load(child, {k: v for k, v in state_dict.items() if k.startswith(below)}, below, metadata, loading, found)
-    loading.hooks += [(module, hook) for hook in module._hooks_of("loaded")]
+    loading.hooks += [(module, hook) for hook in module._module_hooks_of("loaded")]
 
 
 class _Loading:

@@ -73,7 +73,7 @@ class SELU(_InPlace):
 class ELU(_InPlace):
     """x if x > 0, else alpha * (exp(x) - 1). Clevert et al., arXiv:1511.07289."""
 
-    _in_repr = "alpha"
+    _module_in_repr = "alpha"
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -93,7 +93,7 @@ class CELU(ELU):
 class LeakyReLU(_InPlace):
     """x if x > 0, else negative_slope * x."""
 
-    _in_repr = "negative_slope"
+    _module_in_repr = "negative_slope"
 
     def __init__(self, negative_slope: float = 1e-2, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -106,7 +106,7 @@ class LeakyReLU(_InPlace):
 class RReLU(_InPlace):
     """x if x > 0, else slope * x; the slope is uniform in [lower, upper] in training, else their mean. arXiv:1505.00853."""
 
-    _in_repr = "lower upper"
+    _module_in_repr = "lower upper"
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -120,7 +120,7 @@ class RReLU(_InPlace):
 class Hardtanh(_InPlace):
     """x clamped to [min_val, max_val]. Raises ValueError unless ``min_val`` is less than ``max_val``."""
 
-    _in_repr = "min_val max_val"
+    _module_in_repr = "min_val max_val"
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -136,7 +136,7 @@ class Hardtanh(_InPlace):
 class ReLU6(Hardtanh):
     """x clamped to [0, 6]."""
 
-    _in_repr = ""
+    _module_in_repr = ""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
@@ -145,7 +145,7 @@ class ReLU6(Hardtanh):
 class Threshold(_InPlace):
     """x where x > ``threshold``, else ``value``."""
 
-    _in_repr = "threshold value"
+    _module_in_repr = "threshold value"
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -159,7 +159,7 @@ class Threshold(_InPlace):
 class PReLU(Module):
     """x if x > 0, else weight * x, with a learned weight for each channel, or one for all. He et al., arXiv:1502.01852."""
 
-    _in_repr = "num_parameters"
+    _module_in_repr = "num_parameters"
     weight: Parameter
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None) -> None:
@@ -207,7 +207,7 @@ class Sigmoid(Module):
 class Softplus(Module):
     """log(1 + exp(beta * x)) / beta; x itself where beta * x > ``threshold``."""
 
-    _in_repr = "beta threshold"
+    _module_in_repr = "beta threshold"
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ class LogSigmoid(Module):
 class _Along(Module):
     """An activation along the dimension ``dim``."""
 
-    _in_repr = "dim"
+    _module_in_repr = "dim"
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()

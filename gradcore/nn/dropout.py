@@ -15,7 +15,7 @@ Tensor = Any
 
 
 class _DropoutNd(Module):
-    _in_repr = "p inplace"
+    _module_in_repr = "p inplace"
     drop: Callable[..., Tensor]
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:

@@ -69,7 +69,7 @@ class Hooked:
     """The part of :class:`Module` that registers and runs hooks, and copies them with the module."""
 
     #: The hooks, from the first one on; of the class, those of all modules, from the first one on.
-    _hooks: Hooks | None = None
+    _module_hooks: Hooks | None = None
     #: What :meth:`compile` has made.
     _compiled_call_impl: Any = None
     forward: Callable[..., Any]
@@ -113,25 +113,25 @@ class Hooked:
         from gradcore.program.calls.compiling import compile_call
         self._compiled_call_impl = compile_call(self, *args, **kwargs)
         # Without a table, a call runs ``forward`` itself.
-        self.__dict__.setdefault("_hooks", Hooks())
+        self.__dict__.setdefault("_module_hooks", Hooks())
 
-    def hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
+    def _module_hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
         """All hooks on calls of this module, not of its children: kind, function, and whether it is given keywords."""
-        return tuple((kind, *entry) for kind in Hooks.__slots__ for entry in self._entries(kind))
+        return tuple((kind, *entry) for kind in Hooks.__slots__ for entry in self._module_entries(kind))
 
-    def _entries(self, kind: str) -> list[Entry]:
-        return [*getattr(_everywhere, kind).values(), *getattr(self.__dict__.get("_hooks", _none), kind).values()]
+    def _module_entries(self, kind: str) -> list[Entry]:
+        return [*getattr(_everywhere, kind).values(), *getattr(self.__dict__.get("_module_hooks", _none), kind).values()]
 
-    def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _module_run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``forward`` between the hooks, or replay that."""
         compiled = self._compiled_call_impl
         # A copy that the user's class makes of the whole ``__dict__`` has that of the other module.
         if compiled is None or compiled.module() is not self:
-            return self._run_between_hooks(args, kwargs)
+            return self._module_run_between_hooks(args, kwargs)
         return compiled(*args, **kwargs)
 
-    def _run_between_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        own, every = self.__dict__.get("_hooks", _none), _everywhere
+    def _module_run_between_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own, every = self.__dict__.get("_module_hooks", _none), _everywhere
         if not (own or every):
             return self.forward(*args, **kwargs)
         output, after, state = None, None, local.state
@@ -157,13 +157,13 @@ class Hooked:
             output = self.forward(*args, **kwargs)
             after = iter((*every.after.values(), *own.after.values()))
             for entry in after:
-                output = self._shown(entry, args, kwargs, output)
+                output = self._module_shown(entry, args, kwargs, output)
             return output if watch is None else watch.outputs(output)
         except Exception:
-            for entry in self._entries("after") if after is None else after:
+            for entry in self._module_entries("after") if after is None else after:
                 if isinstance(entry, _Always):
                     try:
-                        output = self._shown(entry, args, kwargs, output)
+                        output = self._module_shown(entry, args, kwargs, output)
                     except Exception as error:
                         warn("a forward hook with always_call=True raised an error, which is not passed on since there was "
                              f"another one before it: {error}")
@@ -171,7 +171,7 @@ class Hooked:
         finally:
             state.site = site
 
-    def _shown(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def _module_shown(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """The output after a hook has seen it."""
         hook, with_kwargs = entry
         changed = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
@@ -179,10 +179,10 @@ class Hooked:
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy: not compiled, without the places in trees, and with tables of hooks of its own."""
-        state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
-        for name in ("_whole", "_compiled_call_impl"):
+        state = {**self.__dict__, "_module_places": {}, "_module_tree": None, "_module_parents": []}
+        for name in ("_module_whole", "_compiled_call_impl"):
             state.pop(name, None)
-        for table in ("_hooks", "_state_hooks"):
+        for table in ("_module_hooks", "_module_state_hooks"):
             if table in state:
                 state[table] = state[table].copy()
         return state
@@ -201,16 +201,16 @@ def _after(hook: Hook, with_kwargs: bool, always_call: bool) -> Entry:
 
 def _hang(module: Any, kind: str, entry: Entry, prepend: bool) -> RemovableHandle:
     own = module.__dict__
-    if "_hooks" not in own:
+    if "_module_hooks" not in own:
         # Hooks are not of gradcore, so their ops look their lines up.
-        own.update(_hooks=Hooks(), _foreign=True)
-    return hang(getattr(own["_hooks"], kind), entry, prepend)
+        own.update(_module_hooks=Hooks(), _module_foreign=True)
+    return hang(getattr(own["_module_hooks"], kind), entry, prepend)
 
 
 def _hang_everywhere(kind: str, entry: Entry) -> RemovableHandle:
     handle = hang(getattr(_everywhere, kind), entry)
     # A call looks for hooks here where its module has none of its own.
-    Hooked._hooks = _everywhere
+    Hooked._module_hooks = _everywhere
     return handle
 
 
@@ -236,7 +236,7 @@ def register_module_full_backward_hook(hook: Hook) -> RemovableHandle:
 
 def key_of(module: Any, kind: Any, name: str) -> int | None:
     """The key of the forward pre-hook of class ``kind`` that computes the parameter ``name``; None if there is none."""
-    entries = {} if module._hooks is None else module._hooks.before
+    entries = {} if module._module_hooks is None else module._module_hooks.before
     return next((key for key, (hook, _) in entries.items() if isinstance(hook, kind) and hook.name == name), None)
 
 
@@ -276,7 +276,7 @@ class _Watch:
     def _outputs_known(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
         at = dict(zip(self._made, found, strict=True))
         grads = tuple(at.get(k) for k in range(self._made_count))
-        for hook, _ in self._module._entries("gradients_before"):
+        for hook, _ in self._module._module_entries("gradients_before"):
             grads = _replaced(grads, hook(self._module, grads))
         self.value = grads
         if local.state.remade is not None:
@@ -295,7 +295,7 @@ class _Watch:
         return tuple(shown[k] for k in self._positions)
 
     def _show(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
-        for hook, _ in self._module._entries("gradients"):
+        for hook, _ in self._module._module_entries("gradients"):
             grad_input = _replaced(grad_input, hook(self._module, grad_input, self.value))
         self.value = None
         return grad_input

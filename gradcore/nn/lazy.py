@@ -77,7 +77,7 @@ class LazyModuleMixin(Module):
         for name, holder in holders.items():
             holder.become(made._parameters[name])
             # Put again, since its new leaf has no name yet.
-            self._put("_parameters", name, holder)
+            self._module_put("_parameters", name, holder)
         for name, value in made._buffers.items():
             self.register_buffer(name, value)
 

@@ -95,7 +95,7 @@ class Identity(Module):
 class Flatten(Module):
     """Merges the dimensions from ``start_dim`` to ``end_dim`` into one."""
 
-    _in_repr = "start_dim end_dim"
+    _module_in_repr = "start_dim end_dim"
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

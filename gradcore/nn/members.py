@@ -30,7 +30,7 @@ class Members(MutableMapping[str, Any]):
         return self._own[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._module._put(self._kind, name, value)
+        self._module._module_put(self._kind, name, value)
 
     def __delitem__(self, name: str) -> None:
         if name not in self._own:

@@ -39,34 +39,34 @@ class Module(Converted, Hooked, Named, Stateful):
     #: Names of the buffers that are not persistent.
     _non_persistent_buffers_set: set[str]
     #: The module's place in each tree.
-    _places: dict[paths.Tree | None, paths.Place]
-    _tree: paths.Tree | None
+    _module_places: dict[paths.Tree | None, paths.Place]
+    _module_tree: paths.Tree | None
     #: How many modules are older, which numbers the networks of a class by age.
     _module_number: int
     #: Weak references to the modules that it is or has been a child of.
-    _parents: list[Any]
+    _module_parents: list[Any]
     #: Whether a call may run code from outside gradcore: a ``forward`` or another method that a subclass defines, a ``forward``
     #: or a hook of this module alone, or a function that it was given.
-    _foreign = False
+    _module_foreign = False
     #: Names of the attributes that :meth:`extra_repr` shows, with spaces between them.
-    _in_repr = ""
+    _module_in_repr = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         methods = (cls.forward, *(f for f in vars(cls).values() if isinstance(f, FunctionType)))
-        cls._foreign = cls._foreign or not all(is_inside(getattr(f, "__code__", None)) for f in methods)
+        cls._module_foreign = cls._module_foreign or not all(is_inside(getattr(f, "__code__", None)) for f in methods)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         take_none(self, args, kwargs)
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _non_persistent_buffers_set=set(),
-                             _places={}, _tree=None, _parents=[], _module_number=next(paths.numbers))
+                             _module_places={}, _module_tree=None, _module_parents=[], _module_number=next(paths.numbers))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            place = self._places.get(_calls.tree)
+            place = self._module_places.get(_calls.tree)
         except AttributeError:
             raise AttributeError(f"cannot call {type(self).__name__} before Module.__init__(): its __init__ must begin with "
                                  "super().__init__()") from None
@@ -77,11 +77,11 @@ class Module(Converted, Hooked, Named, Stateful):
         try:
             state.scope = place[before]
             # Only a user's code has lines of its own to report; ops of a gradcore layer are attributed to the calling line.
-            if self._foreign:
+            if self._module_foreign:
                 state.site = None
             elif site is None:
                 state.site = find_site(_getframe(1))
-            return self.forward(*args, **kwargs) if self._hooks is None else self._run_forward(args, kwargs)
+            return self.forward(*args, **kwargs) if self._module_hooks is None else self._module_run_forward(args, kwargs)
         except AttributeError as error:
             blame(type(self).__name__, error, (*args, *kwargs.values()))
             raise
@@ -98,40 +98,40 @@ class Module(Converted, Hooked, Named, Stateful):
             raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
         if isinstance(value, Parameter):
             paths.require_name("parameter", name)
-            self._put("_parameters", name, value)
+            self._module_put("_parameters", name, value)
         elif isinstance(value, Module):
-            self._put("_modules", name, value)
+            self._module_put("_modules", name, value)
         elif getattr(type(value), "_wraps_module", False):  # compiled: calls go through the wrapper
-            self._put("_modules", name, value.__wrapped__)
+            self._module_put("_modules", name, value.__wrapped__)
             own[name] = value
         elif name in own.get("_parameters", ()):
             if value is not None:
                 raise TypeError(f"cannot assign '{given}' as parameter '{name}' (gradcore.nn.Parameter or None expected)")
-            self._put("_parameters", name, None)
+            self._module_put("_parameters", name, None)
         elif name in own.get("_modules", ()):
             if value is not None:
                 raise TypeError(f"cannot assign '{given}' as child module '{name}' (gradcore.nn.Module or None expected)")
-            self._put("_modules", name, None)
+            self._module_put("_modules", name, None)
         elif isinstance(value, Buffer) or name in own.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
                 raise TypeError(f"cannot assign '{given}' as buffer '{name}' (gradcore.Tensor or None expected)")
             if value is not None:
                 owners.retag(value, role="buffer")
-            self._put("_buffers", name, value)
+            self._module_put("_buffers", name, value)
             if isinstance(value, Buffer):
                 (self._non_persistent_buffers_set.discard if value.persistent else self._non_persistent_buffers_set.add)(name)
         else:
             object.__setattr__(self, name, value)
             if name == "forward":
-                own["_foreign"] = True
+                own["_module_foreign"] = True
 
-    def _put(self, kind: str, name: str, value: Any) -> None:
+    def _module_put(self, kind: str, name: str, value: Any) -> None:
         for other in KINDS:
             if other != kind and name in self.__dict__[other]:
                 del self.__dict__[other][name]
         self.__dict__[kind][name] = value
         self.__dict__[name] = value
-        if self._places:
+        if self._module_places:
             paths.structure_changed()
         if isinstance(value, Module):
             paths.adopted(value, self)
@@ -141,11 +141,11 @@ class Module(Converted, Hooked, Named, Stateful):
             if name in self.__dict__[kind]:
                 del self.__dict__[kind][name]
                 self._non_persistent_buffers_set.discard(name)
-                if self._places:
+                if self._module_places:
                     paths.structure_changed()
         object.__delattr__(self, name)
 
-    def _register(self, kind: str, name: str, value: Any, expected: type) -> None:
+    def _module_register(self, kind: str, name: str, value: Any, expected: type) -> None:
         what = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "module"}[kind]
         if "_modules" not in self.__dict__:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
@@ -155,22 +155,22 @@ class Module(Converted, Hooked, Named, Stateful):
         if value is not None and not isinstance(value, expected):
             raise TypeError(f"cannot assign '{type(value).__name__}' object to {what} '{name}' "
                             f"(gradcore {expected.__name__} or None required)")
-        self._put(kind, name, value)
+        self._module_put(kind, name, value)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter. Raises KeyError for a name that is taken, empty or contains a dot."""
-        self._register("_parameters", name, param, Parameter)
+        self._module_register("_parameters", name, param, Parameter)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is not a parameter; ``persistent`` ones are in the state dict."""
-        self._register("_buffers", name, tensor, Tensor)
+        self._module_register("_buffers", name, tensor, Tensor)
         if tensor is not None:
             owners.retag(tensor, role="buffer")
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a submodule. Raises KeyError for a name that is taken, empty or contains a dot, TypeError for no module."""
-        self._register("_modules", name, module, Module)
+        self._module_register("_modules", name, module, Module)
 
     register_module = add_module
 
@@ -203,7 +203,7 @@ class Module(Converted, Hooked, Named, Stateful):
         """The direct submodules; one that occurs twice is listed once."""
         return (m for _, m in self.named_children())
 
-    def _named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+    def _module_named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
@@ -219,7 +219,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
         One that occurs twice is listed once, or with ``remove_duplicate=False`` at each of its paths.
         """
-        return self._named("_parameters", prefix, recurse, remove_duplicate)
+        return self._module_named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters of the tree, or of this module alone; one that occurs twice is listed once."""
@@ -231,7 +231,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
         One that occurs twice is listed once, or with ``remove_duplicate=False`` at each of its paths.
         """
-        return self._named("_buffers", prefix, recurse, remove_duplicate)
+        return self._module_named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers of the tree, or of this module alone; one that occurs twice is listed once."""
@@ -279,7 +279,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
     def extra_repr(self) -> str:
         """The text in the parentheses of ``repr``."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self._in_repr.split())
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self._module_in_repr.split())
 
     def _get_name(self) -> str:
         return type(self).__name__

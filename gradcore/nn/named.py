@@ -37,13 +37,13 @@ class Named:
 
     def get_parameter(self, target: str) -> Any:
         """The parameter at a path. Raises AttributeError if there is none."""
-        return self._at("_parameters", target, "an nn.Parameter")
+        return self._module_at("_parameters", target, "an nn.Parameter")
 
     def get_buffer(self, target: str) -> Any:
         """The buffer at a path. Raises AttributeError if there is none."""
-        return self._at("_buffers", target, "a buffer")
+        return self._module_at("_buffers", target, "a buffer")
 
-    def _at(self, kind: str, target: str, what: str) -> Any:
+    def _module_at(self, kind: str, target: str, what: str) -> Any:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):

@@ -78,7 +78,7 @@ class _NormBase(Module):
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
-    _may_be_missing = frozenset(("num_batches_tracked",))
+    _module_may_be_missing = frozenset(("num_batches_tracked",))
     #: Numbers of dimensions that the input may have.
     _dims: tuple[int, ...] = ()
 

@@ -117,7 +117,7 @@ def call_outermost(call: Any, module: Module, args: tuple[Any, ...], kwargs: dic
     ``call`` is what calls a module in its tree, without what a subclass does around it, which is running already.
     """
     if calls.tree is not None:
-        return module._run_forward(args, kwargs)
+        return module._module_run_forward(args, kwargs)
     if calls.copied:
         calls.copied = False
         name_copies(threading.get_ident())
@@ -132,14 +132,14 @@ def call_outermost(call: Any, module: Module, args: tuple[Any, ...], kwargs: dic
 def adopted(child: Module, parent: Module) -> None:
     """Note that ``child`` became a child of ``parent``."""
     # Once, though a program put it in the same place in every step.
-    others = (r for r in child._parents if (found := r()) is not None and found is not parent)
-    child.__dict__["_parents"] = [*others, ref(parent)]
-    part = child.__dict__.pop("_whole", None)
-    if "_whole" in parent.__dict__ and _whole(parent) is None:
+    others = (r for r in child._module_parents if (found := r()) is not None and found is not parent)
+    child.__dict__["_module_parents"] = [*others, ref(parent)]
+    part = child.__dict__.pop("_module_whole", None)
+    if "_module_whole" in parent.__dict__ and _whole(parent) is None:
         # A slice that gets a child of its own is no slice any more.
-        del parent.__dict__["_whole"]
+        del parent.__dict__["_module_whole"]
         structure_changed()
-    elif (child._places or part is not None) and _whole(parent) is None:
+    elif (child._module_places or part is not None) and _whole(parent) is None:
         structure_changed()
 
 
@@ -149,12 +149,12 @@ def part_of(part: Module, whole: Module) -> None:
     While that exists, and until the slice is assigned to a module, the children keep their paths: networks often call slices
     of themselves, which are new in every step.
     """
-    part.__dict__["_whole"] = ref(_whole(whole) or whole)
+    part.__dict__["_module_whole"] = ref(_whole(whole) or whole)
 
 
 def _whole(part: Module) -> Module | None:
     """The module that this is a slice of, if that still exists and has the same children."""
-    found = part.__dict__.get("_whole")
+    found = part.__dict__.get("_module_whole")
     whole = None if found is None else found()
     if whole is None:
         return None
@@ -168,7 +168,7 @@ def root_of(module: Module) -> Module:
     while True:
         whole = _whole(module)
         found = {id(whole): whole} if whole is not None else {
-            id(p): p for p in (r() for r in module._parents)
+            id(p): p for p in (r() for r in module._module_parents)
             if p is not None and _whole(p) is None and any(m is module for m in p.__dict__["_modules"].values())}
         if len(found) != 1 or not seen.isdisjoint(found):
             return module
@@ -178,35 +178,36 @@ def root_of(module: Module) -> Module:
 
 def tree_of(module: Module) -> Tree:
     """The tree that a module is in, with paths computed again if a structure has changed since."""
-    tree: Tree | None = module._tree
+    tree: Tree | None = module._module_tree
     if tree is not None and tree.structure == _structure[0]:
         return tree
     root = root_of(module)
     if root is not module:
-        module.__dict__["_tree"] = tree = tree_of(root)
+        module.__dict__["_module_tree"] = tree = tree_of(root)
         return tree
     with _lock:
         now = _structure[0]
         tree = Tree(now, _network_of(root), root)
         # Parameters are named by their paths in the largest tree.
-        inner = any(other.structure == now and other.root() is not None for other in root._places if other is not root._tree)
+        inner = any(other.structure == now and other.root() is not None
+                    for other in root._module_places if other is not root._module_tree)
         named: set[int] = set()
         moved: set[tuple[Tree, str]] = set()
         for path, module in root.named_modules():
             _follow(module, path, tree, root, moved)
-            for other in list(module._places):
+            for other in list(module._module_places):
                 if other.structure != now:
-                    del module._places[other]
-            module._places[tree] = Place(path, tree.network)
+                    del module._module_places[other]
+            module._module_places[tree] = Place(path, tree.network)
             if not inner:
                 _name_bytes(module, path, tree.network, named)
-        root.__dict__["_tree"] = tree
+        root.__dict__["_module_tree"] = tree
     return tree
 
 
 def _network_of(root: Module) -> Network | None:
     """The network of a root, always the same object; None for a root without parameters, such as most losses."""
-    before = root._places.get(root._tree)
+    before = root._module_places.get(root._module_tree)
     if before is not None and before.network is not None and not before.path:
         network: Network = before.network
         return network
@@ -216,7 +217,7 @@ def _network_of(root: Module) -> Network | None:
 def _follow(module: Module, path: str, tree: Tree, root: Module, moved: set[tuple[Tree, str]]) -> None:
     """Let what is live of a network's layers, such as optimizer state, follow a module that was the network's root and is now a
     part of a larger one, or that has outlived its root. ``moved`` has the places of modules that were followed before it."""
-    for other, place in module._places.items():
+    for other, place in module._module_places.items():
         if place.network is None or place.network == tree.network:
             continue
         if place.path and (other, place.path.rpartition(".")[0]) in moved:

@@ -21,7 +21,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
 
 
 class _MaxPoolNd(Module):
-    _in_repr = "kernel_size stride padding dilation ceil_mode"
+    _module_in_repr = "kernel_size stride padding dilation ceil_mode"
     pool: Callable[..., Any]
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
@@ -58,7 +58,7 @@ class MaxPool3d(_MaxPoolNd):
 
 
 class _AvgPoolNd(Module):
-    _in_repr = "kernel_size stride padding"
+    _module_in_repr = "kernel_size stride padding"
     kernel_size: Size
     stride: Size
     padding: Size
@@ -113,7 +113,7 @@ class AvgPool3d(_Divided):
 
 
 class _AdaptivePool(Module):
-    _in_repr = "output_size"
+    _module_in_repr = "output_size"
     pool: Callable[..., Any]
 
     def __init__(self, output_size: Any) -> None:
@@ -174,7 +174,7 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
 
 
 class _LPPoolNd(Module):
-    _in_repr = "norm_type kernel_size stride ceil_mode"
+    _module_in_repr = "norm_type kernel_size stride ceil_mode"
     pool: Callable[..., Tensor]
 
     def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:

@@ -56,7 +56,7 @@ class UpsamplingBilinear2d(Upsample):
 class ChannelShuffle(Module):
     """See :func:`gradcore.nn.functional.channel_shuffle`."""
 
-    _in_repr = "groups"
+    _module_in_repr = "groups"
 
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ChannelShuffle(Module):
 
 
 class _Windows(Module):
-    _in_repr = "kernel_size dilation padding stride"
+    _module_in_repr = "kernel_size dilation padding stride"
 
     def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Unfold(_Windows):
 class Fold(_Windows):
     """Columns [N, C * kH * kW, L] summed to images [N, C, *output_size]; see :func:`gradcore.nn.functional.fold`."""
 
-    _in_repr = f"output_size {_Windows._in_repr}"
+    _module_in_repr = f"output_size {_Windows._module_in_repr}"
 
     def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__(kernel_size, dilation, padding, stride)
@@ -100,7 +100,7 @@ class Fold(_Windows):
 class PixelShuffle(Module):
     """See :func:`gradcore.nn.functional.pixel_shuffle`."""
 
-    _in_repr = "upscale_factor"
+    _module_in_repr = "upscale_factor"
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class PixelShuffle(Module):
 class PixelUnshuffle(Module):
     """See :func:`gradcore.nn.functional.pixel_unshuffle`."""
 
-    _in_repr = "downscale_factor"
+    _module_in_repr = "downscale_factor"
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class PixelUnshuffle(Module):
 class Unflatten(Module):
     """Splits a dimension into several of sizes ``unflattened_size``."""
 
-    _in_repr = "dim unflattened_size"
+    _module_in_repr = "dim unflattened_size"
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ class _Layer(Module):
             self.add_module(f"dropout{k + 1}", Dropout(dropout))
         self.activation = _activation(activation)
         if not isinstance(activation, str):
-            self._foreign = True
+            self._module_foreign = True
 
     def _part(self, k: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
         """norm(x + block(x)), or x + block(norm(x)) with ``norm_first``; the norm is number ``k``."""

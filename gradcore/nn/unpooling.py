@@ -16,7 +16,7 @@ __all__ = ["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]
 
 
 class _MaxUnpoolNd(Module):
-    _in_repr = "kernel_size stride padding"
+    _module_in_repr = "kernel_size stride padding"
     unpool: Callable[..., Tensor]
     dims: int
 

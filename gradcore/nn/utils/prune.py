@@ -63,7 +63,7 @@ class BasePruningMethod(ABC):
             delattr(module, name)
             module.register_parameter(f"{name}_orig", tensor)
         else:
-            del module._hooks.before[found[0]]
+            del module._module_hooks.before[found[0]]
         module.register_buffer(f"{name}_mask", mask)
         whole(module, ())
         module.register_forward_pre_hook(whole)
@@ -256,7 +256,7 @@ def _slices(dim: int, index: Any) -> tuple[Any, ...]:
 
 def _method_of(module: Any, name: str) -> tuple[int, BasePruningMethod] | None:
     """The key and the hook that prunes a parameter, if one does."""
-    entries = {} if module._hooks is None else module._hooks.before
+    entries = {} if module._module_hooks is None else module._module_hooks.before
     return next(((key, hook) for key, (hook, _) in entries.items()
                  if isinstance(hook, BasePruningMethod) and hook._tensor_name == name), None)
 
@@ -325,11 +325,11 @@ def remove(module: Any, name: str) -> Any:
     if found is None:
         raise ValueError(f"Parameter '{name}' of module {module} has to be pruned before pruning can be removed")
     found[1].remove(module)
-    del module._hooks.before[found[0]]
+    del module._module_hooks.before[found[0]]
     return module
 
 
 def is_pruned(module: Any) -> bool:
     """Is a parameter of the module, or of one inside it, pruned?"""
-    return any(isinstance(hook, BasePruningMethod) for part in module.modules() if part._hooks is not None
-               for hook, _ in part._hooks.before.values())
+    return any(isinstance(hook, BasePruningMethod) for part in module.modules() if part._module_hooks is not None
+               for hook, _ in part._module_hooks.before.values())

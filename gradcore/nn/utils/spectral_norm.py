@@ -98,7 +98,7 @@ def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     key = key_of(module, SpectralNorm, name)
     if key is None:
         raise ValueError(f"spectral_norm of '{name}' not found in {module}")
-    hooks = module._hooks.before
+    hooks = module._module_hooks.before
     with no_grad():
         weight = Parameter(hooks[key][0].weight(module, 0))
     del hooks[key], module.__dict__[name]

@@ -63,7 +63,7 @@ def remove_weight_norm(module: Any, name: str = "weight") -> Any:
     key = key_of(module, WeightNorm, name)
     if key is None:
         raise ValueError(f"weight_norm of '{name}' not found in {module}")
-    hooks = module._hooks.before
+    hooks = module._module_hooks.before
     with no_grad():
         weight = Parameter(hooks[key][0].weight(module))
     del hooks[key], module.__dict__[name]

@@ -108,7 +108,7 @@ class _Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module: Any = self.module()
-        return module._run_between_hooks(args, kwargs)
+        return module._module_run_between_hooks(args, kwargs)
 
 
 def compile_call(module: Any, **options: Any) -> Any:

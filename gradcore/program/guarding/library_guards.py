@@ -167,8 +167,8 @@ class ModuleGuard(Asking):
         self.training = own["training"]
         self.forward = own.get("forward")
         # Its own, or those of all modules.
-        self.table = module._hooks
-        self.hooks = tuple(module.hooks_in_order())
+        self.table = module._module_hooks
+        self.hooks = tuple(module._module_hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
         members = [(name, own.get(name)) for part in KINDS for name in own[part]]
         # A lazy parameter has no bytes yet; it gets them as the same object, of another class.
@@ -199,7 +199,7 @@ class ModuleGuard(Asking):
         yield f"{own}['training'] is {name(self.training)}", (
             lambda: f"training of {kind} is {self.own['training']} and was {self.training}")
         hooks = f"the hooks of {kind} have changed"
-        yield f"{owner}._hooks is {name(self.table)}", hooks
+        yield f"{owner}._module_hooks is {name(self.table)}", hooks
         members = ((key, value, f"{key} of {kind} is a different object")
                    for key, value, *_ in (*self.lazy, *self.tensors, *self.others))
         for key, value, why in (("forward", self.forward, f"forward of {kind} was replaced"), *members):
@@ -219,7 +219,7 @@ class ModuleGuard(Asking):
             if of is not None:
                 yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}", hooks
         if self.table is not None:
-            yield f"tuple({owner}.hooks_in_order()) == {name(self.hooks)}", hooks
+            yield f"tuple({owner}._module_hooks_in_order()) == {name(self.hooks)}", hooks
 
     def _is_other(self) -> str:
         module, kind = self.owner(), self.kind.__name__
@@ -234,7 +234,7 @@ def hooks_on(leaf: Leaf) -> tuple[int, ...]:
 
 def hooks_in(module: Module) -> list[Any]:
     """The functions that are hooks of a module, or of its own parameters."""
-    found = [function for _, function, _ in module.hooks_in_order()]
+    found = [function for _, function, _ in module._module_hooks_in_order()]
     for p in module._parameters.values():
         if p is not None and (leaf := leaf_of(p)) is not None and (of := leaf.hooks) is not None:
             found += [*of.before.values(), *of.after.values(), *(f for _, f in (*of.tensor.values(), *of.accumulated.values()))]

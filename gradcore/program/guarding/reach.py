@@ -72,8 +72,8 @@ from gradcore.program.guarding.values import (
 Found = Iterator[tuple[Asking, tuple[Any, ...]]]
 
 #: Attributes that modules use internally, which need no guards of their own.
-_INTERNAL = frozenset((*KINDS, "training", "forward", "_non_persistent_buffers_set", "_places", "_tree", "_parents", "_hooks",
-                       "_state_hooks", "_foreign", "_whole"))
+_INTERNAL = frozenset((*KINDS, "training", "forward", "_non_persistent_buffers_set", "_module_places", "_module_tree",
+                       "_module_parents", "_module_hooks", "_module_state_hooks", "_module_foreign", "_module_whole"))
 
 #: What is compared by its value, or by its items.
 _DATA = (int, float, complex, str, bytes, bytearray, list, tuple, deque, set, frozenset, dict, np.ndarray)

@@ -33,8 +33,8 @@ _RESHAPES = "changes the shape of a tensor from before the run in place"
 ARGUMENT = "Argument"
 #: Frames that pass a call on to a function which says more, as "run" does for an optimizer's step; and what users write for
 #: special methods.
-_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "_run_forward", "_run_between_hooks", "forward", "run",
-                         "wrapped", "_trace", "<genexpr>", "<listcomp>", "<lambda>"))
+_PASSING_ON = frozenset(("call", "__call__", "call_outermost", "_module_run_forward", "_module_run_between_hooks", "forward",
+                         "run", "wrapped", "_trace", "<genexpr>", "<listcomp>", "<lambda>"))
 _WRITTEN = {"__bool__": "`if tensor:` or the like", "__repr__": "printing", "__str__": "printing", "__format__": "printing",
             "__getitem__": "an index with a mask", "__setitem__": "an index with a mask", "__contains__": "`in tensor`",
             "__array__": "an array of it", "__index__": "a tensor in the place of an integer"}

@@ -8,7 +8,7 @@ from gradcore.nn.utils.spectral_norm import SpectralNorm
 from gradcore.nn.utils.weight_norm import WeightNorm
 
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
-EXCHANGES = (Module._put.__code__, Module.__delattr__.__code__)
+EXCHANGES = (Module._module_put.__code__, Module.__delattr__.__code__)
 #: Hooks that store the weight which they compute before each call of a layer.
 STORES_WEIGHT = {WeightNorm.__call__.__code__: "weight_norm", SpectralNorm.__call__.__code__: "spectral_norm",
                  BasePruningMethod.__call__.__code__: "prune"}

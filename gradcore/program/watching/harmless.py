@@ -19,7 +19,7 @@ SETS_REQUIRES_GRAD: CodeType = Gradients.requires_grad.fset.__code__  # type: ig
 SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined]
 _SETS_ATTRIBUTE: CodeType = Module.__setattr__.__code__
-_PUTS: CodeType = Module._put.__code__
+_PUTS: CodeType = Module._module_put.__code__
 #: The in-place operators. What they return, which the statement assigns, is the tensor that was there.
 OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
                        if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",

@@ -62,7 +62,7 @@ class Hooks(Mapping[int, Callable[..., Any]]):
     """The hooks of one kind that a module has, by key, which may be taken away: ``module._forward_hooks``."""
 
     def __init__(self, module: Any, kind: str) -> None:
-        own = vars(module).get("_hooks")
+        own = vars(module).get("_module_hooks")
         self._table: dict[int, Any] = {} if own is None else getattr(own, kind)
 
     def __getitem__(self, key: int) -> Callable[..., Any]:

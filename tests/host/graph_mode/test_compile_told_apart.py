@@ -295,7 +295,7 @@ def test_gradients_are_those_of_a_graph() -> None:
 def test_the_librarys_own_code_asks_for_no_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Guards cost time at every call, and Module.__call__ catches AttributeError. So does what looks for hooks of all modules,
     # in a process that has ever had one, as another test may have left it.
-    monkeypatch.setattr(Hooked, "_hooks", None)
+    monkeypatch.setattr(Hooked, "_module_hooks", None)
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     f = gradcore.compile(lambda x: model(x))
     f(ones(1, 2))

@@ -110,14 +110,14 @@ def test_a_structure_that_changes_is_mapped_again() -> None:
 def test_making_modules_elsewhere_leaves_maps_alone() -> None:
     m = Block()
     m(gradcore.ones(1, 3))
-    tree = m._tree
+    tree = m._module_tree
     other = Block()
     m(gradcore.ones(1, 3))
-    assert m._tree is tree
+    assert m._module_tree is tree
     other(gradcore.ones(1, 3))
     m.fc = nn.Linear(3, 3)
     m(gradcore.ones(1, 3))
-    assert m._tree is not tree and tag(m.fc.weight).layer == "fc"
+    assert m._module_tree is not tree and tag(m.fc.weight).layer == "fc"
 
 
 def test_a_part_called_alone_and_its_bytes_keep_their_name() -> None:
@@ -245,4 +245,4 @@ def test_a_child_that_is_put_in_its_place_again_and_again_has_one_parent() -> No
     for _ in range(3):
         net.add_module("last", child)
         net._modules = dict(net._modules)
-    assert [r() for r in child._parents] == [net]
+    assert [r() for r in child._module_parents] == [net]
