@@ -35,6 +35,9 @@ def _activation(given: Activation) -> Callable[[Tensor], Tensor]:
 class _Layer(Module):
     """Base of both layers: self-attention, two linear layers, and a layer norm before or after each part."""
 
+    dropout1: Dropout
+    dropout2: Dropout
+    dropout3: Dropout
     #: Is there attention to another sequence, too?
     _crossed = False
 
