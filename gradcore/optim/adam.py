@@ -29,10 +29,10 @@ class Adam(Moments):
                                   "capturable": capturable, "differentiable": differentiable, "fused": fused,
                                   "decoupled_weight_decay": decoupled_weight_decay})
 
-    def _names(self, group: Group) -> Sequence[str | None]:
-        return (*self._kept, "max_exp_avg_sq") if group["amsgrad"] else self._kept
+    def _optim_names(self, group: Group) -> Sequence[str | None]:
+        return (*self._optim_kept, "max_exp_avg_sq") if group["amsgrad"] else self._optim_kept
 
-    def _op_of(self, group: Group) -> Any:
+    def _optim_op_of(self, group: Group) -> Any:
         return amsgrad_ if group["amsgrad"] else adam_
 
 
@@ -47,8 +47,8 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, foreach=foreach,
                          capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=True)
 
-    def _load(self, state_dict: Group) -> None:
-        super()._load(state_dict)
+    def _optim_load(self, state_dict: Group) -> None:
+        super()._optim_load(state_dict)
         for group in self.param_groups:
             # It stays decoupled, even if the state is from Adam.
             group["decoupled_weight_decay"] = True

@@ -16,13 +16,13 @@ class Rprop(Stepped):
     Riedmiller and Braun, ICNN 1993. ``lr`` is the first s of every element. ``foreach`` and ``capturable`` have no effect.
     """
 
-    _op = rprop_
-    _kept = ("prev", "step_size")
-    _attributes = ()
-    _free = ("lr", "etas", "step_sizes")
+    _optim_op = rprop_
+    _optim_kept = ("prev", "step_size")
+    _optim_attributes = ()
+    _optim_free = ("lr", "etas", "step_sizes")
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return *map(float, group["etas"]), *map(float, group["step_sizes"])
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
@@ -34,7 +34,7 @@ class Rprop(Stepped):
         super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "foreach": foreach, "maximize": maximize,
                                   "differentiable": differentiable, "capturable": capturable})
 
-    def _fill(self, group: Group, state: Tensors) -> None:
+    def _optim_fill(self, group: Group, state: Tensors) -> None:
         state[-1].fill_(group["lr"])
 
 
@@ -46,14 +46,14 @@ class ASGD(Stepped):
     the device. ``foreach`` and ``capturable`` have no effect.
     """
 
-    _op = asgd_
-    _kept = ("ax",)
+    _optim_op = asgd_
+    _optim_kept = ("ax",)
     #: An eta below 0 says that there is none yet: that of the first step is its learning rate.
-    _numbers: Numbers = {"step": 0, "eta": -1.0, "mu": 1.0}
-    _free = ("lr", "lambd", "alpha", "t0")
+    _optim_numbers: Numbers = {"step": 0, "eta": -1.0, "mu": 1.0}
+    _optim_free = ("lr", "lambd", "alpha", "t0")
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         lr, lambd, step = float(group["lr"]), float(group["lambd"]), numbers["step"]
         eta, mu = numbers["eta"], numbers["mu"]
         numbers["eta"] = lr / (1 + lambd * lr * step) ** group["alpha"]

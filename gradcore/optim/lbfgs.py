@@ -48,8 +48,8 @@ class LBFGS(Optimizer):
                                   "history_size": history_size, "line_search_fn": line_search_fn})
         if len(self.param_groups) != 1:
             raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
-        self._evaluate: Callable[[], float] | None = None
-        self._loss = math.nan
+        self._optim_evaluate: Callable[[], float] | None = None
+        self._optim_loss = math.nan
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters; ``closure`` clears the gradients, computes the loss and its gradients, and returns the loss.
@@ -63,19 +63,19 @@ class LBFGS(Optimizer):
         def loss_of() -> Any:
             with enable_grad():
                 loss = closure()
-            self._loss = float(loss)
+            self._optim_loss = float(loss)
             return loss
 
-        self._evaluate = loss_of
+        self._optim_evaluate = loss_of
         try:
             loss = loss_of()
             with no_grad():
-                self._update(self.param_groups[0])
+                self._optim_update(self.param_groups[0])
             return loss
         finally:
-            self._evaluate = None
+            self._optim_evaluate = None
 
-    def _update(self, group: Group) -> None:
+    def _optim_update(self, group: Group) -> None:
         params, lr, most = group["params"], float(group["lr"]), group["max_eval"]
         state = self.state[params[0]]
         n = state.setdefault("n_iter", 0)
@@ -87,9 +87,9 @@ class LBFGS(Optimizer):
             state["n_iter"] = n = n + 1
             if n == 1:
                 state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1)
-            direction = self._direction(state, grad, group["history_size"]) if n > 1 else -grad
+            direction = self._optim_direction(state, grad, group["history_size"]) if n > 1 else -grad
             t = lr if n > 1 else min(1.0, 1 / grad.abs().sum().item()) * lr
-            here = Point(0.0, self._loss, grad, grad.dot(direction).item())
+            here = Point(0.0, self._optim_loss, grad, grad.dot(direction).item())
             state.update(d=direction, t=t, prev_flat_grad=grad, prev_loss=here.loss)
             if here.slope > -group["tolerance_change"]:
                 break
@@ -97,26 +97,27 @@ class LBFGS(Optimizer):
                 _move(params, direction, t)
                 if iteration == group["max_iter"]:
                     break
-                self._call()
+                self._optim_call()
                 grad, more = _flat_grad(params), 1
             else:
-                found, more = _strong_wolfe(self._along(params, direction), here, t, _largest(direction), most - evaluations)
-                t, self._loss, grad, _ = found
+                found, more = _strong_wolfe(self._optim_along(params, direction), here, t, _largest(direction),
+                                            most - evaluations)
+                t, self._optim_loss, grad, _ = found
                 state["t"] = t
                 _move(params, direction, t)
             evaluations += more
             state["func_evals"] += more
             if (iteration == group["max_iter"] or evaluations >= most or _largest(grad) <= group["tolerance_grad"]
                     or _largest(direction) * abs(t) <= group["tolerance_change"]
-                    or abs(self._loss - here.loss) < group["tolerance_change"]):
+                    or abs(self._optim_loss - here.loss) < group["tolerance_change"]):
                 break
 
-    def _call(self) -> None:
-        assert self._evaluate is not None
-        self._evaluate()
+    def _optim_call(self) -> None:
+        assert self._optim_evaluate is not None
+        self._optim_evaluate()
 
     @staticmethod
-    def _direction(state: Group, grad: Tensor, history_size: int) -> Tensor:
+    def _optim_direction(state: Group, grad: Tensor, history_size: int) -> Tensor:
         """Minus the approximate inverse Hessian times the gradient, by the two-loop recursion over the kept steps."""
         dirs, steps, ro = state["old_dirs"], state["old_stps"], state["ro"]
         with scoped(role="optimizer state"):
@@ -141,22 +142,22 @@ class LBFGS(Optimizer):
             direction.addcmul_(s, share - y.dot(direction) * r)
         return direction
 
-    def _along(self, params: list[Tensor], direction: Tensor) -> Callable[[float], Point]:
+    def _optim_along(self, params: list[Tensor], direction: Tensor) -> Callable[[float], Point]:
         """A function that evaluates the loss at a step length along ``direction``, and restores the parameters."""
         start = [p.detach().clone() for p in params]
 
         def evaluate(t: float) -> Point:
             _move(params, direction, t)
-            self._call()
+            self._optim_call()
             grad = _flat_grad(params)
             for p, was in zip(params, start, strict=True):
                 p.detach().copy_(was)
-            return Point(t, self._loss, grad, grad.dot(direction).item())
+            return Point(t, self._optim_loss, grad, grad.dot(direction).item())
 
         return evaluate
 
-    def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
-        found = super()._loaded(p, name, value)
+    def _optim_loaded(self, p: Tensor, name: str, value: Any) -> Any:
+        found = super()._optim_loaded(p, name, value)
         # PyTorch's is a tensor if its learning rate is one.
         return found.item() if name == "t" and hasattr(found, "item") else found
 

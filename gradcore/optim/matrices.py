@@ -32,7 +32,7 @@ class Muon(Optimizer):
     """
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], 0.0
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
@@ -44,11 +44,11 @@ class Muon(Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
                                   "ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps,
                                   "adjust_lr_fn": adjust_lr_fn})
-        for p in self._parameters():
+        for p in self._optim_parameters():
             if p.ndim != 2:
                 raise ValueError(f"Muon only supports 2D parameters whereas we found a parameter with size: {p.size()}")
 
-    def _update(self, group: Group) -> None:
+    def _optim_update(self, group: Group) -> None:
         calls: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
         momentum, nesterov = float(group["momentum"]), group["nesterov"]
         for p in group["params"]:
@@ -66,8 +66,8 @@ class Muon(Optimizer):
             params.append(p)
             steps.append(step)
         for params, steps in calls.values():
-            self._launch(sgd_, group, {}, params, steps, [], weight_decay=float(group["weight_decay"]), dampening=0.0,
-                         nesterov=False, maximize=False, first=False)
+            self._optim_launch(sgd_, group, {}, params, steps, [], weight_decay=float(group["weight_decay"]), dampening=0.0,
+                               nesterov=False, maximize=False, first=False)
             # Only now, and without memory: an update that fails must not move the means.
             for p in params:
                 self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - momentum)
@@ -135,32 +135,32 @@ class Adafactor(Optimizer):
         super().__init__(params, {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
                                   "foreach": foreach, "maximize": maximize})
 
-    def _shape_of(self, p: Tensor, name: str) -> tuple[int, ...] | None:
+    def _optim_shape_of(self, p: Tensor, name: str) -> tuple[int, ...] | None:
         if name == "step":
             return ()
         *rest, rows, columns = p.spec.shape if p.ndim > 1 else (1, 1)
         return {"row_var": (*rest, rows, 1), "col_var": (*rest, 1, columns)}.get(name, p.spec.shape)
 
-    def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
+    def _optim_loaded(self, p: Tensor, name: str, value: Any) -> Any:
         if name != "step":
-            return super()._loaded(p, name, value)
+            return super()._optim_loaded(p, name, value)
         with state_of(p):
             if isinstance(value, Tensor):
                 # Its value is not read: meta has none.
                 return functional.clone(value.detach().to(device=p.device, dtype=_wide(p)).reshape(()))
             return functional.tensor(float(value), dtype=_wide(p), device=p.device)
 
-    def _update(self, group: Group) -> None:
+    def _optim_update(self, group: Group) -> None:
         for p in group["params"]:
             if p.grad is not None:
                 with state_of(p, role=None):
-                    self._step(group, p, -p.grad if group["maximize"] else p.grad)
+                    self._optim_step(group, p, -p.grad if group["maximize"] else p.grad)
 
-    def _step(self, group: Group, p: Any, g: Any) -> None:
+    def _optim_step(self, group: Group, p: Any, g: Any) -> None:
         state = self.state[p]
         if not state:
             with state_of(p):
-                state.update({name: functional.zeros(self._shape_of(p, name), device=p.device,
+                state.update({name: functional.zeros(self._optim_shape_of(p, name), device=p.device,
                                                      dtype=_wide(p) if name == "step" else p.dtype)
                               for name in ("step", *(("row_var", "col_var") if p.ndim > 1 else ("variance",)))})
         lr, (least, smallest) = group["lr"], group["eps"]

@@ -16,11 +16,11 @@ class NAdam(Moments):
     ``foreach`` and ``capturable`` have no effect.
     """
 
-    _op = nadam_
-    _numbers: Numbers = {"step": 0, "mu_product": 1.0}
+    _optim_op = nadam_
+    _optim_numbers: Numbers = {"step": 0, "mu_product": 1.0}
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         step, beta1 = numbers["step"], float(group["betas"][0])
         mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (step, step + 1))
         product = numbers["mu_product"] = numbers["mu_product"] * mu
@@ -43,10 +43,10 @@ class RAdam(Moments):
     ``foreach`` and ``capturable`` have no effect.
     """
 
-    _op = radam_
+    _optim_op = radam_
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         beta1, beta2 = map(float, group["betas"])
         return group["lr"], numbers["step"], _rectification(numbers["step"], beta2), beta1
 
@@ -76,9 +76,9 @@ class Adamax(Betas):
     u fades by the second beta. ``foreach`` and ``capturable`` have no effect.
     """
 
-    _op = adamax_
-    _kept = ("exp_avg", "exp_inf")
-    _attributes = ("eps", "weight_decay")
+    _optim_op = adamax_
+    _optim_kept = ("exp_avg", "exp_inf")
+    _optim_attributes = ("eps", "weight_decay")
 
     def __init__(self, params: Iterable[Any], lr: Any = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False,
@@ -95,8 +95,8 @@ class Lion(Betas):
     m is a running mean of the gradient by beta2, so the state is half of Adam's. PyTorch has no optimizer of this name.
     """
 
-    _op = lion_
-    _kept = ("exp_avg",)
+    _optim_op = lion_
+    _optim_kept = ("exp_avg",)
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
                  weight_decay: float = 0, *, maximize: bool = False) -> None:
@@ -104,5 +104,5 @@ class Lion(Betas):
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize})
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], float(group["betas"][0])

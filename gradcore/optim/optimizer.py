@@ -32,8 +32,8 @@ class Optimizer(StateHooks):
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
     Subclasses define ``step(closure=None)``, as in PyTorch: hooks are called around it, it runs in the phase ``optimizer``, and
-    the tensors that it puts into the state count as optimizer state. Those of this package define ``_update(group)``, which
-    runs without a graph, and calls ``_launch``.
+    the tensors that it puts into the state count as optimizer state. Those of this package define ``_optim_update(group)``,
+    which runs without a graph, and calls ``_optim_launch``.
 
     Raises ValueError for an empty list of parameters, a parameter that is listed twice, or one that is not a leaf, TypeError
     for anything but tensors.
@@ -50,8 +50,8 @@ class Optimizer(StateHooks):
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                             f"{type(params).__name__}{': pass its parameters()' if module else ''}")
         self.defaults = defaults
-        self._before: dict[int, Callable[..., Any]] = Table()
-        self._after: dict[int, Callable[..., Any]] = Table()
+        self._optim_before: dict[int, Callable[..., Any]] = Table()
+        self._optim_after: dict[int, Callable[..., Any]] = Table()
         self.state: dict[Any, Any] = defaultdict(dict)
         self.param_groups: list[Group] = []
         groups = list(params)
@@ -81,7 +81,7 @@ class Optimizer(StateHooks):
             raise ValueError("all optimizer param groups should be with/without names. cannot add param group "
                              f"{'with' if has_names else 'without'} names to the optimizer")
         params = [p[1] if isinstance(p, tuple) else p for p in params]
-        seen = {id(p) for p in self._parameters()}
+        seen = {id(p) for p in self._optim_parameters()}
         for p in params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
@@ -111,12 +111,12 @@ class Optimizer(StateHooks):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""
         self._opt_called = True
-        if self._inside:
+        if self._optim_inside:
             # The subclass's step, which called this one, does the rest.
-            return self._compute(closure)
-        if self._unnamed:
-            self._unnamed = name_state(self.state)
-        given = self._call_before((self,) if closure is None else (self, closure), {})
+            return self._optim_compute(closure)
+        if self._optim_unnamed:
+            self._optim_unnamed = name_state(self.state)
+        given = self._optim_call_before((self,) if closure is None else (self, closure), {})
         closure = given[0][1] if len(given[0]) > 1 else given[1].get("closure")
         loss = _loss_of(closure)
         mark("begin", "optimizer")
@@ -126,35 +126,35 @@ class Optimizer(StateHooks):
             state.grad = False
             state.scope = update_scope(state.scope)
             for group in self.param_groups:
-                self._update(group)
+                self._optim_update(group)
         finally:
             state.grad, state.scope = before
             mark("end", "optimizer")
-        for hook in list(self._after.values()):
+        for hook in list(self._optim_after.values()):
             hook(self, *given)
         return loss
 
     #: Has it taken a step? PyTorch's name, which some scripts set to silence the warning of schedules.
     _opt_called = False
     #: Is a step that a subclass defines running, around this class's?
-    _inside = False
+    _optim_inside = False
     #: May there be state without the layer of its parameter, which had none yet when it was loaded or copied?
-    _unnamed = False
+    _optim_unnamed = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copy has no hooks, as in PyTorch.
-        self.__dict__.update(state, _unnamed=True, _before=Table(), _after=Table(), _of_state={})
+        self.__dict__.update(state, _optim_unnamed=True, _optim_before=Table(), _optim_after=Table(), _optim_of_state={})
 
-    def _compute(self, closure: Callable[[], Any] | None) -> Any:
+    def _optim_compute(self, closure: Callable[[], Any] | None) -> Any:
         """The loss of the closure, and the updates."""
         loss = _loss_of(closure)
         with modes.no_grad():
             for group in self.param_groups:
-                self._update(group)
+                self._optim_update(group)
         return loss
 
-    def _call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        for hook in list(self._before.values()):
+    def _optim_call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for hook in list(self._optim_before.values()):
             changed = hook(self, args, kwargs)
             args, kwargs = (args, kwargs) if changed is None else changed
         return args, kwargs
@@ -164,40 +164,40 @@ class Optimizer(StateHooks):
 
         As in PyTorch, the optimizer is the first of ``args``, and the closure, if there is one, the second.
         """
-        return hang(self._before, hook)
+        return hang(self._optim_before, hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` after each step."""
-        return hang(self._after, hook)
+        return hang(self._optim_after, hook)
 
-    def _update(self, group: Group) -> None:
+    def _optim_update(self, group: Group) -> None:
         raise NotImplementedError
 
     #: The numbers in a parameter's state, with their initial values. Parameters with different numbers take separate ops.
-    _numbers: Numbers = {}
+    _optim_numbers: Numbers = {}
 
-    #: The options that are only operands of the update's op: the ops of a step depend on them by :meth:`_decisive` alone.
-    _free: tuple[str, ...] = ("lr",)
+    #: The options that are only operands of the update's op: the ops of a step depend on them by :meth:`_optim_decisive` alone.
+    _optim_free: tuple[str, ...] = ("lr",)
 
     @staticmethod
-    def _decisive(group: Group) -> Any:
-        """What decides which ops update the group, of the options in :attr:`_free`."""
+    def _optim_decisive(group: Group) -> Any:
+        """What decides which ops update the group, of the options in :attr:`_optim_free`."""
         return None
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         """The op's arguments after its tensors. ``numbers`` are those of this step; changes made to them are stored."""
         return (group["lr"],)
 
     @classmethod
-    def _advanced(cls, numbers: Numbers) -> Numbers:
+    def _optim_advanced(cls, numbers: Numbers) -> Numbers:
         """A parameter's numbers for this step, from those of the previous one."""
-        found: Numbers = {name: numbers.get(name, first) for name, first in cls._numbers.items()}
+        found: Numbers = {name: numbers.get(name, first) for name, first in cls._optim_numbers.items()}
         if "step" in found:
             found["step"] = int(found["step"]) + 1
         return found
 
-    def _launch(self, op: Any, group: Group, numbers: Numbers, params: list[Any], *lists: Any, **options: Any) -> None:
+    def _optim_launch(self, op: Any, group: Group, numbers: Numbers, params: list[Any], *lists: Any, **options: Any) -> None:
         """Run the update's op; the numbers in the parameters' state change only when it has succeeded.
 
         A parameter that is not contiguous comes alone (:func:`apart`): the kernels write to contiguous ones.
@@ -210,7 +210,7 @@ class Optimizer(StateHooks):
             lists = tuple([x if x.spec.contiguous else functional.clone(x) for x in tensors] for tensors in lists)
         for watcher in watchers:
             watcher(self, group, params, numbers)
-        op(whole, *lists, *self._operands(group, numbers), **options)
+        op(whole, *lists, *self._optim_operands(group, numbers), **options)
         if strided is not None:
             strided.copy_(whole[0])
         for p in params if numbers else ():
@@ -220,12 +220,12 @@ class Optimizer(StateHooks):
 
     def state_dict(self) -> dict[str, Any]:
         """The state in PyTorch's layout: ``state`` by the parameter's index, ``param_groups`` with indices as ``params``."""
-        self._call_state_hooks("before saving")
-        position = {id(p): k for k, p in enumerate(self._parameters())}
+        self._optim_call_state_hooks("before saving")
+        position = {id(p): k for k, p in enumerate(self._optim_parameters())}
         groups = [{**group, "params": [position[id(p)] for p in group["params"]]} for group in self.param_groups]
         state = {position[id(p)] if isinstance(p, Tensor) else p: dict(s) if isinstance(s, dict) else s
                  for p, s in self.state.items()}
-        found: dict[str, Any] = self._call_state_hooks("after saving", {"state": state, "param_groups": groups})
+        found: dict[str, Any] = self._optim_call_state_hooks("after saving", {"state": state, "param_groups": groups})
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -234,10 +234,10 @@ class Optimizer(StateHooks):
         Raises KeyError for another kind of dict, ValueError for other groups, and for state of another shape than its
         parameter; then nothing is changed.
         """
-        self._load(self._call_state_hooks("before loading", dict(state_dict)))
-        self._call_state_hooks("after loading")
+        self._optim_load(self._optim_call_state_hooks("before loading", dict(state_dict)))
+        self._optim_call_state_hooks("after loading")
 
-    def _load(self, state_dict: dict[str, Any]) -> None:
+    def _optim_load(self, state_dict: dict[str, Any]) -> None:
         if not {"state", "param_groups"} <= state_dict.keys():
             raise KeyError("the state dict of an optimizer has 'state' and 'param_groups', but this one has "
                            f"{list(state_dict)[:8]}")
@@ -249,37 +249,37 @@ class Optimizer(StateHooks):
             if len(own["params"]) != len(given["params"]):
                 raise ValueError("loaded state dict contains a parameter group that doesn't match the size of "
                                  f"optimizer's group: {len(given['params'])} and {len(own['params'])}")
-        of = dict(zip((k for g in groups for k in g["params"]), self._parameters(), strict=True))
+        of = dict(zip((k for g in groups for k in g["params"]), self._optim_parameters(), strict=True))
         state: dict[Any, Any] = defaultdict(dict)
         for key, values in state_dict["state"].items():
             if key in of:
-                state[of[key]] = {name: self._loaded(of[key], name, value) for name, value in values.items()}
+                state[of[key]] = {name: self._optim_loaded(of[key], name, value) for name, value in values.items()}
             elif isinstance(key, str):
                 # What an optimizer keeps beside its parameters' state.
                 state[key] = values
         self.state = state
-        self._unnamed = True
+        self._optim_unnamed = True
         for own, given in zip(self.param_groups, groups, strict=True):
             own.update({k: _option(v) for k, v in given.items() if k != "params"})
 
-    def _parameters(self) -> list[Tensor]:
+    def _optim_parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _shape_of(self, p: Tensor, name: str) -> tuple[int, ...] | None:
+    def _optim_shape_of(self, p: Tensor, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor in the state of ``p``; None for a number."""
-        return None if name in self._numbers else p.spec.shape
+        return None if name in self._optim_numbers else p.spec.shape
 
-    def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
+    def _optim_loaded(self, p: Tensor, name: str, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._loaded(p, name, v) for key, v in value.items()}
+            return {key: self._optim_loaded(p, name, v) for key, v in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)([self._loaded(p, name, v) for v in value])
+            return type(value)([self._optim_loaded(p, name, v) for v in value])
         ours = isinstance(value, Tensor)
         if not ours and not isinstance(value, np.ndarray) and not hasattr(value, "detach"):
             return value
         if not ours:
             value = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-        own, shape = type(self).step is not Optimizer.step, self._shape_of(p, name)
+        own, shape = type(self).step is not Optimizer.step, self._optim_shape_of(p, name)
         # PyTorch keeps counts as 0-d tensors.
         if value.ndim == 0 and not own and shape != ():
             return value.item()

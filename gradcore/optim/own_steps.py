@@ -37,11 +37,12 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
     """A subclass's own ``step`` with what belongs to every step: the hooks, and the account of its bytes."""
     @functools.wraps(step)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._inside:
+        if self._optim_inside:
             return step(self, *args, **kwargs)
         self._opt_called = True
         # One that wraps another optimizer may have neither hooks nor state, since it need not call __init__.
-        args, kwargs = given = self._call_before((self, *args), kwargs) if hasattr(self, "_before") else ((self, *args), kwargs)
+        given = (self, *args), kwargs
+        args, kwargs = given = self._optim_call_before(*given) if hasattr(self, "_optim_before") else given
         state = local.state
         caller, inside = state.scope, update_scope(state.scope)
         if len(args) > 1:
@@ -50,17 +51,17 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
             kwargs = {**kwargs, "closure": _as_caller(self, kwargs["closure"], caller)}
         if caller != inside:
             mark("begin", "optimizer")
-        state.scope, self._inside = inside, True
+        state.scope, self._optim_inside = inside, True
         try:
             result = step(*args, **kwargs)
         finally:
             state.scope = caller
-            del self._inside
+            del self._optim_inside
             if caller != inside:
                 mark("end", "optimizer")
             # Also of a step that fails, such as for want of memory.
             _own_state(self)
-        for hook in list(getattr(self, "_after", {}).values()):
+        for hook in list(getattr(self, "_optim_after", {}).values()):
             hook(self, *given)
         return result
 
@@ -78,11 +79,11 @@ def _as_caller(optimizer: Any, closure: Any, scope: Where) -> Any:
         # The loss may be the peak.
         _own_state(optimizer)
         state = local.state
-        before, state.scope, optimizer._inside = state.scope, scope, False
+        before, state.scope, optimizer._optim_inside = state.scope, scope, False
         try:
             return closure(*args, **kwargs)
         finally:
-            state.scope, optimizer._inside = before, True
+            state.scope, optimizer._optim_inside = before, True
 
     return called
 

@@ -27,17 +27,17 @@ class SGD(Optimizer):
                                   "nesterov": nesterov, "maximize": maximize, "foreach": foreach,
                                   "differentiable": differentiable, "fused": fused})
 
-    _free = ("lr", "momentum")
+    _optim_free = ("lr", "momentum")
 
     @staticmethod
-    def _decisive(group: Group) -> Any:
+    def _optim_decisive(group: Group) -> Any:
         return bool(group["momentum"])
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], float(group["momentum"])
 
-    def _update(self, group: Group) -> None:
+    def _optim_update(self, group: Group) -> None:
         momentum = group["momentum"]
         # The first step sets the momentum to the gradient, so parameters without momentum yet take a separate op.
         calls: dict[Any, tuple[list[Any], list[Any], list[Any]]] = {}
@@ -60,9 +60,9 @@ class SGD(Optimizer):
             if buffer is not None:
                 buffers.append(buffer)
         for (*_, first), (params, grads, buffers) in calls.items():
-            self._launch(sgd_, group, {}, params, grads, buffers, dampening=float(group["dampening"]),
-                         weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
-                         first=first)
+            self._optim_launch(sgd_, group, {}, params, grads, buffers, dampening=float(group["dampening"]),
+                               weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"],
+                               maximize=group["maximize"], first=first)
             if first:
                 # Only now, since a failed update must not count as the first step.
                 for p, buffer in zip(params, buffers, strict=True):

@@ -17,8 +17,8 @@ class RMSprop(Stepped):
     have no effect.
     """
 
-    _op = rmsprop_
-    _attributes = ("alpha", "eps", "weight_decay")
+    _optim_op = rmsprop_
+    _optim_attributes = ("alpha", "eps", "weight_decay")
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
@@ -28,17 +28,17 @@ class RMSprop(Stepped):
                                   "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach,
                                   "maximize": maximize, "differentiable": differentiable})
 
-    _free = ("lr", "momentum")
+    _optim_free = ("lr", "momentum")
 
     @staticmethod
-    def _decisive(group: Group) -> Any:
+    def _optim_decisive(group: Group) -> Any:
         return group["momentum"] > 0
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], float(group["momentum"])
 
-    def _names(self, group: Group) -> Sequence[str | None]:
+    def _optim_names(self, group: Group) -> Sequence[str | None]:
         return "square_avg", "grad_avg" if group["centered"] else None, "momentum_buffer" if group["momentum"] > 0 else None
 
 
@@ -48,9 +48,9 @@ class Adagrad(Stepped):
     Duchi et al., JMLR 12 (2011). ``foreach`` and ``fused`` have no effect.
     """
 
-    _op = adagrad_
-    _kept = ("sum",)
-    _attributes = ("eps", "weight_decay")
+    _optim_op = adagrad_
+    _optim_kept = ("sum",)
+    _optim_attributes = ("eps", "weight_decay")
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
                  initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
@@ -61,12 +61,12 @@ class Adagrad(Stepped):
                                   "initial_accumulator_value": initial_accumulator_value, "foreach": foreach,
                                   "maximize": maximize, "differentiable": differentiable, "fused": fused})
 
-    def _fill(self, group: Group, state: Tensors) -> None:
+    def _optim_fill(self, group: Group, state: Tensors) -> None:
         for s in state if group["initial_accumulator_value"] else ():
             s.fill_(group["initial_accumulator_value"])
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         rate = group["lr"]
         return (rate / (1 + (numbers["step"] - 1) * group["lr_decay"]) if group["lr_decay"] else rate,)
 
@@ -77,9 +77,9 @@ class Adadelta(Stepped):
     Zeiler, arXiv:1212.5701. ``foreach`` and ``capturable`` have no effect.
     """
 
-    _op = adadelta_
-    _kept = ("square_avg", "acc_delta")
-    _attributes = ("rho", "eps", "weight_decay")
+    _optim_op = adadelta_
+    _optim_kept = ("square_avg", "acc_delta")
+    _optim_attributes = ("rho", "eps", "weight_decay")
 
     def __init__(self, params: Iterable[Any], lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,
                  foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,

@@ -18,31 +18,31 @@ class Stepped(Optimizer):
     attributes.
     """
 
-    _numbers: Numbers = {"step": 0}
-    _op: Any
+    _optim_numbers: Numbers = {"step": 0}
+    _optim_op: Any
     #: The names of the tensors in a parameter's state, if no option changes them.
-    _kept: tuple[str, ...]
+    _optim_kept: tuple[str, ...]
     #: The options that are numbers among the op's attributes.
-    _attributes: tuple[str, ...] = ("weight_decay",)
+    _optim_attributes: tuple[str, ...] = ("weight_decay",)
 
-    def _op_of(self, group: Group) -> Any:
-        return self._op
+    def _optim_op_of(self, group: Group) -> Any:
+        return self._optim_op
 
-    def _names(self, group: Group) -> Sequence[str | None]:
+    def _optim_names(self, group: Group) -> Sequence[str | None]:
         """The names of the tensors in a parameter's state, in the order in which the op takes them; None for no tensors."""
-        return self._kept
+        return self._optim_kept
 
-    def _attributes_of(self, group: Group) -> dict[str, Any]:
+    def _optim_attributes_of(self, group: Group) -> dict[str, Any]:
         """The op's attributes, but for ``maximize``, which all take."""
-        return {name: float(group[name]) for name in self._attributes}
+        return {name: float(group[name]) for name in self._optim_attributes}
 
-    def _fill(self, group: Group, state: Tensors) -> None:
+    def _optim_fill(self, group: Group, state: Tensors) -> None:
         """Give new state tensors, which are zeros, their initial values."""
 
-    def _update(self, group: Group) -> None:
-        names = self._names(group)
+    def _optim_update(self, group: Group) -> None:
+        names = self._optim_names(group)
         kept = [name for name in names if name is not None]
-        wanted = {*self._numbers, *kept}
+        wanted = {*self._optim_numbers, *kept}
         calls: dict[Any, tuple[Tensors, Tensors, list[dict[str, Any]]]] = {}
         for p in group["params"]:
             grad = p.grad
@@ -52,46 +52,46 @@ class Stepped(Optimizer):
             if not state.keys() >= wanted:
                 # All state or none, in case memory runs out on the way.
                 missing = {name: state_like(p) for name in kept if name not in state}
-                self._fill(group, list(missing.values()))
-                state.update({**self._numbers, **state, **missing})
-            key = (id(p.storage.device), p.spec.dtype, apart(p), *map(state.__getitem__, self._numbers))
+                self._optim_fill(group, list(missing.values()))
+                state.update({**self._optim_numbers, **state, **missing})
+            key = (id(p.storage.device), p.spec.dtype, apart(p), *map(state.__getitem__, self._optim_numbers))
             params, grads, states = calls.setdefault(key, ([], [], []))
             params.append(p)
             grads.append(grad)
             states.append(state)
         for params, grads, states in calls.values():
             # All of one call have the same numbers.
-            numbers = self._advanced(states[0])
+            numbers = self._optim_advanced(states[0])
             lists = [[] if name is None else [state[name] for state in states] for name in names]
-            self._launch(self._op_of(group), group, numbers, params, grads, *lists, **self._attributes_of(group),
-                         maximize=group["maximize"])
+            self._optim_launch(self._optim_op_of(group), group, numbers, params, grads, *lists,
+                               **self._optim_attributes_of(group), maximize=group["maximize"])
 
 
 class Betas(Stepped):
     """Base class of optimizers whose op takes the first beta as an operand, and the second as an attribute."""
 
-    _free = ("lr", "betas")
+    _optim_free = ("lr", "betas")
 
     @staticmethod
-    def _decisive(group: Group) -> Any:
+    def _optim_decisive(group: Group) -> Any:
         return group["betas"][1]
 
     @staticmethod
-    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+    def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         return group["lr"], numbers["step"], float(group["betas"][0])
 
-    def _attributes_of(self, group: Group) -> dict[str, Any]:
-        return {"beta2": float(group["betas"][1]), **super()._attributes_of(group)}
+    def _optim_attributes_of(self, group: Group) -> dict[str, Any]:
+        return {"beta2": float(group["betas"][1]), **super()._optim_attributes_of(group)}
 
 
 class Moments(Betas):
     """Base class of Adam and its relatives, with running means of the gradient and of its square."""
 
-    _kept = ("exp_avg", "exp_avg_sq")
-    _attributes = ("eps", "weight_decay")
+    _optim_kept = ("exp_avg", "exp_avg_sq")
+    _optim_attributes = ("eps", "weight_decay")
 
-    def _attributes_of(self, group: Group) -> dict[str, Any]:
-        return {**super()._attributes_of(group), "decoupled": group["decoupled_weight_decay"]}
+    def _optim_attributes_of(self, group: Group) -> dict[str, Any]:
+        return {**super()._optim_attributes_of(group), "decoupled": group["decoupled_weight_decay"]}
 
 
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] | None = None,

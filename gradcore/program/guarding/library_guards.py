@@ -78,7 +78,7 @@ class OptimizerGuard(Asking):
         self.groups = [_group(group, optimizer, rates) for group in optimizer.param_groups]
         #: By group: the options that are only operands, with their bytes where they are tensors, else None.
         self.free = [{k: (x, x.storage, x.spec) if isinstance(x := group[k], Value) else None
-                      for k in optimizer._free if k in group} for group in optimizer.param_groups]
+                      for k in optimizer._optim_free if k in group} for group in optimizer.param_groups]
         self.hooks = step_hooks(optimizer)
         #: Parameters that have state, and the dicts with it.
         self.kept = [p for p, state in states_of(optimizer) if state and not only_clears]
@@ -105,14 +105,14 @@ class OptimizerGuard(Asking):
             yield f"{read} is {name(tensor)}", state
             yield from same_memory(name, tensor, storage, spec, state)
         yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks
-               else f"not {optimizer}._before and not {optimizer}._after"), options
+               else f"not {optimizer}._optim_before and not {optimizer}._optim_after"), options
         yield f"len({optimizer}.param_groups) == {len(self.groups)}", options
         for k, (chosen, values, decisive, count, params) in enumerate(self.groups):
             group = f"g{k}_{id(self.owner)}"
             yield f"len({group} := {optimizer}.param_groups[{k}]) == {count}", options
             yield f"{name(chosen)}({group}) == {name(values)}", options
             if decisive is not None:
-                yield f"{optimizer}._decisive({group}) == {name(decisive)}", options
+                yield f"{optimizer}._optim_decisive({group}) == {name(decisive)}", options
             for key, value in self.free[k].items():
                 # A tensor is read where it lies; a number may become any other number.
                 if value is None:
@@ -140,16 +140,16 @@ class OptimizerGuard(Asking):
 def _group(group: dict[str, Any], optimizer: Optimizer, rates: bool) -> tuple[Callable[..., Any], Any, Any, int, list[Any]]:
     """Of a group: a getter of the options that a program depends on, their values, what the others decide, the number of
     entries, and the parameters."""
-    names = [k for k in group if k != "params" and (k not in optimizer._free or rates)]
+    names = [k for k in group if k != "params" and (k not in optimizer._optim_free or rates)]
     options: Callable[..., Any] = itemgetter(*names) if names else lambda group: None
     # A list, of betas say, can be changed in place.
     seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
-    return options, seen, optimizer._decisive(group), len(group), list(group["params"])
+    return options, seen, optimizer._optim_decisive(group), len(group), list(group["params"])
 
 
 def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
-    count, places = itemgetter(*optimizer._numbers), [optimizer.state[p] for p in params]
+    count, places = itemgetter(*optimizer._optim_numbers), [optimizer.state[p] for p in params]
     return Guard(f"whether the optimizer {type(optimizer).__name__} has updated its parameters the same number of times",
                  lambda: len(set(map(count, places))) == 1, True, identical)
 
@@ -243,12 +243,12 @@ def hooks_in(module: Module) -> list[Any]:
 
 def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
     """The hooks before and after an optimizer's step, by the keys under which they were registered."""
-    return (*optimizer._before, *optimizer._after)
+    return (*optimizer._optim_before, *optimizer._optim_after)
 
 
 def is_optimizer(x: Any) -> TypeGuard[Optimizer]:
     """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
-    return isinstance(x, Optimizer) and "_before" in x.__dict__
+    return isinstance(x, Optimizer) and "_optim_before" in x.__dict__
 
 
 def states_of(optimizer: Optimizer) -> list[tuple[Any, dict[str, Any]]]:
@@ -272,4 +272,4 @@ def changed_numbers(optimizers: list[Optimizer], before: dict[int, dict[int, dic
     return [f"{type(o).__name__} changes {name!r} in its state: it is {now!r} and was {was.get(name)!r}"
             for o in optimizers for p, state in numbers_of(o).items()
             for was in [before[id(o)].get(p)] if was is not None
-            for name, now in state.items() if name not in o._numbers and was.get(name, now) != now][:1]
+            for name, now in state.items() if name not in o._optim_numbers and was.get(name, now) != now][:1]

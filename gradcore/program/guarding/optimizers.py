@@ -30,7 +30,7 @@ def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[t
     if "state" not in names.read:
         return
     # The counts of the library's updates change with each step, and are read by their names.
-    counts = optimizer._numbers.keys() - names.texts
+    counts = optimizer._optim_numbers.keys() - names.texts
     look, whose = Item(optimizer.__dict__, "state"), f"the state of a {type(optimizer).__name__}"
     yield Guard(f"the keys of {whose}", lambda: tuple(look()), tuple(optimizer.state), same_items), ("state", id(optimizer))
     for p, kept in optimizer.state.items():

@@ -26,8 +26,9 @@ class Counts:
         """Put the operands of the next run into their places, and return what :func:`leave` takes when it has run."""
         found: list[Count] = []
         for places, before, (kind, state, group, params) in zip(numbers, self._before, self._updates, strict=True):
-            count = kind._advanced(state[params[0]] if before is None else found[before][1]) if kind._numbers else {}
-            operands = kind._operands(group, count)
+            count = {} if not kind._optim_numbers else kind._optim_advanced(
+                state[params[0]] if before is None else found[before][1])
+            operands = kind._optim_operands(group, count)
             found.append((state, count, params))
             for args, at, position in places:
                 args[at] = operands[position]

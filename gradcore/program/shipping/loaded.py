@@ -187,9 +187,9 @@ class LoadedProgram:
     def _check_options(self) -> None:
         for k, (optimizer, group, traced) in enumerate(self._options):
             # Whether there is a momentum decides which op makes the update; its value is the op's argument, as the rate is.
-            other_op = optimizer._decisive(group) != optimizer._decisive(traced)
+            other_op = optimizer._optim_decisive(group) != optimizer._optim_decisive(traced)
             for name, value in traced.items():
-                if group.get(name) != value and (name not in optimizer._free or (other_op and name != "lr")):
+                if group.get(name) != value and (name not in optimizer._optim_free or (other_op and name != "lr")):
                     raise TraceError(f"{name!r} of param_groups[{k}] is {group.get(name)!r}, but {value!r} is part of the "
                                      "program: trace the function again with the new value")
 
@@ -243,10 +243,10 @@ def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:
 def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, ...]:
     """The numbers that the next run will give an update's op. Raises :class:`ProgramError`."""
     cls = getattr(optim, kind)
-    if {k: type(v) for k, v in numbers.items()} != {k: type(v) for k, v in cls._numbers.items()}:
-        raise ProgramError(f"updates: {kind} counts {', '.join(cls._numbers) or 'nothing'}, but got {str(numbers)[:80]}")
+    if {k: type(v) for k, v in numbers.items()} != {k: type(v) for k, v in cls._optim_numbers.items()}:
+        raise ProgramError(f"updates: {kind} counts {', '.join(cls._optim_numbers) or 'nothing'}, but got {str(numbers)[:80]}")
     try:
-        found: tuple[Any, ...] = cls._operands(group, cls._advanced(numbers))
+        found: tuple[Any, ...] = cls._optim_operands(group, cls._optim_advanced(numbers))
     except Exception as error:
         raise ProgramError(f"updates: {kind} cannot continue from {str(numbers)[:80]}: {error!r}") from None
     return found

@@ -49,7 +49,7 @@ def shown_spec(storage: Storage) -> TensorSpec:
 
 def current(program: Program, trace: Trace) -> Program:
     """The program with the present options and counts of its optimizers."""
-    return replace(program, updates=tuple(Update.of(o, group, {n: o.state[params[0]][n] for n in o._numbers})
+    return replace(program, updates=tuple(Update.of(o, group, {n: o.state[params[0]][n] for n in o._optim_numbers})
                                           for at, group, params in trace.updates for o in [at()]))
 
 

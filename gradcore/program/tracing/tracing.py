@@ -197,7 +197,7 @@ class Tracing(Noting):
         by_name = "state" in self._watcher.names.read
         yield from [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
                     for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
-                    for name in o._numbers if name in self._watcher.names.texts][:1]
+                    for name in o._optim_numbers if name in self._watcher.names.texts][:1]
 
     def _unguarded(self, trace: Trace, ran: Recorder, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
         """Reasons against a replay: what the tensors are to each other that it was given, that it refers to and returns."""
@@ -221,7 +221,8 @@ class Tracing(Noting):
         modules = [guard for guard in found if isinstance(guard, ModuleGuard)]
         for guard in modules:
             self._adapt(guard)
-        found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()] if o._numbers and len(params) > 1]
+        found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()]
+                  if o._optim_numbers and len(params) > 1]
         found += [*self._of_params(trace, found)]
         known = {leaf for guard in modules for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.described()}", partial(hooks_on, leaf), hooks_on(leaf), equal)

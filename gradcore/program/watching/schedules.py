@@ -90,7 +90,8 @@ def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
 
 def _fixed(optimizer: Optimizer) -> list[Any]:
     """Of each group, what a program of its updates has fixed: the options that are no operands, and what the others decide."""
-    return [({k: x for k, x in group.items() if k != "params" and k not in optimizer._free}, optimizer._decisive(group))
+    free = {"params", *optimizer._optim_free}
+    return [({k: x for k, x in group.items() if k not in free}, optimizer._optim_decisive(group))
             for group in optimizer.param_groups]
 
 

@@ -45,8 +45,8 @@ from gradcore.program.watching.schedules import Schedules
 _OF_TENSORS = ASSIGNING | READS_GRADIENT
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
-_UPDATES: CodeType = Optimizer._launch.__code__
-_LOADS: CodeType = Optimizer._load.__code__
+_UPDATES: CodeType = Optimizer._optim_launch.__code__
+_LOADS: CodeType = Optimizer._optim_load.__code__
 #: What tells a caller the options of an optimizer, which only the library's own code names then.
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: Methods that run first with a new object, or with a copy.

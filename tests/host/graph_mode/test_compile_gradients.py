@@ -105,7 +105,7 @@ class Descent(gradcore.optim.Optimizer):
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})
 
-    def _update(self, group: dict[str, Any]) -> None:
+    def _optim_update(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
             if p.grad is not None:
                 p.sub_(p.grad * group["lr"])
@@ -114,8 +114,8 @@ class Descent(gradcore.optim.Optimizer):
 class Decaying(gradcore.optim.SGD):
     """The library's update, and other code that depends on the learning rate."""
 
-    def _update(self, group: dict[str, Any]) -> None:
-        super()._update(group)
+    def _optim_update(self, group: dict[str, Any]) -> None:
+        super()._optim_update(group)
         for p in group["params"]:
             p.mul_(1 - group["lr"])
 

@@ -1,0 +1,50 @@
+"""Attributes of a program's optimizers: what gradcore keeps in an optimizer has names that no program uses."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+import gradcore
+
+#: Names that programs have given to what they keep in their optimizers, and to their methods.
+NAMES = "_before _after _update _load _launch _parameters _numbers _operands _compute _free".split()
+
+
+@pytest.mark.oracle
+def test_what_optimizers_have_besides_pytorchs_begins_in_one_way(torch: Any) -> None:
+    found = set()
+    for name in dir(gradcore.optim):
+        kind, theirs = getattr(gradcore.optim, name), getattr(torch.optim, name, torch.optim.Optimizer)
+        if isinstance(kind, type) and issubclass(kind, gradcore.optim.Optimizer) and kind is not gradcore.optim.Optimizer:
+            own = {*dir(kind), *vars(kind([gradcore.ones(2, 2, requires_grad=True)], lr=0.1))}
+            found |= own - {*dir(theirs), *vars(torch.optim.SGD([torch.ones(1)], lr=0.1))}
+    # PyTorch's optimizers have _opt_called once they have a schedule.
+    assert not [name for name in found if not name.startswith(("_optim_", "__")) and name != "_opt_called"]
+
+
+def walk(t: Any, base: str, name: str, method: bool) -> list[Any]:
+    """What an optimizer with an attribute or a method of this name does."""
+    kind = type("Mine", (getattr(t.optim, base),), {name: lambda self, *args: "mine"} if method else {})
+    p = t.tensor([1.0, -2.0], requires_grad=True)
+    optimizer = kind([p], lr=0.1, weight_decay=0.1)
+    if not method:
+        setattr(optimizer, name, [])
+    for _ in range(2):
+        optimizer.zero_grad()
+        (p * p).sum().backward()
+        optimizer.step()
+    optimizer.register_step_post_hook(lambda *args: None).remove()
+    copy.deepcopy(optimizer).load_state_dict(optimizer.state_dict())
+    return [p.tolist(), getattr(optimizer, name)() if method else getattr(optimizer, name)]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("method", [False, True], ids=["attribute", "method"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_programs_own_names_change_nothing(name: str, method: bool, torch: Any) -> None:
+    for base in ("SGD", "AdamW"):
+        (ours, own), (theirs, wanted) = (walk(t, base, name, method) for t in (gradcore, torch))
+        assert own == wanted and ours == pytest.approx(theirs, rel=1e-6)
