@@ -32,9 +32,9 @@ class Heads:
     bias_v: Tensor | None
     out_proj: Any
 
-    def _attended(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, need_weights: bool,
-                  attn_mask: Tensor | None, average_attn_weights: bool, is_causal: bool,
-                  drop: float) -> tuple[Tensor, Tensor | None]:
+    def _module_attended(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, need_weights: bool,
+                         attn_mask: Tensor | None, average_attn_weights: bool, is_causal: bool,
+                         drop: float) -> tuple[Tensor, Tensor | None]:
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
         batched = query.spec.ndim == 3
@@ -42,9 +42,9 @@ class Heads:
         _check_dims(query, key, value)
         q, k, v = (_batch_first(x, self.batch_first) for x in (query, key, value))
         n, length, width = q.spec.shape
-        self._check(q, k, v, key_padding_mask, attn_mask)
-        q, k, v = self._projected(q, k, v, *same)
-        mask = self._mask(key_padding_mask, attn_mask, n, q)
+        self._module_check(q, k, v, key_padding_mask, attn_mask)
+        q, k, v = self._module_projected(q, k, v, *same)
+        mask = self._module_mask(key_padding_mask, attn_mask, n, q)
         weights = None
         if need_weights:
             out, weights = weighted_attention(q, k, v, mask, self.head_dim ** -0.5, drop)
@@ -57,7 +57,7 @@ class Heads:
         out = self.out_proj(movement.reshape(movement.permute(out, dims=dims), (*shape, width)))
         return out if batched else functional.squeeze(out, 1 - self.batch_first), weights
 
-    def _projected(self, q: Tensor, k: Tensor, v: Tensor, k_is_q: bool, v_is_k: bool) -> list[Tensor]:
+    def _module_projected(self, q: Tensor, k: Tensor, v: Tensor, k_is_q: bool, v_is_k: bool) -> list[Tensor]:
         """Query, key and value projected and split into heads [N, H, L, E / H]."""
         width = self.embed_dim
         if self.in_proj_weight is not None and k_is_q and v_is_k:
@@ -67,11 +67,11 @@ class Heads:
                 movement.split(self.in_proj_weight, sizes=(width,) * 3, dim=0)
             biases = (None,) * 3 if self.in_proj_bias is None else movement.split(self.in_proj_bias, sizes=(width,) * 3, dim=0)
             parts = [linalg.linear(x, w, b) for x, w, b in zip((q, k, v), weights, biases, strict=True)]
-        parts[1:] = self._extended(parts[1], self.bias_k), self._extended(parts[2], self.bias_v)
+        parts[1:] = self._module_extended(parts[1], self.bias_k), self._module_extended(parts[2], self.bias_v)
         return [functional.transpose(movement.reshape(x, (*x.spec.shape[:2], self.num_heads, self.head_dim)), 1, 2)
                 for x in parts]
 
-    def _extended(self, x: Tensor, row: Tensor | None) -> Tensor:
+    def _module_extended(self, x: Tensor, row: Tensor | None) -> Tensor:
         """Keys or values [N, S, E] with the appended positions."""
         shape = (x.spec.shape[0], 1, self.embed_dim)
         more = [] if row is None else [movement.expand(row, shape=shape)]
@@ -79,7 +79,7 @@ class Heads:
             more.append(functional.zeros(shape, dtype=x.spec.dtype, device=x.storage.device))
         return functional.cat([x, *more], 1) if more else x
 
-    def _check(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, mask: Tensor | None) -> None:
+    def _module_check(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, mask: Tensor | None) -> None:
         """Raises :class:`SpecError` for operands [N, L, E] or masks that do not fit the layer or each other."""
         for name, x, width in (("query", q, self.embed_dim), ("key", k, self.kdim), ("value", v, self.vdim)):
             if x.spec.shape[2] != width:
@@ -102,7 +102,7 @@ class Heads:
                 raise SpecError(f"MultiheadAttention: only bool and floating types of {name} are supported, but got "
                                 f"{given.spec.dtype.name}")
 
-    def _mask(self, padding: Tensor | None, mask: Tensor | None, n: int, like: Tensor) -> Tensor | None:
+    def _module_mask(self, padding: Tensor | None, mask: Tensor | None, n: int, like: Tensor) -> Tensor | None:
         def added(given: Tensor) -> Tensor:
             return additive(functional.logical_not(given) if given.spec.dtype.kind == "b" else given, like)
 
@@ -144,8 +144,8 @@ def multi_head_attention_forward(
     heads.in_proj_bias, heads.bias_k, heads.bias_v = in_proj_bias, bias_k, bias_v
     heads.add_zero_attn, heads.batch_first = add_zero_attn, False
     heads.out_proj = lambda x: linalg.linear(x, out_proj_weight, out_proj_bias)
-    return heads._attended(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal,
-                           dropout_p if training else 0.0)
+    return heads._module_attended(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal,
+                                   dropout_p if training else 0.0)
 
 
 def _check_dims(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -73,15 +73,15 @@ class AdaptiveLogSoftmaxWithLoss(Module):
 
     def forward(self, input_: Tensor, target_: Tensor) -> _ASMoutput:
         """The log-probability of each target, and minus their mean."""
-        self._check(input_, target_)
+        self._module_check(input_, target_)
         lone = not target_.spec.ndim
         input, target = (unsqueeze(x, 0) if lone else x for x in (input_, target_))
         bounds = [0, *self.cutoffs]
         # What is in no cluster is no class of the head either.
-        places = elementwise.where(self._within(target, 0, bounds[1]), target, self.head_size)
+        places = elementwise.where(self._module_within(target, 0, bounds[1]), target, self.head_size)
         parts = []
         for i, (low, high) in enumerate(zip(bounds[1:], bounds[2:], strict=False)):
-            within = self._within(target, low, high)
+            within = self._module_within(target, low, high)
             places = elementwise.where(within, self.shortlist_size + i, places)
             own = elementwise.where(within, target - low, _IGNORED)
             parts.append(F.cross_entropy(self.tail[i](input), own, ignore_index=_IGNORED, reduction="none"))
@@ -95,11 +95,11 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return _ASMoutput(squeeze(output, 0) if lone else output, mean(loss))
 
     @staticmethod
-    def _within(target: Tensor, low: int, high: int) -> Tensor:
+    def _module_within(target: Tensor, low: int, high: int) -> Tensor:
         return elementwise.logical_and(elementwise.ge(target, low), elementwise.lt(target, high))
 
     @staticmethod
-    def _check(input: Tensor, target: Tensor) -> None:
+    def _module_check(input: Tensor, target: Tensor) -> None:
         dims = target.spec.ndim
         if dims > 1:
             raise SpecError("0D or 1D target tensor expected, multi-target not supported")

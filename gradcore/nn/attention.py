@@ -95,5 +95,5 @@ class MultiheadAttention(Heads, Module):
         [N * H, L, S]. Positions appended to keys and values come last in S. Without weights, the scores are never stored.
         Raises :class:`SpecError` for shapes and masks that do not fit.
         """
-        return self._attended(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal,
-                              self.dropout if self.training else 0.0)
+        return self._module_attended(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights,
+                                     is_causal, self.dropout if self.training else 0.0)

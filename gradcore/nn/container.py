@@ -19,7 +19,7 @@ class _Numbered(Module):
     def __iter__(self) -> Iterator[Module]:
         return iter(list(self._modules.values()))
 
-    def _name(self, index: int) -> str:
+    def _module_name(self, index: int) -> str:
         count = len(self._modules)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range of {count} modules")
@@ -29,27 +29,27 @@ class _Numbered(Module):
         if isinstance(index, slice):
             items = list(self._modules.items())[index]
             if type(self) not in (Sequential, ModuleList):
-                return self._of(items)
+                return self._module_of(items)
             part = type(self)()
             paths.part_of(part, self)
-            return part._filled(items)
-        return self._modules[self._name(index)]
+            return part._module_filled(items)
+        return self._modules[self._module_name(index)]
 
-    def _of(self, items: list[tuple[str, Any]]) -> Module:
+    def _module_of(self, items: list[tuple[str, Any]]) -> Module:
         return type(self)([m for _, m in items])
 
-    def _filled(self, items: list[tuple[str, Any]]) -> Any:
+    def _module_filled(self, items: list[tuple[str, Any]]) -> Any:
         return self.extend(m for _, m in items)
 
     def __setitem__(self, index: int, module: Module) -> None:
-        setattr(self, self._name(index), module)
+        setattr(self, self._module_name(index), module)
 
     def __delitem__(self, index: int | slice) -> None:
-        for name in list(self._modules)[index] if isinstance(index, slice) else [self._name(index)]:
+        for name in list(self._modules)[index] if isinstance(index, slice) else [self._module_name(index)]:
             delattr(self, name)
-        self._renumber(list(self._modules.values()))
+        self._module_renumber(list(self._modules.values()))
 
-    def _renumber(self, modules: list[Any]) -> None:
+    def _module_renumber(self, modules: list[Any]) -> None:
         for name in list(self._modules):
             delattr(self, name)
         for k, module in enumerate(modules):
@@ -82,7 +82,7 @@ class _Numbered(Module):
             raise TypeError(_no_module(module))
         modules = list(self._modules.values())
         modules.insert(index, module)
-        self._renumber(modules)
+        self._module_renumber(modules)
         return self
 
 
@@ -112,10 +112,10 @@ class Sequential(_Numbered):
                     raise TypeError(_no_module(module))
                 self.add_module(str(k), module)
 
-    def _of(self, items: list[tuple[str, Any]]) -> Module:
+    def _module_of(self, items: list[tuple[str, Any]]) -> Module:
         return type(self)(dict(items))
 
-    def _filled(self, items: list[tuple[str, Any]]) -> Any:
+    def _module_filled(self, items: list[tuple[str, Any]]) -> Any:
         for name, module in items:
             self.add_module(name, module)
         return self
@@ -139,15 +139,15 @@ class Sequential(_Numbered):
 
     def __mul__(self, other: int) -> Sequential:
         """The same modules repeated ``other`` times, renumbered. Raises TypeError for a non-int, ValueError for one below 1."""
-        return Sequential(*self, *self._repeated(other))
+        return Sequential(*self, *self._module_repeated(other))
 
     __rmul__ = __mul__
 
     def __imul__(self, other: int) -> Sequential:
-        more: Sequential = self.extend(self._repeated(other))
+        more: Sequential = self.extend(self._module_repeated(other))
         return more
 
-    def _repeated(self, times: int) -> list[Module]:
+    def _module_repeated(self, times: int) -> list[Module]:
         """The modules to append so that all come ``times`` times."""
         if not isinstance(times, int):
             raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(times)}")

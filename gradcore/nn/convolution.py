@@ -26,8 +26,8 @@ class _ConvNd(Module):
     weight: Parameter
     bias: Parameter | None
     #: The function for its number of dimensions.
-    convolve: Callable[..., Tensor]
-    _dims = 1
+    _module_convolve: Callable[..., Tensor]
+    _module_dims = 1
     transposed = False
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str,
@@ -40,19 +40,19 @@ class _ConvNd(Module):
             raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.kernel_size = sizes("kernel_size", kernel_size, self._dims)
-        self.stride = sizes("stride", stride, self._dims)
+        self.kernel_size = sizes("kernel_size", kernel_size, self._module_dims)
+        self.stride = sizes("stride", stride, self._module_dims)
         if padding == "same" and any(step != 1 for step in self.stride):
             raise ValueError("padding='same' is not supported for strided convolutions")
-        self.padding = padding if isinstance(padding, str) else sizes("padding", padding, self._dims)
-        self.output_padding = sizes("output_padding", output_padding, self._dims)
-        self.dilation = sizes("dilation", dilation, self._dims)
+        self.padding = padding if isinstance(padding, str) else sizes("padding", padding, self._module_dims)
+        self.output_padding = sizes("output_padding", output_padding, self._module_dims)
+        self.dilation = sizes("dilation", dilation, self._module_dims)
         self.groups = groups
         self.padding_mode = padding_mode
         require_mode(padding_mode)
-        self._make(bias, device, dtype)
+        self._module_make(bias, device, dtype)
 
-    def _make(self, bias: bool, device: Any, dtype: Any) -> None:
+    def _module_make(self, bias: bool, device: Any, dtype: Any) -> None:
         taken, given, groups = self.in_channels, self.out_channels, self.groups
         if groups < 1 or taken % groups or given % groups:
             raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {taken}, {given} and {groups}")
@@ -70,7 +70,7 @@ class _ConvNd(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        zeros, ones = (0,) * self._dims, (1,) * self._dims
+        zeros, ones = (0,) * self._module_dims, (1,) * self._module_dims
         return (f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
                 + unusual(self, padding=zeros, dilation=ones, output_padding=zeros, groups=1)
                 + (", bias=False" if self.bias is None else "") + unusual(self, padding_mode="zeros"))
@@ -88,7 +88,7 @@ class _Plain(_ConvNd):
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, borders_of(padding, self.kernel_size, self.dilation), self.padding_mode), 0
-        return self.convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self._module_convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def forward(self, input: Tensor) -> Tensor:
         return self._conv_forward(input, self.weight, self.bias)
@@ -97,21 +97,21 @@ class _Plain(_ConvNd):
 class Conv1d(_Plain):
     """Cross-correlation of [N, C, L] with weight [out_channels, in_channels / groups, k] and bias [out_channels]."""
 
-    convolve = staticmethod(F.conv1d)
+    _module_convolve = staticmethod(F.conv1d)
 
 
 class Conv2d(_Plain):
     """Cross-correlation with weight [out_channels, in_channels / groups, kH, kW] and bias [out_channels]."""
 
-    _dims = 2
-    convolve = staticmethod(F.conv2d)
+    _module_dims = 2
+    _module_convolve = staticmethod(F.conv2d)
 
 
 class Conv3d(_Plain):
     """Cross-correlation with weight [out_channels, in_channels / groups, kD, kH, kW] and bias [out_channels]."""
 
-    _dims = 3
-    convolve = staticmethod(F.conv3d)
+    _module_dims = 3
+    _module_convolve = staticmethod(F.conv3d)
 
 
 class _ConvTransposeNd(_ConvNd):
@@ -123,22 +123,22 @@ class _ConvTransposeNd(_ConvNd):
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation,
                          padding_mode, device, dtype)
 
-    def _extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
+    def _module_extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
         """The output padding that gives the result the spatial sizes of ``output_size``."""
         if output_size is None:
             return self.output_padding
-        wanted = tuple(output_size)[-self._dims:]
+        wanted = tuple(output_size)[-self._module_dims:]
         padding: Any = self.padding
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(
-            input.spec.shape[-self._dims:], self.stride, padding, self.dilation, self.kernel_size, strict=True)]
+            input.spec.shape[-self._module_dims:], self.stride, padding, self.dilation, self.kernel_size, strict=True)]
         most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
-        if len(wanted) != self._dims or any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
+        if len(wanted) != self._module_dims or any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
             raise ValueError(f"requested an output size of {list(wanted)}, but valid sizes range from {least} to {most}")
         return tuple(m - low for m, low in zip(wanted, least, strict=True))
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self.convolve(input, self.weight, self.bias, self.stride, self.padding, self._extra(input, output_size),
-                             self.groups, self.dilation)
+        return self._module_convolve(input, self.weight, self.bias, self.stride, self.padding,
+                                     self._module_extra(input, output_size), self.groups, self.dilation)
 
 
 class ConvTranspose1d(_ConvTransposeNd):
@@ -147,7 +147,7 @@ class ConvTranspose1d(_ConvTransposeNd):
     The weight is [in_channels, out_channels / groups, k], the bias [out_channels].
     """
 
-    convolve = staticmethod(F.conv_transpose1d)
+    _module_convolve = staticmethod(F.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTransposeNd):
@@ -156,8 +156,8 @@ class ConvTranspose2d(_ConvTransposeNd):
     The weight is [in_channels, out_channels / groups, kH, kW], the bias [out_channels].
     """
 
-    _dims = 2
-    convolve = staticmethod(F.conv_transpose2d)
+    _module_dims = 2
+    _module_convolve = staticmethod(F.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTransposeNd):
@@ -166,5 +166,5 @@ class ConvTranspose3d(_ConvTransposeNd):
     The weight is [in_channels, out_channels / groups, kD, kH, kW], the bias [out_channels].
     """
 
-    _dims = 3
-    convolve = staticmethod(F.conv_transpose3d)
+    _module_dims = 3
+    _module_convolve = staticmethod(F.conv_transpose3d)

@@ -16,7 +16,7 @@ Tensor = Any
 
 class _DropoutNd(Module):
     _module_in_repr = "p inplace"
-    drop: Callable[..., Tensor]
+    _module_drop: Callable[..., Tensor]
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -25,31 +25,31 @@ class _DropoutNd(Module):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        return self.drop(input, self.p, self.training, self.inplace)
+        return self._module_drop(input, self.p, self.training, self.inplace)
 
 
 class Dropout(_DropoutNd):
     """In training, each element is 0 with probability ``p``, else x / (1 - p); in evaluation, the input is returned."""
 
-    drop = staticmethod(F.dropout)
+    _module_drop = staticmethod(F.dropout)
 
 
 class Dropout1d(_DropoutNd):
     """Drops whole channels of [N, C, L]; see :func:`gradcore.nn.functional.dropout1d`."""
 
-    drop = staticmethod(F.dropout1d)
+    _module_drop = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_DropoutNd):
     """Drops whole channels of [N, C, H, W]; see :func:`gradcore.nn.functional.dropout2d`."""
 
-    drop = staticmethod(F.dropout2d)
+    _module_drop = staticmethod(F.dropout2d)
 
 
 class Dropout3d(_DropoutNd):
     """Drops whole channels of [N, C, D, H, W]; see :func:`gradcore.nn.functional.dropout3d`."""
 
-    drop = staticmethod(F.dropout3d)
+    _module_drop = staticmethod(F.dropout3d)
 
 
 class AlphaDropout(_DropoutNd):

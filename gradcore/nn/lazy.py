@@ -31,26 +31,26 @@ class LazyModuleMixin(Module):
     #: The second base, unless a class says otherwise.
     cls_to_become: ClassVar[Any]
     #: Attributes that say the size of the input, 0 before it is known.
-    _unknown: ClassVar[str]
+    _module_unknown: ClassVar[str]
     #: Is there a bias? And the device and dtype of the parameters.
-    _wanted: tuple[bool, Any, Any]
+    _module_wanted: tuple[bool, Any, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not hasattr(cls, "cls_to_become") and len(cls.__bases__) == 2:
             cls.cls_to_become = cls.__bases__[1]
 
-    def _make(self, bias: bool, device: Any, dtype: Any) -> None:
-        self._wanted = bias, device, dtype
+    def _module_make(self, bias: bool, device: Any, dtype: Any) -> None:
+        self._module_wanted = bias, device, dtype
         for name in ("weight", "bias"):
             self.register_parameter(name, UninitializedParameter(device=device, dtype=dtype)
                                     if getattr(self, "affine", True) and (bias or name == "weight") else None)
 
-    def _size_of(self, shape: Shape) -> int:
+    def _module_size_of(self, shape: Shape) -> int:
         """The size that an input of this shape says. Raises what the layer raises for a shape that it does not take."""
         raise NotImplementedError
 
-    def _size_in(self, shapes: dict[str, Shape]) -> int | None:
+    def _module_size_in(self, shapes: dict[str, Shape]) -> int | None:
         """The size that tensors of these shapes, by name, have in a layer; None if they do not say it."""
         raise NotImplementedError
 
@@ -60,18 +60,18 @@ class LazyModuleMixin(Module):
 
     def initialize_parameters(self, input: Tensor) -> None:
         """Become the layer for inputs like this one."""
-        self._become(self._size_of(input.spec.shape))
+        self._module_become(self._module_size_of(input.spec.shape))
 
-    def _become(self, size: int) -> None:
-        tables = {*Module.__annotations__, *KINDS, "_wanted", "weight", "bias"}
+    def _module_become(self, size: int) -> None:
+        tables = {*Module.__annotations__, *KINDS, "_module_wanted", "weight", "bias"}
         # Apart, so that a failure changes nothing here.
         made = self.cls_to_become.__new__(self.cls_to_become)
         Module.__init__(made)
         made.__dict__.update((name, value) for name, value in self.__dict__.items() if name not in tables)
-        made.__dict__[self._unknown] = size
-        made._make(*self._wanted)
-        self.__dict__[self._unknown] = size
-        del self._wanted
+        made.__dict__[self._module_unknown] = size
+        made._module_make(*self._module_wanted)
+        self.__dict__[self._module_unknown] = size
+        del self._module_wanted
         holders = {name: p for name, p in self._parameters.items() if p is not None}
         self.__class__ = self.cls_to_become
         for name, holder in holders.items():
@@ -89,17 +89,17 @@ class LazyModuleMixin(Module):
         """Nothing to do: there are no parameters before the first input."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        bias, device, dtype = self._wanted
+        bias, device, dtype = self._module_wanted
         moved = fn(empty(0, device=device, dtype=dtype))
-        self._wanted = bias, moved.device, moved.dtype
+        self._module_wanted = bias, moved.device, moved.dtype
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         shapes = {name: tuple(state_dict[prefix + name].shape) for name in ("weight", "running_mean")
                   if prefix + name in state_dict}
-        size = self._size_in(shapes)
+        size = self._module_size_in(shapes)
         if size is not None:
-            self._become(size)
+            self._module_become(size)
             self._load_from_state_dict(state_dict, prefix, *args)
             return
         _, strict, missing_keys, *_ = args
@@ -110,31 +110,31 @@ class LazyModuleMixin(Module):
 class LazyLinear(LazyModuleMixin, Linear):
     """:class:`Linear` whose ``in_features`` are the last dimension of its first input."""
 
-    _unknown = "in_features"
+    _module_unknown = "in_features"
 
     def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__(0, out_features, bias, device, dtype)
 
-    def _size_of(self, shape: Shape) -> int:
+    def _module_size_of(self, shape: Shape) -> int:
         return shape[-1]
 
-    def _size_in(self, shapes: dict[str, Shape]) -> int | None:
+    def _module_size_in(self, shapes: dict[str, Shape]) -> int | None:
         return shapes["weight"][1] if "weight" in shapes else None
 
 
 class _LazyConv(LazyModuleMixin):
-    _unknown = "in_channels"
-    _dims: int
+    _module_unknown = "in_channels"
+    _module_dims: int
     groups: int
     transposed: bool
 
-    def _size_of(self, shape: Shape) -> int:
-        if len(shape) - self._dims not in (1, 2):
-            raise RuntimeError(f"Expected {self._dims + 1}D (unbatched) or {self._dims + 2}D (batched) input to "
+    def _module_size_of(self, shape: Shape) -> int:
+        if len(shape) - self._module_dims not in (1, 2):
+            raise RuntimeError(f"Expected {self._module_dims + 1}D (unbatched) or {self._module_dims + 2}D (batched) input to "
                                f"{type(self).__name__}, but got input of size: {list(shape)}")
-        return shape[-self._dims - 1]
+        return shape[-self._module_dims - 1]
 
-    def _size_in(self, shapes: dict[str, Shape]) -> int | None:
+    def _module_size_in(self, shapes: dict[str, Shape]) -> int | None:
         if "weight" not in shapes:
             return None
         return shapes["weight"][0] if self.transposed else shapes["weight"][1] * self.groups
@@ -156,7 +156,7 @@ class _LazyTransposed(_LazyConv):
 
 
 class _LazyNorm(LazyModuleMixin):
-    _unknown = "num_features"
+    _module_unknown = "num_features"
 
     def __init__(self, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, track_running_stats: bool = True,
                  device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
@@ -167,10 +167,10 @@ class _LazyNorm(LazyModuleMixin):
         self._check_input_dim(input)  # type: ignore[attr-defined]
         super().initialize_parameters(input)
 
-    def _size_of(self, shape: Shape) -> int:
+    def _module_size_of(self, shape: Shape) -> int:
         return shape[1]
 
-    def _size_in(self, shapes: dict[str, Shape]) -> int | None:
+    def _module_size_in(self, shapes: dict[str, Shape]) -> int | None:
         return next(iter(shapes.values()))[0] if shapes else None
 
 

@@ -28,9 +28,9 @@ class Linear(Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
-        self._make(bias, device, dtype)
+        self._module_make(bias, device, dtype)
 
-    def _make(self, bias: bool, device: Any, dtype: Any) -> None:
+    def _module_make(self, bias: bool, device: Any, dtype: Any) -> None:
         self.weight = Parameter(empty(self.out_features, self.in_features, device=device, dtype=dtype))
         self.register_parameter("bias", Parameter(empty(self.out_features, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()

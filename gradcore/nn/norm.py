@@ -80,7 +80,7 @@ class _NormBase(Module):
     num_batches_tracked: Tensor
     _module_may_be_missing = frozenset(("num_batches_tracked",))
     #: Numbers of dimensions that the input may have.
-    _dims: tuple[int, ...] = ()
+    _module_dims: tuple[int, ...] = ()
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
                  track_running_stats: bool = True, device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
@@ -90,9 +90,9 @@ class _NormBase(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self._make(bias, device, dtype)
+        self._module_make(bias, device, dtype)
 
-    def _make(self, bias: bool, device: Any, dtype: Any) -> None:
+    def _module_make(self, bias: bool, device: Any, dtype: Any) -> None:
         n, affine, tracked = self.num_features, self.affine, self.track_running_stats
         self.register_parameter("weight", Parameter(empty(n, device=device, dtype=dtype)) if affine else None)
         self.register_parameter("bias", Parameter(empty(n, device=device, dtype=dtype)) if affine and bias else None)
@@ -115,8 +115,8 @@ class _NormBase(Module):
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Raises :class:`SpecError`."""
-        if input.spec.ndim not in self._dims:
-            wanted = " or ".join(f"{n}D" for n in self._dims)
+        if input.spec.ndim not in self._module_dims:
+            wanted = " or ".join(f"{n}D" for n in self._module_dims)
             raise SpecError(f"expected {wanted} input (got {input.spec.ndim}D input)")
 
     def extra_repr(self) -> str:
@@ -141,12 +141,12 @@ class _BatchNorm(_NormBase):
         mean, var = (self.running_mean, self.running_var) if keep else (None, None)
         batch = self.training or (mean is None and var is None)
         if tracks and self.momentum is None and mean is not None and var is not None and count is not None:
-            with self._averaged(mean, var):
+            with self._module_averaged(mean, var):
                 return F.batch_norm(input, mean, var, self.weight, self.bias, batch, 1.0, self.eps)
         return F.batch_norm(input, mean, var, self.weight, self.bias, batch, self.momentum or 0.0, self.eps)
 
     @contextmanager
-    def _averaged(self, *statistics: Tensor) -> Iterator[None]:
+    def _module_averaged(self, *statistics: Tensor) -> Iterator[None]:
         """Make statistics of a batch, which the block writes in their place, the means over all batches so far.
 
         By tensors: a number read from the count would stop a program, and has no value on meta.
@@ -163,19 +163,19 @@ class _BatchNorm(_NormBase):
 class BatchNorm1d(_BatchNorm):
     """Batch norm of [N, C] or [N, C, L]."""
 
-    _dims = (2, 3)
+    _module_dims = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
     """Batch norm of [N, C, H, W]."""
 
-    _dims = (4,)
+    _module_dims = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
     """Batch norm of [N, C, D, H, W]."""
 
-    _dims = (5,)
+    _module_dims = (5,)
 
 
 class RMSNorm(Module):
@@ -251,7 +251,7 @@ class _InstanceNorm(_NormBase):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        lone = input.spec.ndim == self._dims[0]
+        lone = input.spec.ndim == self._module_dims[0]
         out = F.instance_norm(unsqueeze(input, 0) if lone else input, self.running_mean, self.running_var, self.weight,
                               self.bias, self.training or not self.track_running_stats, self.momentum or 0.0, self.eps)
         return squeeze(out, 0) if lone else out
@@ -260,19 +260,19 @@ class _InstanceNorm(_NormBase):
 class InstanceNorm1d(_InstanceNorm):
     """Instance norm of [N, C, L] or [C, L]."""
 
-    _dims = (2, 3)
+    _module_dims = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
     """Instance norm of [N, C, H, W] or [C, H, W]."""
 
-    _dims = (3, 4)
+    _module_dims = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
     """Instance norm of [N, C, D, H, W] or [C, D, H, W]."""
 
-    _dims = (4, 5)
+    _module_dims = (4, 5)
 
 
 class LocalResponseNorm(Module):

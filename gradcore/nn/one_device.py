@@ -71,14 +71,14 @@ class DataParallel(Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.device_ids:
-            inputs, kwargs = self._moved(inputs), self._moved(kwargs)
+            inputs, kwargs = self._module_moved(inputs), self._module_moved(kwargs)
         return self.module(*inputs, **kwargs)
 
-    def _moved(self, given: Any) -> Any:
+    def _module_moved(self, given: Any) -> Any:
         if isinstance(given, Value):
             return given if given.storage.device is self._device else transfer(given, self._device)
         if isinstance(given, dict):
-            return {name: self._moved(value) for name, value in given.items()}
+            return {name: self._module_moved(value) for name, value in given.items()}
         if type(given) in (tuple, list):
-            return type(given)(map(self._moved, given))
+            return type(given)(map(self._module_moved, given))
         return given

@@ -37,16 +37,16 @@ def borders_of(padding: Sequence[int] | str, kernel: Sequence[int], dilation: Se
 
 
 class _Pad(Module):
-    _dims = 1
-    _mode = "constant"
+    _module_dims = 1
+    _module_mode = "constant"
 
     def __init__(self, padding: Size) -> None:
         super().__init__()
         given: Any = plain(padding)
-        self.padding = (given,) * (2 * self._dims) if isinstance(given, int) else tuple(map(plain, given))
+        self.padding = (given,) * (2 * self._module_dims) if isinstance(given, int) else tuple(map(plain, given))
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.pad(input, self.padding, self._mode)
+        return F.pad(input, self.padding, self._module_mode)
 
     def extra_repr(self) -> str:
         return str(self.padding)
@@ -71,7 +71,7 @@ class ConstantPad1d(_ConstantPad):
 class ConstantPad2d(_ConstantPad):
     """Pads the last two dimensions with ``value``; ``padding`` is (left, right, top, bottom), or one size for all."""
 
-    _dims = 2
+    _module_dims = 2
 
 
 class ConstantPad3d(_ConstantPad):
@@ -80,7 +80,7 @@ class ConstantPad3d(_ConstantPad):
     ``padding`` is (left, right, top, bottom, front, back), or one size for all.
     """
 
-    _dims = 3
+    _module_dims = 3
 
 
 class ZeroPad1d(_Pad):
@@ -90,70 +90,70 @@ class ZeroPad1d(_Pad):
 class ZeroPad2d(_Pad):
     """Pads with zeros; sizes as in :class:`ConstantPad2d`."""
 
-    _dims = 2
+    _module_dims = 2
 
 
 class ZeroPad3d(_Pad):
     """Pads with zeros; sizes as in :class:`ConstantPad3d`."""
 
-    _dims = 3
+    _module_dims = 3
 
 
 class ReflectionPad1d(_Pad):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
-    _mode = "reflect"
+    _module_mode = "reflect"
 
 
 class ReflectionPad2d(_Pad):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
-    _dims = 2
-    _mode = "reflect"
+    _module_dims = 2
+    _module_mode = "reflect"
 
 
 class ReflectionPad3d(_Pad):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
-    _dims = 3
-    _mode = "reflect"
+    _module_dims = 3
+    _module_mode = "reflect"
 
 
 class ReplicationPad1d(_Pad):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
-    _mode = "replicate"
+    _module_mode = "replicate"
 
 
 class ReplicationPad2d(_Pad):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
-    _dims = 2
-    _mode = "replicate"
+    _module_dims = 2
+    _module_mode = "replicate"
 
 
 class ReplicationPad3d(_Pad):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
-    _dims = 3
-    _mode = "replicate"
+    _module_dims = 3
+    _module_mode = "replicate"
 
 
 class CircularPad1d(_Pad):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad1d`."""
 
-    _mode = "circular"
+    _module_mode = "circular"
 
 
 class CircularPad2d(_Pad):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad2d`."""
 
-    _dims = 2
-    _mode = "circular"
+    _module_dims = 2
+    _module_mode = "circular"
 
 
 class CircularPad3d(_Pad):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad3d`."""
 
-    _dims = 3
-    _mode = "circular"
+    _module_dims = 3
+    _module_mode = "circular"

@@ -35,7 +35,7 @@ class ParameterList(Module):
         self._size = 0
         self.extend(() if values is None else values)
 
-    def _name(self, index: int) -> str:
+    def _module_name(self, index: int) -> str:
         index, count = as_int(index), len(self)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range")
@@ -50,10 +50,10 @@ class ParameterList(Module):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return type(self)(list(self)[index])
-        return getattr(self, self._name(index))
+        return getattr(self, self._module_name(index))
 
     def __setitem__(self, index: int, value: Any) -> None:
-        setattr(self, self._name(index), _held(value))
+        setattr(self, self._module_name(index), _held(value))
 
     def append(self, value: Any) -> ParameterList:
         """Add a value at the end, a tensor as a parameter, and return the list."""

@@ -1,6 +1,6 @@
 """Pooling layers for sequences [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W].
 
-The ``pool`` of a class is the function for its number of dimensions.
+The ``_module_pool`` of a class is the function for its number of dimensions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
 
 class _MaxPoolNd(Module):
     _module_in_repr = "kernel_size stride padding dilation ceil_mode"
-    pool: Callable[..., Any]
+    _module_pool: Callable[..., Any]
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
                  return_indices: bool = False, ceil_mode: bool = False) -> None:
@@ -35,26 +35,26 @@ class _MaxPoolNd(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Any:
-        return self.pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
-                         self.return_indices)
+        return self._module_pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
+                                 self.return_indices)
 
 
 class MaxPool1d(_MaxPoolNd):
     """The largest element of each window of [N, C, L]."""
 
-    pool = staticmethod(F.max_pool1d)
+    _module_pool = staticmethod(F.max_pool1d)
 
 
 class MaxPool2d(_MaxPoolNd):
     """The largest element of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.max_pool2d`."""
 
-    pool = staticmethod(F.max_pool2d)
+    _module_pool = staticmethod(F.max_pool2d)
 
 
 class MaxPool3d(_MaxPoolNd):
     """The largest element of each window of [N, C, D, H, W]."""
 
-    pool = staticmethod(F.max_pool3d)
+    _module_pool = staticmethod(F.max_pool3d)
 
 
 class _AvgPoolNd(Module):
@@ -83,7 +83,7 @@ class AvgPool1d(_AvgPoolNd):
 class _Divided(_AvgPoolNd):
     """Pooling whose divisor can be given."""
 
-    pool: Callable[..., Tensor]
+    _module_pool: Callable[..., Tensor]
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True, divisor_override: int | None = None) -> None:
@@ -96,32 +96,32 @@ class _Divided(_AvgPoolNd):
         self.divisor_override = divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
-        return self.pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
-                         self.divisor_override)
+        return self._module_pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
+                                 self.divisor_override)
 
 
 class AvgPool2d(_Divided):
     """The mean of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.avg_pool2d`."""
 
-    pool = staticmethod(F.avg_pool2d)
+    _module_pool = staticmethod(F.avg_pool2d)
 
 
 class AvgPool3d(_Divided):
     """The mean of each window of [N, C, D, H, W]."""
 
-    pool = staticmethod(F.avg_pool3d)
+    _module_pool = staticmethod(F.avg_pool3d)
 
 
 class _AdaptivePool(Module):
     _module_in_repr = "output_size"
-    pool: Callable[..., Any]
+    _module_pool: Callable[..., Any]
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
 
     def forward(self, input: Tensor) -> Any:
-        return self.pool(input, self.output_size)
+        return self._module_pool(input, self.output_size)
 
 
 class _AdaptiveAvgPoolNd(_AdaptivePool):
@@ -131,19 +131,19 @@ class _AdaptiveAvgPoolNd(_AdaptivePool):
 class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
     """Mean pooling of [N, C, L] to ``output_size`` parts."""
 
-    pool = staticmethod(F.adaptive_avg_pool1d)
+    _module_pool = staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
     """Mean pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size."""
 
-    pool = staticmethod(F.adaptive_avg_pool2d)
+    _module_pool = staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
     """Mean pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
 
-    pool = staticmethod(F.adaptive_avg_pool3d)
+    _module_pool = staticmethod(F.adaptive_avg_pool3d)
 
 
 class _AdaptiveMaxPoolNd(_AdaptivePool):
@@ -152,30 +152,30 @@ class _AdaptiveMaxPoolNd(_AdaptivePool):
         self.return_indices = return_indices
 
     def forward(self, input: Tensor) -> Any:
-        return self.pool(input, self.output_size, self.return_indices)
+        return self._module_pool(input, self.output_size, self.return_indices)
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
     """Max pooling of [N, C, L] to ``output_size`` parts."""
 
-    pool = staticmethod(F.adaptive_max_pool1d)
+    _module_pool = staticmethod(F.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd):
     """Max pooling of [N, C, H, W] to ``output_size``, an int or two; None keeps a size."""
 
-    pool = staticmethod(F.adaptive_max_pool2d)
+    _module_pool = staticmethod(F.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
     """Max pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
 
-    pool = staticmethod(F.adaptive_max_pool3d)
+    _module_pool = staticmethod(F.adaptive_max_pool3d)
 
 
 class _LPPoolNd(Module):
     _module_in_repr = "norm_type kernel_size stride ceil_mode"
-    pool: Callable[..., Tensor]
+    _module_pool: Callable[..., Tensor]
 
     def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:
         super().__init__()
@@ -185,22 +185,22 @@ class _LPPoolNd(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Tensor:
-        return self.pool(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+        return self._module_pool(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
 
 
 class LPPool1d(_LPPoolNd):
     """Lp pooling of [N, C, L]; see :func:`gradcore.nn.functional.lp_pool1d`."""
 
-    pool = staticmethod(F.lp_pool1d)
+    _module_pool = staticmethod(F.lp_pool1d)
 
 
 class LPPool2d(_LPPoolNd):
     """Lp pooling of [N, C, H, W]; see :func:`gradcore.nn.functional.lp_pool2d`."""
 
-    pool = staticmethod(F.lp_pool2d)
+    _module_pool = staticmethod(F.lp_pool2d)
 
 
 class LPPool3d(_LPPoolNd):
     """Lp pooling of [N, C, D, H, W]; see :func:`gradcore.nn.functional.lp_pool3d`."""
 
-    pool = staticmethod(F.lp_pool3d)
+    _module_pool = staticmethod(F.lp_pool3d)

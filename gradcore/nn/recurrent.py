@@ -66,9 +66,9 @@ class RNNBase(Module):
         self.batch_first = batch_first
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
-        self._gates, self._tensors, _ = STEPS[self.mode]
+        self._module_gates, self._module_tensors, _ = STEPS[self.mode]
         self._all_weights: list[list[str]] = []
-        width = self._gates * hidden_size
+        width = self._module_gates * hidden_size
         for layer in range(num_layers):
             inputs = input_size if not layer else hidden_size * (1 + bidirectional)
             for suffix in ("", "_reverse")[:1 + bidirectional]:
@@ -86,50 +86,50 @@ class RNNBase(Module):
     def flatten_parameters(self) -> None:
         """Does nothing; in PyTorch it is a hint for cuDNN."""
 
-    def _start(self, hx: State | None, x: Tensor, batch: int) -> list[State]:
+    def _module_start(self, hx: State | None, x: Tensor, batch: int) -> list[State]:
         """The initial state of every layer and direction."""
         if hx is None:
             nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
-            return [(nothing,) * self._tensors] * len(self._all_weights)
+            return [(nothing,) * self._module_tensors] * len(self._all_weights)
         columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
         return list(zip(*columns, strict=True))
 
-    def _need_width(self, x: Tensor) -> None:
+    def _module_need_width(self, x: Tensor) -> None:
         if x.spec.shape[-1] != self.input_size:
             raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.spec.shape[-1]}")
 
-    def _run(self, input: Any, hx: State | None) -> tuple[Any, State]:
+    def _module_run(self, input: Any, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, hx)
+            return self._module_run_packed(input, hx)
         if input.spec.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.spec.ndim}D instead")
-        self._need_width(input)
+        self._module_need_width(input)
         lone = input.spec.ndim == 2
         x = unsqueeze(input, 1) if lone else transpose(input, 0, 1) if self.batch_first else input
         if not x.spec.shape[0]:
             raise SpecError("Expected sequence length to be larger than 0 in RNN")
         if hx is not None:
             batch = () if lone else (x.spec.shape[1],)
-            _need_states(self, hx, self._tensors, (len(self._all_weights), *batch, self.hidden_size))
-        x, last = self._through(x, None, hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx))
+            _need_states(self, hx, self._module_tensors, (len(self._all_weights), *batch, self.hidden_size))
+        x, last = self._module_through(x, None, hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx))
         if lone:
             return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
         return transpose(x, 0, 1) if self.batch_first else x, last
 
-    def _run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
-        self._need_width(input.data)
+    def _module_run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
+        self._module_need_width(input.data)
         if hx is not None:
-            _need_states(self, hx, self._tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size))
+            _need_states(self, hx, self._module_tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size))
         if hx is not None and input.sorted_indices is not None:
             hx = tuple(index_select(h, 1, input.sorted_indices) for h in hx)
-        out, last = self._through(input.data, input.runs(), hx)
+        out, last = self._module_through(input.data, input.runs(), hx)
         if input.unsorted_indices is not None:
             last = tuple(index_select(h, 1, input.unsorted_indices) for h in last)
         return input._replace(data=out), last
 
-    def _through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
+    def _module_through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
         """Run all layers along [L, N, in], or along packed sequences [total steps, in] with their ``runs``."""
-        states = self._start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
+        states = self._module_start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
         ends: list[State] = []
         directions, given = 1 + self.bidirectional, 4 if self.bias else 2
         for layer in range(self.num_layers):
@@ -151,7 +151,7 @@ class RNNBase(Module):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """The last layer's outputs at all steps, and the last state of every layer and direction."""
-        output, (last,) = self._run(input, None if hx is None else (hx,))
+        output, (last,) = self._module_run(input, None if hx is None else (hx,))
         return output, last
 
     @property
@@ -202,7 +202,7 @@ class LSTM(RNNBase):
 
     def forward(self, input: Tensor, hx: State | None = None) -> Any:
         """The last layer's outputs at all steps, and the last state (h, c) of every layer and direction."""
-        return self._run(input, hx)
+        return self._module_run(input, hx)
 
 
 def _nonlinearity(name: str) -> str:
@@ -228,7 +228,7 @@ class RNNCellBase(Module):
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
-        gates, self._tensors, self._step = STEPS[self.mode]
+        gates, self._module_tensors, self._module_step = STEPS[self.mode]
         width = gates * hidden_size
         self.weight_ih = Parameter(empty(width, input_size, device=device, dtype=dtype))
         self.weight_hh = Parameter(empty(width, hidden_size, device=device, dtype=dtype))
@@ -240,21 +240,22 @@ class RNNCellBase(Module):
         """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
         _fill(self, self.hidden_size)
 
-    def _run(self, input: Tensor, hx: State | None) -> State:
+    def _module_run(self, input: Tensor, hx: State | None) -> State:
         if input.spec.ndim not in (1, 2):
             raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.spec.ndim}D instead")
         lone = input.spec.ndim == 1
         x = unsqueeze(input, 0) if lone else input
         if hx is None:
-            state = (zeros(x.spec.shape[0], self.hidden_size, dtype=x.spec.dtype, device=x.storage.device),) * self._tensors
+            state = (zeros(x.spec.shape[0], self.hidden_size, dtype=x.spec.dtype,
+                           device=x.storage.device),) * self._module_tensors
         else:
-            _need_states(self, hx, self._tensors, (*input.spec.shape[:-1], self.hidden_size))
+            _need_states(self, hx, self._module_tensors, (*input.spec.shape[:-1], self.hidden_size))
             state = tuple(unsqueeze(h, 0) for h in hx) if lone else hx
-        state = self._step(state, linear(x, self.weight_ih, self.bias_ih), self.weight_hh, self.bias_hh)
+        state = self._module_step(state, linear(x, self.weight_ih, self.bias_ih), self.weight_hh, self.bias_hh)
         return tuple(squeeze(h, 0) for h in state) if lone else state
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
-        return self._run(input, None if hx is None else (hx,))[0]
+        return self._module_run(input, None if hx is None else (hx,))[0]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + unusual(self, bias=True)
@@ -285,4 +286,4 @@ class LSTMCell(RNNCellBase):
     mode = "LSTM"
 
     def forward(self, input: Tensor, hx: State | None = None) -> Any:
-        return self._run(input, hx)
+        return self._module_run(input, hx)

@@ -39,7 +39,7 @@ class _Layer(Module):
     dropout2: Dropout
     dropout3: Dropout
     #: Is there attention to another sequence, too?
-    _crossed = False
+    _module_crossed = False
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
@@ -47,21 +47,21 @@ class _Layer(Module):
         super().__init__()
         place = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **place)
-        if self._crossed:
+        if self._module_crossed:
             self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **place)
         self.linear1 = Linear(d_model, dim_feedforward, bias, **place)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, **place)
         self.norm_first = norm_first
-        for k in range(2 + self._crossed):
+        for k in range(2 + self._module_crossed):
             self.add_module(f"norm{k + 1}", LayerNorm(d_model, layer_norm_eps, bias=bias, **place))
-        for k in range(2 + self._crossed):
+        for k in range(2 + self._module_crossed):
             self.add_module(f"dropout{k + 1}", Dropout(dropout))
         self.activation = _activation(activation)
         if not isinstance(activation, str):
             self._module_foreign = True
 
-    def _part(self, k: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
+    def _module_part(self, k: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
         """norm(x + block(x)), or x + block(norm(x)) with ``norm_first``; the norm is number ``k``."""
         norm = getattr(self, f"norm{k}")
         return x + block(norm(x)) if self.norm_first else norm(x + block(x))
@@ -75,7 +75,7 @@ class _Layer(Module):
                                             need_weights=False, is_causal=is_causal)[0])
 
     def _ff_block(self, x: Tensor) -> Tensor:
-        last = self.dropout3 if self._crossed else self.dropout2
+        last = self.dropout3 if self._module_crossed else self.dropout2
         return last(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
 
@@ -84,21 +84,22 @@ class TransformerEncoderLayer(_Layer):
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
-        x = self._part(1, src, lambda y: self._sa_block(y, src_mask, src_key_padding_mask, is_causal=is_causal))
-        return self._part(2, x, self._ff_block)
+        x = self._module_part(1, src, lambda y: self._sa_block(y, src_mask, src_key_padding_mask, is_causal=is_causal))
+        return self._module_part(2, x, self._ff_block)
 
 
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to ``memory``, then two linear layers; shapes as in :class:`TransformerEncoderLayer`."""
 
-    _crossed = True
+    _module_crossed = True
 
     def forward(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                 tgt_is_causal: bool = False, memory_is_causal: bool = False) -> Tensor:
-        x = self._part(1, tgt, lambda y: self._sa_block(y, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
-        x = self._part(2, x, lambda y: self._mha_block(y, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
-        return self._part(3, x, self._ff_block)
+        x = self._module_part(1, tgt, lambda y: self._sa_block(y, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
+        x = self._module_part(2, x, lambda y: self._mha_block(y, memory, memory_mask, memory_key_padding_mask,
+                                                              memory_is_causal))
+        return self._module_part(3, x, self._ff_block)
 
     def _mha_block(self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
                    is_causal: bool = False) -> Tensor:

@@ -17,35 +17,35 @@ __all__ = ["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]
 
 class _MaxUnpoolNd(Module):
     _module_in_repr = "kernel_size stride padding"
-    unpool: Callable[..., Tensor]
-    dims: int
+    _module_unpool: Callable[..., Tensor]
+    _module_dims: int
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         super().__init__()
-        self.kernel_size = sizes("kernel_size", kernel_size, self.dims)
-        self.stride = self.kernel_size if stride is None else sizes("stride", stride, self.dims)
-        self.padding = sizes("padding", padding, self.dims)
+        self.kernel_size = sizes("kernel_size", kernel_size, self._module_dims)
+        self.stride = self.kernel_size if stride is None else sizes("stride", stride, self._module_dims)
+        self.padding = sizes("padding", padding, self._module_dims)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        return self.unpool(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+        return self._module_unpool(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class MaxUnpool1d(_MaxUnpoolNd):
     """The partial inverse of ``MaxPool1d(return_indices=True)``; see :func:`gradcore.nn.functional.max_unpool1d`."""
 
-    unpool = staticmethod(F.max_unpool1d)
-    dims = 1
+    _module_unpool = staticmethod(F.max_unpool1d)
+    _module_dims = 1
 
 
 class MaxUnpool2d(_MaxUnpoolNd):
     """The partial inverse of ``MaxPool2d(return_indices=True)``; see :func:`gradcore.nn.functional.max_unpool2d`."""
 
-    unpool = staticmethod(F.max_unpool2d)
-    dims = 2
+    _module_unpool = staticmethod(F.max_unpool2d)
+    _module_dims = 2
 
 
 class MaxUnpool3d(_MaxUnpoolNd):
     """The partial inverse of ``MaxPool3d(return_indices=True)``; see :func:`gradcore.nn.functional.max_unpool3d`."""
 
-    unpool = staticmethod(F.max_unpool3d)
-    dims = 3
+    _module_unpool = staticmethod(F.max_unpool3d)
+    _module_dims = 3

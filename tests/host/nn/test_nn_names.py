@@ -15,8 +15,14 @@ NAMES = "_hooks _tree _parents _places _entries _register _put _named _shown _at
 
 @pytest.mark.oracle
 def test_what_modules_have_besides_pytorchs_begins_in_one_way(torch: Any) -> None:
-    own = {*dir(gradcore.nn.Module()), *vars(gradcore.nn.Module())} - {*dir(torch.nn.Module()), *vars(torch.nn.Module())}
-    assert not [name for name in own if not name.startswith(("_module_", "__"))]
+    found = {*vars(gradcore.nn.Module())} - {*vars(torch.nn.Module())}
+    for name in dir(torch.nn):
+        theirs, kind = getattr(torch.nn, name), getattr(gradcore.nn, name, None)
+        if isinstance(theirs, type) and issubclass(theirs, torch.nn.Module) and kind is not None:
+            found |= {*dir(kind)} - {*dir(theirs)}
+    # PyTorch has these, too, in what it makes.
+    in_instances = {"_buffers", "_modules", "_parameters", "mode", "transposed"}
+    assert not [name for name in found - in_instances if not name.startswith(("_module_", "__"))]
 
 
 def walk(t: Any, name: str, method: bool) -> list[Any]:
@@ -48,6 +54,24 @@ def walk(t: Any, name: str, method: bool) -> list[Any]:
     kept = getattr(net, name)() if method else len(getattr(again[0], name))
     return [whole(x).tolist(), again.eval()(x).tolist(), kept, list(whole.state_dict()), repr(whole),
             [n for n, _ in whole.named_modules()], net.inner[0].weight.grad.tolist()]
+
+
+LAYERS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
+    "Sequential": ((), (2, 3)), "LSTM": ((3, 2), (4, 3)), "LSTMCell": ((3, 2), (4, 3)), "Conv1d": ((2, 2, 1), (1, 2, 3)),
+    "BatchNorm1d": ((3,), (2, 3)), "MaxPool1d": ((2,), (1, 2, 4)), "Dropout": ((0.0,), (2, 3)), "ZeroPad1d": ((1,), (1, 2, 3)),
+    "TransformerEncoderLayer": ((4, 2, 8, 0.0), (3, 1, 4))}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("name", "_name _of _run _step _tensors _start _dims _mode _part _make pool drop convolve".split())
+def test_nor_do_those_of_its_layers(layer: str, name: str) -> None:
+    made, shape = LAYERS[layer]
+    kind = getattr(gradcore.nn, layer)
+    mine, plain, x = type("Mine", (kind,), {name: lambda self: "mine"})(*made), kind(*made), gradcore.rand(shape)
+    mine.load_state_dict(plain.state_dict())
+    assert str(mine(x)) == str(plain(x)) and getattr(mine, name)() == "mine"
+    setattr(mine, name, [name])
+    assert str(mine(x)) == str(plain(x)) and getattr(mine, name) == [name]
 
 
 @pytest.mark.oracle
