@@ -42,7 +42,7 @@ class LRScheduler:
 
     _last_lr: list[float]
     #: Attributes that steps change: a compiled function that steps a schedule and reads one of them is not replayed.
-    _advances = frozenset(("last_epoch", "_step_count", "_last_lr"))
+    _schedule_advances = frozenset(("last_epoch", "_step_count", "_last_lr"))
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = need_optimizer(optimizer)
@@ -54,9 +54,9 @@ class LRScheduler:
                                f"the optimizer's state first, or begin with last_epoch=-1 instead of {last_epoch}")
         self.base_lrs = [rate_of(group, "initial_lr") for group in optimizer.param_groups]
         self.last_epoch = last_epoch
-        self._begin()
+        self._schedule_begin()
 
-    def _begin(self) -> None:
+    def _schedule_begin(self) -> None:
         """Take the first step, which sets the first rates."""
         self._step_count = 0
         self.step()
@@ -72,16 +72,16 @@ class LRScheduler:
                  "the first value of the schedule is skipped.")
         if epoch is None:
             self.last_epoch += 1
-            self._set(self.get_lr())
+            self._schedule_set(self.get_lr())
         else:
             self.last_epoch = epoch
-            self._set(self._from_base())
+            self._schedule_set(self._schedule_from_base())
         self._step_count += 1
 
-    def _from_base(self) -> list[float]:
+    def _schedule_from_base(self) -> list[float]:
         return self.get_lr()
 
-    def _set(self, rates: list[float]) -> None:
+    def _schedule_set(self, rates: list[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             set_rate(group, rate)
         self._last_lr = rates_of(self.optimizer)

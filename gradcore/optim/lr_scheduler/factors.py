@@ -19,54 +19,55 @@ class _Factor(LRScheduler):
     """
 
     #: The limit that the rate falls to.
-    _floor = 0.0
+    _schedule_floor = 0.0
     #: As in PyTorch: does a schedule that is resumed, with a ``last_epoch``, begin with the rate that the optimizer has?
-    _keeps = True
+    _schedule_keeps = True
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         raise NotImplementedError
 
     def get_lr(self) -> list[float]:
         rates = rates_of(self.optimizer)
-        if self._keeps and not self._step_count and self.last_epoch:
+        if self._schedule_keeps and not self._step_count and self.last_epoch:
             return rates
-        floor, now = self._floor, self._factor(self.last_epoch)
-        before = 1.0 if not self.last_epoch else self._factor(self.last_epoch - 1)
+        floor, now = self._schedule_floor, self._schedule_factor(self.last_epoch)
+        before = 1.0 if not self.last_epoch else self._schedule_factor(self.last_epoch - 1)
         if now == before:
             return rates
         if before == 0:
             return [rate + (base - floor) * now for rate, base in zip(rates, self.base_lrs, strict=True)]
         return [floor + (rate - floor) * (now / before) for rate in rates]
 
-    def _from_base(self) -> list[float]:
-        return [self._floor + (base - self._floor) * self._factor(self.last_epoch) for base in self.base_lrs]
+    def _schedule_from_base(self) -> list[float]:
+        floor = self._schedule_floor
+        return [floor + (base - floor) * self._schedule_factor(self.last_epoch) for base in self.base_lrs]
 
 
 class StepLR(_Factor):
     """base * gamma^(epoch // step_size)."""
 
-    _keeps = False
+    _schedule_keeps = False
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         return self.gamma ** (epoch // self.step_size)
 
 
 class MultiStepLR(_Factor):
     """base * gamma^(number of ``milestones`` reached); a milestone that is listed twice counts twice."""
 
-    _keeps = False
+    _schedule_keeps = False
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         return self.gamma ** sum(count for at, count in self.milestones.items() if at <= epoch)
 
 
@@ -77,14 +78,14 @@ class ExponentialLR(_Factor):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         return self.gamma ** epoch
 
 
 class ConstantLR(_Factor):
     """base * factor for ``total_iters`` epochs, then base. Raises ValueError for a factor outside [0, 1]."""
 
-    _keeps = False
+    _schedule_keeps = False
 
     def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1) -> None:
         if not 0 <= factor <= 1:
@@ -93,7 +94,7 @@ class ConstantLR(_Factor):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         return self.factor if epoch < self.total_iters else 1.0
 
 
@@ -115,7 +116,7 @@ class LinearLR(_Factor):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         done = min(epoch, self.total_iters) / self.total_iters if self.total_iters else 1.0
         return self.start_factor + (self.end_factor - self.start_factor) * done
 
@@ -128,7 +129,7 @@ class PolynomialLR(_Factor):
         self.power = power
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         return (1 - min(epoch, self.total_iters) / self.total_iters) ** self.power
 
 
@@ -144,10 +145,10 @@ class CosineAnnealingLR(_Factor):
         super().__init__(optimizer, last_epoch)
 
     @property
-    def _floor(self) -> float:  # type: ignore[override]
+    def _schedule_floor(self) -> float:  # type: ignore[override]
         return self.eta_min
 
-    def _factor(self, epoch: int) -> float:
+    def _schedule_factor(self, epoch: int) -> float:
         return (1 + math.cos(math.pi * epoch / self.T_max)) / 2
 
 
@@ -157,7 +158,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Loshchilov and Hutter, arXiv:1608.03983. Raises ValueError for lengths that are not positive ints.
     """
 
-    _advances = LRScheduler._advances | {"T_cur", "T_i"}
+    _schedule_advances = LRScheduler._schedule_advances | {"T_cur", "T_i"}
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         for name, value in (("T_0", T_0), ("T_mult", T_mult)):
@@ -169,9 +170,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return self._from_base()
+        return self._schedule_from_base()
 
-    def _from_base(self) -> list[float]:
+    def _schedule_from_base(self) -> list[float]:
         at, length = self.last_epoch, self.T_0
         if self.T_mult == 1:
             at %= length
@@ -217,8 +218,8 @@ class MultiplicativeLR(LambdaLR):
     """The rate is multiplied by lr_lambda(epoch) at every step but the first, with one function or one per group."""
 
     def get_lr(self) -> list[float]:
-        return self._from_base() if self._step_count else rates_of(self.optimizer)
+        return self._schedule_from_base() if self._step_count else rates_of(self.optimizer)
 
-    def _from_base(self) -> list[float]:
+    def _schedule_from_base(self) -> list[float]:
         # A step to an epoch, as at a milestone of SequentialLR, is no first one.
         return [rate * fn(self.last_epoch) for rate, fn in zip(rates_of(self.optimizer), self.lr_lambdas, strict=True)]

@@ -65,7 +65,7 @@ class Schedules:
     @cached_property
     def _advances(self) -> dict[int, frozenset[str]]:
         """By id, of schedules that others consist of too: the attributes that steps change."""
-        return {id(part): part._advances for schedule in self.stepped for part in _parts(schedule)}
+        return {id(part): part._schedule_advances for schedule in self.stepped for part in _parts(schedule)}
 
     def changes(self, names: Names, reads_rates: Callable[[Any], bool]) -> Iterator[str]:
         """Reasons against a replay. ``names`` are those that the function names, ``reads_rates`` tells whether it may read the

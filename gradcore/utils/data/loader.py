@@ -56,8 +56,8 @@ class DataLoader:
                              "prefetch_factor to None")
         if not num_workers and persistent_workers:
             raise ValueError("persistent_workers option needs num_workers > 0")
-        self._iterable = isinstance(dataset, IterableDataset)
-        if self._iterable and (shuffle or sampler is not None or batch_sampler is not None):
+        self._loader_iterable = isinstance(dataset, IterableDataset)
+        if self._loader_iterable and (shuffle or sampler is not None or batch_sampler is not None):
             raise ValueError("DataLoader with IterableDataset: expected unspecified shuffle, sampler and batch_sampler options")
         if sampler is not None and shuffle:
             raise ValueError("sampler option is mutually exclusive with shuffle")
@@ -79,9 +79,9 @@ class DataLoader:
         self.multiprocessing_context = multiprocessing_context
         self.in_order = in_order
         #: How many iterations have begun.
-        self.epochs = 0
+        self._loader_epochs = 0
         self.sampler: Any = sampler
-        if sampler is None and not self._iterable:
+        if sampler is None and not self._loader_iterable:
             self.sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
         self.batch_sampler: Any = batch_sampler
         if batch_sampler is None and batch_size is not None:
@@ -89,16 +89,16 @@ class DataLoader:
         #: Also called with single samples.
         alone = self.batch_sampler is None
         self.collate_fn = collate_fn if collate_fn is not None else default_convert if alone else default_collate
-        self._made = True
+        self._loader_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_made" in self.__dict__:
+        if name in _FIXED and "_loader_made" in self.__dict__:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
         """The number of batches, or of samples without batches. Raises TypeError if the data set has no length."""
-        if self._iterable:
+        if self._loader_iterable:
             samples = len(self.dataset)
             if self.batch_size is None:
                 return samples
@@ -106,37 +106,37 @@ class DataLoader:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self.epochs += 1
+        self._loader_epochs += 1
         if not self.pin_memory:
-            return _Epoch(self, self._batches())
+            return _Epoch(self, self._loader_batches())
         if not cuda_status().available:
             warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
                           "be used.", stacklevel=2)
-        return _Epoch(self, map(pinned, self._batches()))
+        return _Epoch(self, map(pinned, self._loader_batches()))
 
-    def _batches(self) -> Iterator[Any]:
-        if self._iterable:
-            return self._in_turn()
+    def _loader_batches(self) -> Iterator[Any]:
+        if self._loader_iterable:
+            return self._loader_in_turn()
         keys = self.sampler if self.batch_sampler is None else self.batch_sampler
         batched = self.batch_sampler is not None and self.collate_fn is default_collate
         if batched and type(_behind(self.dataset)[0]) is TensorDataset:
             return (_rows(self.dataset, indices) for indices in keys)
-        read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
+        read = self.dataset.__getitem__ if self.batch_sampler is None else self._loader_samples
         found = _ReadAhead(read, keys, self) if self.num_workers else map(read, keys)
-        return map(self._collated, found)
+        return map(self._loader_collated, found)
 
-    def _collated(self, samples: Any) -> Any:
+    def _loader_collated(self, samples: Any) -> Any:
         """A batch by ``collate_fn``, whose tensors are inputs, whoever wrote it."""
         with scoped(role="input"):
             return self.collate_fn(samples)
 
-    def _samples(self, indices: list[int]) -> list[Any]:
+    def _loader_samples(self, indices: list[int]) -> list[Any]:
         dataset, indices = _behind(self.dataset, indices)
         several = getattr(dataset, "__getitems__", None)
         return list(several(indices)) if callable(several) else [dataset[k] for k in indices]
 
-    def _in_turn(self) -> Iterator[Any]:
-        yield from map(self._collated, self.dataset if self.batch_size is None else
+    def _loader_in_turn(self) -> Iterator[Any]:
+        yield from map(self._loader_collated, self.dataset if self.batch_size is None else
                        grouped(self.dataset, self.batch_size, self.drop_last))
 
 
@@ -255,7 +255,8 @@ def _beginnings(loader: DataLoader) -> Callable[[], None]:
     numbers = count()
     generator = default_generator("cpu") if loader.generator is None else loader.generator
     # The order of samples does not depend on the number of workers, so nothing is drawn.
-    first = int(np.random.SeedSequence([word % 2**64 for word in (*generator.place, loader.epochs)]).generate_state(1)[0])
+    words = [word % 2**64 for word in (*generator.place, loader._loader_epochs)]
+    first = int(np.random.SeedSequence(words).generate_state(1)[0])
 
     def begin() -> None:
         info = getattr(_worker, "info", None)

@@ -82,7 +82,7 @@ def test_what_steps_change_is_declared(name: str) -> None:
         before = {**vars(t.schedule)}
         t.step(batch(0))
         changed |= {name for name, x in vars(t.schedule).items() if x is not before[name]}
-    assert changed <= t.schedule._advances
+    assert changed <= t.schedule._schedule_advances
 
 
 @pytest.mark.parametrize("kind, options", [("SGD", {"momentum": 0.9}), ("Adam", {})])

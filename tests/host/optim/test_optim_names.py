@@ -1,4 +1,4 @@
-"""Attributes of a program's optimizers: what gradcore keeps in an optimizer has names that no program uses."""
+"""Attributes of a program's optimizers, schedules and loaders: what gradcore keeps in them has names that no program uses."""
 
 from __future__ import annotations
 
@@ -48,3 +48,32 @@ def test_a_programs_own_names_change_nothing(name: str, method: bool, torch: Any
     for base in ("SGD", "AdamW"):
         (ours, own), (theirs, wanted) = (walk(t, base, name, method) for t in (gradcore, torch))
         assert own == wanted and ours == pytest.approx(theirs, rel=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", "_set _begin _factor _floor _advances".split())
+def test_nor_do_they_in_schedules(name: str, torch: Any) -> None:
+    def rates(t: Any, base: str, method: bool) -> list[Any]:
+        kind = type("Mine", (getattr(t.optim.lr_scheduler, base),), {name: lambda self: "mine"} if method else {})
+        optimizer = t.optim.SGD([t.ones(1)], lr=0.1)
+        schedule = kind(optimizer, 2)
+        if not method:
+            setattr(schedule, name, ["mine"])
+        found = []
+        for _ in range(4):
+            optimizer.step()
+            schedule.step()
+            found += schedule.get_last_lr()
+        return [*found, *(getattr(schedule, name)() if method else getattr(schedule, name))]
+
+    for base in ("StepLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts"):
+        for method in (False, True):
+            ours, theirs = (rates(t, base, method) for t in (gradcore, torch))
+            assert ours[4:] == theirs[4:] and ours[:4] == pytest.approx(theirs[:4])
+
+
+@pytest.mark.parametrize("name", "_batches _collated _samples _iterable _made epochs".split())
+def test_nor_do_they_in_loaders(name: str) -> None:
+    loader = gradcore.utils.data.DataLoader(range(4), 2, shuffle=True)
+    setattr(loader, name, ["mine"])
+    assert sorted(x for batch in loader for x in batch.tolist()) == [0, 1, 2, 3] and getattr(loader, name) == ["mine"]
