@@ -61,15 +61,15 @@ class Gradients(Value):
                                "var.detach().")
         else:
             # The leaf is kept, with its gradient, since existing graphs still lead to it.
-            self.frozen, self.edge = self.edge, None
-            self.frozen[0].frozen = True
+            self._frozen_edge, self.edge = self.edge, None
+            self._frozen_edge[0].frozen = True
 
     def _thawed(self) -> Edge | None:
         """The edge to the leaf that the tensor had before ``requires_grad`` was set to False, or None.
 
         It is the same object again, so that the guards of compiled functions find the tensor as it was.
         """
-        edge: Edge | None = getattr(self, "frozen", None)
+        edge: Edge | None = getattr(self, "_frozen_edge", None)
         if edge is not None:
             edge[0].spec, edge[0].device = self.spec, self.storage.device
         return edge
@@ -95,7 +95,7 @@ class Gradients(Value):
         """The accumulated gradient of a leaf, None before the first backward; for other tensors after :meth:`retain_grad`."""
         edge = self.edge
         if edge is None:
-            edge = getattr(self, "frozen", None)
+            edge = getattr(self, "_frozen_edge", None)
             return None if edge is None else edge[0].grad
         if type(edge[0]) is Leaf:
             return edge[0].grad
@@ -116,7 +116,7 @@ class Gradients(Value):
     @grad.setter
     def grad(self, value: Any) -> None:
         if self.edge is None and value is not None:
-            self.frozen = self._thawed() or (Leaf(self), 0)
+            self._frozen_edge = self._thawed() or (Leaf(self), 0)
         edge = self._thawed() if self.edge is None else self.edge
         leaf = None if edge is None else edge[0]
         if type(leaf) is not Leaf:

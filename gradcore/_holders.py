@@ -306,7 +306,7 @@ def _joined(name: Name, how: How) -> Name:
         return name
     if how in LEADING.values() or how == ".grad":
         # The way to a leaf, also to that of a parameter that requires no gradient any more.
-        path = path.removesuffix(".edge[0]").removesuffix(".frozen[0]")
+        path = path.removesuffix(".edge[0]").removesuffix("._frozen_edge[0]")
     if how in LEADING.values():
         return Name(how, path, where)
     if type(how) is Cells:

@@ -24,7 +24,7 @@ class Value:
     ``array`` is the device's array object over the storage, for kernels only; whoever keeps it must keep the storage too.
     """
 
-    __slots__ = ("storage", "spec", "array", "edge", "base", "frozen", "__weakref__")
+    __slots__ = ("storage", "spec", "array", "edge", "base", "_frozen_edge", "__weakref__")
 
     storage: Storage
     spec: TensorSpec
@@ -33,7 +33,7 @@ class Value:
     #: The tensor that this one is a view of, or None.
     base: Value | None
     #: The edge to the leaf, with its gradient, of a tensor whose requires_grad was set to False; otherwise unset.
-    frozen: Any
+    _frozen_edge: Any
 
 
 _tensor: Any = None

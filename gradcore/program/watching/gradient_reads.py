@@ -43,7 +43,7 @@ class GradientReads:
             self.dropped.add((asker.f_code, asker.f_lasti))
             # If there is a gradient the next time, a replay has to drop it.
             self._asks(tensor, None)
-            edge = tensor.edge or getattr(tensor, "frozen", None)
+            edge = tensor.edge or getattr(tensor, "_frozen_edge", None)
             if edge is not None and type(edge[0]) is Leaf and edge[0].grad is not None:
                 self.emptied[edge[0]] = None
 

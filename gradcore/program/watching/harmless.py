@@ -104,5 +104,5 @@ def _nothing() -> None:
 
 def _state_of(tensor: Any) -> tuple[bool, Callable[[], Any]]:
     """Does a tensor require a gradient? And weakly the leaf that keeps it, or kept it before."""
-    edge = tensor.edge or getattr(tensor, "frozen", None)
+    edge = tensor.edge or getattr(tensor, "_frozen_edge", None)
     return tensor.edge is not None, _nothing if edge is None else ref(edge[0])

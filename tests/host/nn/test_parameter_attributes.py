@@ -23,6 +23,17 @@ def test_a_parameter_takes_attributes_and_its_copies_have_none() -> None:
     assert layer.weight.kind == "matrix" and layer.weight.dtype == gradcore.float64
 
 
+def test_a_mark_of_frozen_parameters_is_the_programs() -> None:
+    p: Any = nn.Parameter(gradcore.ones(2))
+    (p * 3).sum().backward()
+    p.requires_grad_(False)
+    p.frozen = True
+    assert p.frozen is True and p.grad.tolist() == [3.0, 3.0]
+    p.requires_grad_(True)
+    (p * 2).sum().backward()
+    assert p.frozen is True and p.grad.tolist() == [5.0, 5.0]
+
+
 def read_from_a_closure(model: nn.Module, step: Callable[[Any], Any]) -> Any:
     p = model.weight
 
