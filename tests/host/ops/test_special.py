@@ -1,4 +1,4 @@
-"""The logarithm of the gamma function, its derivatives and the inverse of the error function: accuracy, poles, in place."""
+"""The logarithm of the gamma function, its derivatives, the error function and its inverse: accuracy, poles, in place."""
 
 from __future__ import annotations
 
@@ -49,6 +49,14 @@ def test_polygamma_left_of_zero_is_its_sum(n: int) -> None:
     sums = [math.fsum((x + k) ** -(n + 1) for k in range(200)) for x in points]
     assert gradcore.polygamma(n, double(points)).tolist() == pytest.approx(
         [(-1) ** (n + 1) * math.factorial(n) * total for total in sums], rel=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_erf_is_precise_near_0_and_never_beyond_1(dtype: Any) -> None:
+    x = np.concatenate([np.linspace(-7, 7, 20001), np.logspace(-30, 0, 301), [math.inf, -0.0]]).astype(dtype)
+    y = gradcore.tensor(x).erf().numpy()
+    np.testing.assert_allclose(y, [math.erf(v) for v in x.tolist()], rtol=8 * np.finfo(dtype).eps)
+    assert np.abs(y).max() == 1 and np.signbit(y[-1])
 
 
 def test_erfinv_is_the_normal_distributions_inverse() -> None:
