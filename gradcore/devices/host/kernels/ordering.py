@@ -10,8 +10,9 @@ import numpy as np
 from gradcore.devices.host.kernel import Array, kernel, rows, slices
 from gradcore.devices.host.scratch import KEPT, lent
 
-#: The least number of elements after the accumulated dimension for which a call for each of its rows pays off.
-_WIDE = 512
+#: The least number of elements after the accumulated dimension for which a call for each of its rows pays off; and where such
+#: rows lie side by side, of a row and of all at one position.
+_WIDE, _BESIDE, _ALL = 512, 64, 1024
 #: The longest running sum in float32, in which errors grow with the length.
 _BRIEF = 16
 #: Elements of which NumPy may have copies in float64.
@@ -47,17 +48,24 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
             _in_double(fold, x, out, dim, -1 if reverse else 1)
         else:
             fold.accumulate(_backwards(x, dim, reverse), dim, np.float64, _backwards(out, dim, reverse))
-    elif out.size and out.ndim > 1 and math.prod(x.shape[dim + 1:]) >= _WIDE:
+    elif out.ndim > 1 and _wide(x, dim):
         _fold_rows(fold, *(np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out)))
     elif out.ndim:
         fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
 
 
+def _wide(x: Array, dim: int) -> bool:
+    tail = math.prod(x.shape[dim + 1:])
+    return x.size > 0 and (tail >= _WIDE or (tail >= _BESIDE and x.size >= _ALL * x.shape[dim]))
+
+
 def _fold_rows(fold: np.ufunc, x: Array, out: Array) -> None:
     """Accumulate along the first dimension a row at a time: NumPy accumulates across rows one element at a time."""
     np.copyto(out[:1], x[:1])
-    for k in range(1, len(out)):
-        fold(out[k - 1], x[k], out=out[k])
+    # NumPy has buffers for rows that lie apart, of up to 8192 elements.
+    for some in slices(out.shape[1], max(2048 // math.prod(out.shape[2:]), 1)) if out.ndim > 2 else (slice(None),):
+        for k in range(1, len(out)):
+            fold(out[k - 1, some], x[k, some], out=out[k, some])
 
 
 def _in_double(fold: np.ufunc, x: Array, out: Array, dim: int, step: int) -> None:
@@ -83,7 +91,7 @@ def _accumulate_piece(fold: np.ufunc, x: Array, out: Array, length: int) -> None
             np.copyto(wide, x[:, along])
             if last is not None:
                 fold(wide[:, 0], last, wide[:, 0])
-            if x.shape[2] >= _WIDE:
+            if _wide(wide, 1):
                 _fold_rows(fold, wide.swapaxes(0, 1), wide.swapaxes(0, 1))
             else:
                 fold.accumulate(wide, axis=1, out=wide)
