@@ -44,7 +44,8 @@ def test_rows_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((5000, 3), (0,)), ((32768, 2), (0,)), ((32769, 2), (0,)), ((5000, 1), (0,)),
-                                              *[((20, 30, 40), d) for d in ((0, 1), (0, 2), (0, 1, 2))]], ids=str)
+                                              *[((20, 30, 40), d) for d in ((0, 1), (0, 2), (0, 1, 2))],
+                                              ((70_001,), (0,)), ((1, 70_001), (1,)), ((200, 300), (0, 1))], ids=str)
 def test_columns_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     exact, size = (v.astype(np.float64).sum(dims) for v in (x, np.abs(x)))

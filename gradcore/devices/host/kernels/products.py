@@ -26,6 +26,8 @@ _ROWS = 128
 #: The longest row that is summed as a product with ones, a few times as fast as NumPy's sum, which has smaller errors. Columns
 #: are summed so whatever their length, with smaller errors than NumPy's.
 _ROW = 1024
+#: The least size of an array that is summed as rows of this length, then their sums.
+_MANY = 1 << 15
 
 
 def product(a: Array, b: Array, out: Array) -> None:
@@ -136,8 +138,20 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
             column_sums(part, sums)
     elif plain and stop - start == len(dims) and stop == x.ndim and count <= _ROW:
         np.matmul(x.reshape(-1, count), ones(count, x.dtype), out=target.reshape(-1))
+    elif large and x.dtype.kind == "f" and target.size == 1 and x.flags.c_contiguous and _MANY <= x.size <= _ROW * (KEPT // 16):
+        _add_all(x.reshape(-1), target)
     elif not (large and x.dtype.kind == "f" and len(dims) > 1 and target.size and _add_blocks(x, dims, target)):
         np.add.reduce(x, axis=dims, out=target)
+
+
+def _add_all(x: Array, out: Array) -> None:
+    if type(x) is not np.ndarray:
+        raise TypeError("a probe cannot record calls on the memory that a thread keeps")
+    whole = x.size // _ROW * _ROW
+    with lent(x.size // _ROW + 1, x.dtype) as sums:
+        np.matmul(x[:whole].reshape(-1, _ROW), ones(_ROW, x.dtype), out=sums[:-1])
+        sums[-1] = np.add.reduce(x[whole:])
+        np.add.reduce(sums, out=out.reshape(()))
 
 
 def _add_blocks(x: Array, dims: tuple[int, ...], out: Array) -> bool:
