@@ -84,7 +84,7 @@ def over(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, ki
         return
     kept, _memory.busy = not _memory.busy, True
     try:
-        changing, repeated = _sorted(operands, out, mask)
+        operands, changing, repeated = _sorted(operands, out, mask)
         if changing:
             _over(function, operands, out, kinds, changing, repeated, kept, attrs)
         else:
@@ -93,12 +93,13 @@ def over(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, ki
         _memory.busy = not kept
 
 
-def _sorted(operands: tuple[Any, ...], out: Array, mask: int) -> tuple[list[int], list[int]]:
-    """The places of operands that can be cut into pieces with ``out``, and of those that are one number each; none of the
-    former if some operand is neither."""
+def _sorted(operands: tuple[Any, ...], out: Array, mask: int) -> tuple[Any, list[int], list[int]]:
+    """The operands, the places of those that can be cut into pieces with ``out``, and of those that are one number each; none
+    of the former if some operand is neither. If one alone is neither, ``out`` takes its place, with a converted copy."""
     shape, dtype = out.shape, out.dtype
     changing: list[int] = []
     repeated: list[int] = []
+    others: list[int] = []
     for k, a in enumerate(operands):
         if not isinstance(a, np.ndarray):
             continue
@@ -108,8 +109,14 @@ def _sorted(operands: tuple[Any, ...], out: Array, mask: int) -> tuple[list[int]
         elif a.dtype == dtype and a.size and is_repeated(a):
             repeated.append(k)
         else:
-            return [], []
-    return changing if out.flags.c_contiguous else [], repeated
+            others.append(k)
+    if len(others) > bool(out.flags.c_contiguous) or (others and any(
+            isinstance(a, np.ndarray) and np.may_share_memory(a, out) for a in operands)):
+        return operands, [], repeated
+    for k in others:
+        np.copyto(out, operands[k], casting="unsafe")
+        operands, changing = (*operands[:k], out, *operands[k + 1:]), [*changing, k]
+    return operands, changing if out.flags.c_contiguous else [], repeated
 
 
 def _converted(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, kinds: str, kept: bool,

@@ -100,13 +100,22 @@ def test_pieces_of_spaced_operands_write_the_result_itself() -> None:
     """What is written elsewhere is copied, which costs as much as a kernel's own calls of NumPy."""
     x, out, seen = np.arange(10_000, dtype=np.float32)[::2], np.empty(5000, np.float32), []
 
-    def double(x: Any, out: Any, t: Any) -> None:
-        seen.append(out)
-        np.multiply(x, 2, out)
+    def total(x: Any, y: Any, out: Any, t: Any) -> None:
+        seen.append((x, out))
+        np.add(x, y, out)
 
-    host_scratch.over(double, (x,), out, "x")
+    host_scratch.over(total, (x, x), out, "x")
     np.testing.assert_array_equal(out, x * 2)
-    assert len(seen) > 1 and all(np.may_share_memory(part, out) for part in seen)
+    assert len(seen) > 1 and all(np.may_share_memory(part, out) for _, part in seen)
+    # One alone is copied there, to be read in long pieces; but not over another operand.
+    other = np.arange(5000, dtype=np.float32)
+    for y in (other, other[::-1].T, 2, x.astype(np.int64)):
+        del seen[:]
+        host_scratch.over(total, (np.zeros(5000, np.float32), y), out, "x")
+        np.testing.assert_array_equal(out, np.broadcast_to(y, 5000))
+        assert len(seen) == 1
+    host_scratch.over(total, (other, other[::-1]), other, "x")
+    assert (other == 4999).all()
 
 
 def test_temporaries_start_on_lines_of_the_cache() -> None:

@@ -226,8 +226,11 @@ def leaky_relu(x: Array, slope: Any, out: Array) -> None:
         np.multiply(out, slope, out)
         over(_add_positive, (x, out), out, "x")
         return
+    if isinstance(slope, np.ndarray) or not 0 < slope <= 1:
+        walk(lambda x, slope: np.maximum(x, 0) + np.minimum(x, 0) * slope, (x, slope), out, ROOM // 3)
+        return
     if not _usual(slope, out, x):
-        walk(_leaky, (x, slope), out, ROOM // 3)
+        over(_leaky, (x,), out, "x", slope=slope)
         return
     for xs, outs in pieces(x, out):
         np.multiply(xs, slope, outs)
@@ -239,18 +242,20 @@ def _add_positive(x: Array, other: Array, out: Array, t: Array) -> None:
     np.add(t, other, out)
 
 
-def _leaky(x: Array, slope: Any) -> Any:
-    if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
-        return np.maximum(x, x * slope)
-    return np.maximum(x, 0) + np.minimum(x, 0) * slope
+def _leaky(x: Array, out: Array, t: Array, *, slope: float) -> None:
+    np.multiply(x, slope, t)
+    np.maximum(x, t, out=out)
 
 
 @kernel
 def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
     slope, factor = _number(slope), _number(dy)
     varied = isinstance(factor, np.ndarray)
+    if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
+        walk(lambda dy, x, slope: choose(x > 0, dy, dy * slope), (dy, x, slope), out, ROOM // 3)
+        return
     if not _usual(slope, out, x, *[dy] * varied):
-        walk(_leaky_grad, (dy, x, slope), out, ROOM // 3)
+        over(_leaky_grad, (dy, x), out, "x", slope=slope)
         return
     for (xs, outs), gs in zip(pieces(x, out), chain.from_iterable(pieces(dy)) if varied else repeat(factor), strict=False):
         np.greater(xs, 0, outs)
@@ -258,9 +263,7 @@ def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
         np.multiply(outs, gs, outs)
 
 
-def _leaky_grad(dy: Array, x: Array, slope: Any) -> Any:
-    if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
-        return choose(x > 0, dy, dy * slope)
-    factor = np.greater(x, 0).astype(x.dtype)
-    np.maximum(factor, slope, out=factor)
-    return np.multiply(factor, dy, factor)
+def _leaky_grad(dy: Array, x: Array, out: Array, t: Array, *, slope: float) -> None:
+    np.greater(x, 0, t)
+    extreme(np.maximum, t, slope, t)
+    np.multiply(t, dy, out)
