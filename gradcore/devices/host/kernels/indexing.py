@@ -13,6 +13,7 @@ from gradcore.devices.host.kernel import Array, kernel, pieces, slices
 from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import lent
 from gradcore.devices.kernels import check_bounds, split_workspace
+from gradcore.spec import contiguous_strides
 
 #: Positions that are made Python's integers at a time.
 LISTED = 1024
@@ -171,14 +172,16 @@ def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> 
     """Flat positions in an array of ``shape`` that ``take_along`` reads."""
     flat = positions(index, shape[dim], workspace, wrap)
     if not index.size:
-        return flat  # an empty dimension has a stride of 0, which np.arange refuses
-    strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist()
+        return flat
+    strides = contiguous_strides(shape)
     np.multiply(flat, strides[dim], flat)
     for d, n in enumerate(index.shape):
-        if d != dim:
-            for start in range(0, n, 512):
-                part = np.moveaxis(flat, d, -1)[..., start:start + 512]
-                np.add(part, np.arange(start * strides[d], (start + part.shape[-1]) * strides[d], strides[d]), part)
+        if d != dim and n > 1:
+            lines = flat.reshape(-1, n, math.prod(index.shape[d + 1:]))
+            for some in slices(n, LISTED):
+                part = lines[:, some]
+                begin = some.start * strides[d]
+                np.add(part, np.arange(begin, begin + part.shape[1] * strides[d], strides[d])[:, None], part)
     return flat
 
 
