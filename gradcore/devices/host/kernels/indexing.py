@@ -130,7 +130,7 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
 
 def _fold_lines(target: Array, where: Array, rows: Array, length: int) -> None:
     """Add rows at the same positions of each of several lines, each of so many rows."""
-    step = max(LISTED // max(where.size, 1), 1)
+    step = max(LISTED * (2 if target.shape[1] == 1 else 1) // max(where.size, 1), 1)
     for some in slices(len(target) // length, step):
         lines = np.arange(some.start, min(some.stop, len(target) // length)) * length
         part = rows[some.start * where.size:some.stop * where.size]
