@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,23 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
         _scale(y, weight, bias)
 
 
-def _normalized(xs: Array, outs: Array, means: Array | None, rstds: Array, eps: float) -> Iterator[tuple[int, Array]]:
+def _few(count: int, width: int, groups: int) -> Iterable[slice]:
+    """Pieces of rows, of which so many are one sample's: whole samples, or parts of one."""
+    most = few_rows(width)
+    if most >= groups:
+        return slices(count, most - most % groups)
+    return (slice(k + part.start, k + min(part.stop, groups)) for k in range(0, count, groups) for part in slices(groups, most))
+
+
+def _normalized(xs: Array, outs: Array, means: Array | None, rstds: Array, eps: float,
+                groups: int = 1) -> Iterator[tuple[int, Array]]:
     """Write rows with mean 0 and variance 1, or without ``means`` with mean square 1.
 
     Yields the first row and the rows of each piece while they are in cache.
     """
     count, width = xs.shape
     one = ones(width, xs.dtype)
-    for part in slices(count, few_rows(width)):
+    for part in _few(count, width, groups):
         x, r, y = xs[part], rstds[part], outs[part]
         if means is not None:
             m = means[part]
@@ -82,13 +91,13 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
     _rows_grad(dy, x, weight, mean, rstd, dx, (dweight, dbias), workspace, dims)
 
 
-def _hats(dy: Array, x: Array, mean: Array | None, rstd: Array, dx: Array, width: int, hats: Array,
-          room: Array) -> Iterator[tuple[int, Array, Array, Array, Array, Array]]:
+def _hats(dy: Array, x: Array, mean: Array | None, rstd: Array, dx: Array, width: int, hats: Array, room: Array,
+          groups: int = 1) -> Iterator[tuple[int, Array, Array, Array, Array, Array]]:
     """By pieces of rows: the first row; the cotangent; the normalized rows, in ``hats``; the products of both, in ``room``; dx;
     and rstd as a column."""
     xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
     means, rstds = None if mean is None else mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    for part in slices(len(xs), few_rows(width)):
+    for part in _few(len(xs), width, groups):
         g = dys[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
         _to_hat(xs[part], None if means is None else means[part], rstds[part], hat)
@@ -147,22 +156,17 @@ def group_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
     if not x.size:
         return
     xs, outs = x.reshape(mean.size, -1), out.reshape(mean.size, -1)
-    for start, y in _normalized(xs, outs, mean.reshape(-1), rstd.reshape(-1), eps):
+    for start, y in _normalized(xs, outs, mean.reshape(-1), rstd.reshape(-1), eps, groups):
         _by_channel(np.multiply, y, weight, start, groups)
         _by_channel(np.add, y, bias, start, groups)
 
 
 def _by_channel(function: Any, rows: Array, numbers: Array | None, start: int, groups: int) -> None:
     """Combine rows, each a group of channels, the first of which is row ``start`` of all, with a number for each channel."""
-    if numbers is None:
-        return
-    if start % groups == 0 and len(rows) % groups == 0:
-        samples = rows.reshape(len(rows) // groups, numbers.size, -1)
-        function(samples, numbers[:, None], samples)
-        return
-    each = numbers.reshape(groups, -1, 1)
-    for k, row in enumerate(rows.reshape(len(rows), each.shape[1], -1)):
-        function(row, each[(start + k) % groups], row)
+    if numbers is not None:
+        each = numbers.reshape(groups, -1, 1)[start % groups:][:len(rows)]
+        parts = rows.reshape(-1, *each.shape[:2], rows.shape[1] // each.shape[1])
+        function(parts, each, parts)
 
 
 @kernel
@@ -179,7 +183,7 @@ def group_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         return
     each = channels // groups
     one = ones(width // each, x.dtype)
-    for start, g, hat, t, d, r in _hats(dy, x, mean, rstd, dx, width, hats, room):
+    for start, g, hat, t, d, r in _hats(dy, x, mean, rstd, dx, width, hats, room, groups):
         for sums, terms in ((slopes, t), (levels, g)):
             np.matmul(terms.reshape(-1, one.size), one, out=sums[start * each:(start + len(g)) * each])
         np.copyto(d, g)
