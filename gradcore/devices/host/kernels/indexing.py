@@ -302,9 +302,10 @@ def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim
         return
     length, shape = x.shape[dim], (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
     check_bounds(int(index.min()), int(index.max()), length, wrap)
-    found = (np.remainder(index.flat[part], length, dtype=np.int64) for part in slices(index.size, LISTED))
+    flat = index.reshape(-1) if index.flags.c_contiguous else index.flat
+    found = (np.remainder(flat[part], length, dtype=np.int64) for part in slices(index.size, LISTED))
     lead, tail = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1:])
-    if lead * tail <= NARROW and values.shape == shape and values.flags.c_contiguous and x.flags.c_contiguous:
+    if (lead == 1 or lead * tail <= NARROW) and values.shape == shape and values.flags.c_contiguous and x.flags.c_contiguous:
         target, given = x.reshape(lead, length, tail), values.reshape(lead, index.size, tail)
         for k, places in enumerate(found):
             for part, rows in zip(target, given[:, k * LISTED:(k + 1) * LISTED], strict=True):
