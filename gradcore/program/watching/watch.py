@@ -36,13 +36,14 @@ from gradcore.program.watching.called import Called
 from gradcore.program.watching.exchanged import EXCHANGES, STORES_WEIGHT
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
+from gradcore.program.watching.hung import CHANGES_HOOKS, Hung
 from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note, note_variables
 from gradcore.program.watching.schedules import Schedules
 
-#: One set for both, since the hash of code takes long.
-_OF_TENSORS = ASSIGNING | READS_GRADIENT
+#: One set for all, since the hash of code takes long.
+_OF_TENSORS = ASSIGNING | READS_GRADIENT | CHANGES_HOOKS
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 _UPDATES: CodeType = Optimizer._optim_launch.__code__
@@ -95,8 +96,7 @@ class Watcher:
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
         self.gradients = GradientReads(self.drawn)
-        self._requiring = Requiring()
-        self.schedules = Schedules()
+        self._requiring, self._hung, self.schedules = Requiring(), Hung(), Schedules()
         #: Ids of optimizers that ran ops of updates, of which the learning rate is an operand.
         self.updated: set[int] = set()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
@@ -153,6 +153,8 @@ class Watcher:
                 self._saw_harmless(frame)
             if code is SETS_REQUIRES_GRAD:
                 self._requiring.saw(frame, self.new)
+            if code in CHANGES_HOOKS:
+                self._hung.saw(frame)
             if code in READS_GRADIENT:
                 self.gradients.saw(frame)
         if code is _SETS_MODE and isinstance(first, Module):
@@ -328,8 +330,8 @@ class Watcher:
 
         ``numbers`` says that the run made tensors of Python numbers, which must have been seen where they came from.
         """
-        found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self.drawn,
-                 *(guard.refusal() for guard in self._outside.guards.values() if not guard.holds())]
+        found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self._hung.changes(),
+                 *self.drawn, *(guard.refusal() for guard in self._outside.guards.values() if not guard.holds())]
         found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
                   for o in [made()] if o is not None]
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
