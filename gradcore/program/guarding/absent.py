@@ -1,4 +1,5 @@
-"""Guards that objects still lack the attributes that they lack: one of the name would be read instead of what was."""
+"""Guards that objects still lack the attributes that they lack, one of which would be read instead of what was, and that they
+are still of the class that they have the others from."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 
-from gradcore.program.guarding.guards import Guard, equal, identical
-from gradcore.program.guarding.libraries import is_users
+from gradcore.nn.module import Module
+from gradcore.program.guarding.guards import Guard, equal, identical, weakly
+from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.values import asked
 
 _Found = Iterator[tuple[Guard, tuple[Any, ...]]]
@@ -25,7 +27,11 @@ def absent(owner: Any, names: frozenset[str]) -> _Found:
 
 
 def answered(owner: Any, names: frozenset[str]) -> _Found:
-    """A guard for all those that an object, a class or a module lacks, if a ``__getattr__`` of the user's may give them."""
+    """A guard for all those that an object, a class or a module lacks, if a ``__getattr__`` of the user's may give them; and
+    one for the class of an object of the user's."""
+    if not isinstance(owner, (type, ModuleType, Module)) and not is_of_library(type(owner)):
+        at = weakly(owner)
+        yield Guard(f"the class of a {type(owner).__name__}", lambda: type(at()), type(owner), identical), ("class", id(owner))
     of = owner if isinstance(owner, ModuleType) else type(owner)
     function = getattr(of, "__getattr__", None)
     if isinstance(function, FunctionType) and is_users(function.__code__):

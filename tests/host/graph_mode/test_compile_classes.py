@@ -52,6 +52,13 @@ def a_method_that_a_derived_class_extends() -> Case:
 
 
 @case
+def an_object_that_becomes_one_of_another_class() -> Case:
+    one, other = (type("Scale", (), {"__call__": lambda self, x, by=by: x * by}) for by in (2.0, 7.0))
+    scale = one()
+    return lambda x: scale(x), lambda: setattr(scale, "__class__", other)
+
+
+@case
 def a_property_that_a_derived_class_extends() -> Case:
     class Base:
         value = property(lambda self: 1.0)
