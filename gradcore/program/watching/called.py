@@ -111,8 +111,9 @@ class Called:
     def hidden(self) -> list[str]:
         """Reasons against a replay: what code names that leads to variables which no guard sees."""
         return [f"{name_of_file(code.co_filename)}:{code.co_firstlineno}, {code.co_name}() asks for {name}, where no guard "
-                "sees what it finds" for code in self.codes() if is_users(code) for name in (
-                    *sorted(_LEADS & names_of(code).read), *["globals(), by a computed name"] * computes_globals(code))]
+                "sees what it finds" for code in self.codes() if is_users(code)
+                for name in (*sorted(_LEADS & names_of(code).read),
+                             *["globals(), to write or by a computed name"] * computes_globals(code))]
 
     @cached_property
     def found(self) -> list[Ran]:

@@ -226,14 +226,20 @@ def test_a_computed_name_of_an_unnamed_object_is_refused() -> None:
     assert "computed_names.py" in f.traces[0] and "computes the name of an attribute: give the name a variable" in f.traces[0]
 
 
+def assigns(x: Any) -> Any:
+    globals()["ASSIGNED"] = 3.0
+    return x * 2
+
+
 def test_a_global_by_a_computed_name_is_refused() -> None:
     functions: list[Any] = [
         lambda x: x * globals()["FACTOR_" + str(2)], lambda x: x * globals().get("factor_2".upper(), 1.0),
         lambda x: x * globals().get("FACTOR_" + str(2)), lambda x: x * globals().get("FACTOR_" + str(2), x),
-        lambda x: x * (2.0 if "factor_2".upper() in globals() else 1.0), lambda x: x * dict(globals())["FACTOR_2"]]
+        lambda x: x * (2.0 if "factor_2".upper() in globals() else 1.0), lambda x: x * dict(globals())["FACTOR_2"],
+        assigns]
     for function in functions:
         f = gradcore.compile(function)
-        assert f(gradcore.ones(1)).item() == 2.0 and "asks for globals(), by a computed name" in f.traces[0]
+        assert f(gradcore.ones(1)).item() == 2.0 and "asks for globals(), to write or by a computed name" in f.traces[0]
     variables = globals
     f = gradcore.compile(lambda x: x * variables()["factor_2".upper()])
     assert f(gradcore.ones(1)).item() == 2.0 and "call globals by that name" in f.traces[0]
