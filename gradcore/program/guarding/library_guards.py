@@ -147,6 +147,11 @@ def _group(group: dict[str, Any], optimizer: Optimizer, rates: bool) -> tuple[Ca
     return options, seen, optimizer._optim_decisive(group), len(group), list(group["params"])
 
 
+def has_counts(optimizer: Optimizer, params: list[Any]) -> bool:
+    """Have the parameters of one update, which has just run, the counts that it left in their state?"""
+    return all(optimizer._numbers.keys() <= optimizer.state.get(p, {}).keys() for p in params)
+
+
 def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
     """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
     count, places = itemgetter(*optimizer._optim_numbers), [optimizer.state[p] for p in params]

@@ -21,6 +21,7 @@ from gradcore.program.guarding.library_guards import (
     ModuleGuard,
     OptimizerGuard,
     counts_guard,
+    has_counts,
     hooks_on,
     is_gradient_held,
 )
@@ -194,6 +195,8 @@ class Tracing(Noting):
             if d.compute is d and all(d is not r.device for r in self._recorders):
                 # What ran there was not recorded, so its results would be those of the traced run.
                 yield f"it is the first to use {d.name}, whose ops were not recorded"
+        yield from [f"it removes the state of the optimizer {type(o).__name__}, with the counts of an update"
+                    for at, _, params in trace.updates for o in [at()] if not has_counts(o, params)][:1]
         by_name = "state" in self._watcher.names.read
         yield from [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
                     for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
@@ -222,7 +225,7 @@ class Tracing(Noting):
         for guard in modules:
             self._adapt(guard)
         found += [counts_guard(o, params) for at, _, params in trace.updates for o in [at()]
-                  if o._optim_numbers and len(params) > 1]
+                  if o._optim_numbers and len(params) > 1 and has_counts(o, params)]
         found += [*self._of_params(trace, found)]
         known = {leaf for guard in modules for leaf, _, _ in guard.leaves}
         found += [Guard(f"the hooks on {leaf.described()}", partial(hooks_on, leaf), hooks_on(leaf), equal)

@@ -228,3 +228,28 @@ def test_a_reason_says_whether_the_state_or_the_options_changed() -> None:
     optimizer.param_groups[0]["dampening"] = 0.5
     step(gradcore.ones(*X))
     assert step.traces[-1] == "the options or parameters of the optimizer SGD changed"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_state_that_the_step_removes_is_made_again_in_each_call(bias: bool) -> None:
+    def train(wrap: Wrap) -> list[float]:
+        layer = nn.Linear(4, 3, bias=bias)
+        optimizer = optim.Adam(layer.parameters(), lr=0.1)
+
+        @wrap
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = layer(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.state.clear()
+            return loss.detach()
+
+        losses = [step(gradcore.ones(*X)).item() for _ in range(5)]
+        assert not optimizer.state
+        if wrap is gradcore.compile:
+            assert "removes the state of the optimizer Adam" in step.traces[-1]
+        return losses
+
+    eager, compiled = both(train)
+    assert eager == compiled
