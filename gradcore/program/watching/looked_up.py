@@ -1,4 +1,4 @@
-"""Attributes that code looks up by names which it computes, so that its instructions do not tell them."""
+"""Attributes that code looks up, or sets, by names which it computes, so that its instructions do not tell them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class _Step(NamedTuple):
 
 
 class LookedUp:
-    """Records the names of attributes by which a traced run looked something up; reasons against a replay go to ``drawn``.
+    """Records the names of attributes by which a traced run looked something up; reasons against a replay go to ``drawn``, as
+    of attributes that it set.
 
     ``guards`` gets one where the attribute need not be there. What is ``new`` needs none.
     """
@@ -94,13 +95,15 @@ class LookedUp:
         if isinstance(of, str) and called.__name__ in ("format", "format_map"):
             self._read |= fields_of(of)
         elif called is getattr or called is hasattr:
-            operands = _operands(frame.f_code, frame.f_lasti)
-            if operands is not None:
-                owner, name, default = operands
+            owner, name, default = _operands(frame.f_code, frame.f_lasti)
+            if not _is_constant(name):
                 self._looks_up(frame, owner, name, default or called is hasattr)
+        elif called is setattr or called is delattr:
+            if _value(frame, _operands(frame.f_code, frame.f_lasti)[0]) not in self._new:
+                self._drawn.append(f"{line_of(frame)} calls {called.__name__}(), which a replay would not do")
         elif called is vars or called is dir:
-            operands = _operands(frame.f_code, frame.f_lasti)
-            if operands is not None and (of := _value(frame, operands[0])) is not _unknown:
+            of = _value(frame, _operands(frame.f_code, frame.f_lasti)[0])
+            if of is not _unknown:
                 self._reads(of, [], True)
 
     def _looks_up(self, frame: FrameType, owner: list[_Step], name: list[_Step], optional: bool) -> None:
@@ -156,9 +159,9 @@ def _value(frame: FrameType, steps: list[_Step]) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool] | None:
+def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool]:
     """What loads the first two arguments of the call that is the instruction at this offset, each as far as it is known, and
-    whether there is a third; None if the second is a constant."""
+    whether there is a third."""
     *before, call = [i for i in dis.get_instructions(code) if i.offset <= at]
     jumps = call.is_jump_target
     while before and before[-1].opname in _BETWEEN:
@@ -169,7 +172,7 @@ def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool] 
         begins = max((k for k, s in enumerate(steps) if s.argval in ("getattr", "hasattr")), default=0)
         rest = [s for s in steps[begins + 1:] if s.opname != "LOAD_ATTR"]
         constant = [s.opname in kinds for s, kinds in zip(rest, (_VARIABLES, LOADS_CONSTANT), strict=False)] == [True, True]
-        return None if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else ([], [], True)
+        return [], rest[1:2] if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else [], True
     arguments = []
     for _ in range(call.arg or 0):
         k, height = len(steps), 0
@@ -180,7 +183,11 @@ def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool] 
         arguments.append([] if any(s.target for s in steps[k + 1:]) else steps[k:])
         steps = steps[:k]
     owner, name = [*arguments[::-1], [], []][:2]
-    return None if [s.opname in LOADS_CONSTANT for s in name] == [True] else (owner, name, len(arguments) == 3)
+    return owner, name, len(arguments) == 3
+
+
+def _is_constant(name: list[_Step]) -> bool:
+    return [s.opname in LOADS_CONSTANT for s in name] == [True]
 
 
 def _steps(i: dis.Instruction) -> list[_Step]:

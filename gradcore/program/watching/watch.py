@@ -248,8 +248,6 @@ class Watcher:
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
         """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
-        if called is setattr or called is delattr:
-            self.drawn.append(f"{line_of(frame)} calls {called.__name__}(), which a replay would not do")
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
         self._looked_up.saw(frame, called)

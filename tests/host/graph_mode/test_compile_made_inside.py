@@ -132,3 +132,20 @@ def test_a_deep_model_whose_layers_read_a_named_tuple_is_replayed() -> None:
     finally:
         gc.set_threshold(*threshold)
     assert len(compiled.traces) == 1
+
+
+def test_attributes_of_a_copy_may_be_set_by_name() -> None:
+    config = SimpleNamespace(encoder_scale=2.0, encoder_bias=1.0)
+
+    def settings(of: Any) -> Any:
+        for key in [*vars(of)]:
+            setattr(of, key.removeprefix("encoder_"), getattr(of, key))
+            delattr(of, key)
+        return of
+
+    f = gradcore.compile(lambda x: x * (found := settings(copy.copy(config))).scale + found.bias)
+    assert [f(gradcore.ones(1)).item() for _ in range(3)] == [3.0] * 3 and len(f.programs) == 1, f.explain()
+    config.encoder_scale = 4.0
+    assert f(gradcore.ones(1)).item() == 5.0
+    g = gradcore.compile(lambda x: x * settings(config).scale)
+    assert g(gradcore.ones(1)).item() == 4.0 and "calls setattr(), which a replay would not do" in g.traces[0]
