@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import _memory, cuda
+from gradcore._format import set_printoptions
 from gradcore._random import Generator, initial_seed
 from gradcore._settings import (
     are_deterministic_algorithms_enabled,
@@ -43,6 +44,7 @@ from gradcore.devices.precision import (
     get_float32_matmul_precision,
     set_float32_matmul_precision,
 )
+from gradcore.distributions import Distribution
 from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
@@ -78,7 +80,10 @@ _ASKS_KIND: tuple[CodeType, ...] = (abc.ABCMeta.__instancecheck__.__code__, abc.
 _COMPUTES: CodeType = parametrize._value.__code__
 _FIGURES = ("memory_allocated", "memory_requested", "memory_reserved", "max_memory_allocated", "max_memory_requested",
             "max_memory_reserved", "memory_stats", "memory_summary", "mem_get_info")
-_RESETS = (_memory.reset_peak_memory_stats.__code__, cuda.reset_peak_memory_stats.__code__)
+#: What has an effect on the process and tells nothing.
+_EFFECTS: tuple[CodeType, ...] = tuple(f.__code__ for f in (
+    _memory.reset_peak_memory_stats, cuda.reset_peak_memory_stats, _memory.set_memory_limit, set_printoptions,
+    Distribution.set_default_validate_args))
 #: By code of the library's: what it answers that neither the key of a call nor a guard tells.
 _ASKS: dict[CodeType, str] = {
     Tensor._base.fget.__code__: "a tensor's _base",  # type: ignore[attr-defined]
@@ -99,7 +104,7 @@ _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
 ) for code in (tells.__code__, sets.__code__)} | {
     is_deterministic_algorithms_warn_only_enabled.__code__: is_deterministic_algorithms_warn_only_enabled}
 #: All of these.
-_NOTED = frozenset((*_TAKES_ENTROPY, *_ASKS, *_RESETS, *_SETTINGS, _ASKS_FOR_THREAD, _COMPUTES, _READS_VARIABLE, _IMPORTS,
+_NOTED = frozenset((*_TAKES_ENTROPY, *_ASKS, *_EFFECTS, *_SETTINGS, _ASKS_FOR_THREAD, _COMPUTES, _READS_VARIABLE, _IMPORTS,
                     *_ASKS_KIND, *_LISTS_VARIABLES))
 _READING = frozenset((open, input, np.fromfile))
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
@@ -175,7 +180,7 @@ class Outside:
             self._refuse(frame, "takes a number from the system, which differs each time")
         elif code in _ASKS and caller is not None and caller is _asker(caller):
             self._drawn.append(f"{line_of(caller)} asks for {_ASKS[code]}, which may differ in a later call")
-        elif code in _RESETS and caller is not None and caller is _asker(caller):
+        elif code in _EFFECTS and caller is not None and caller is _asker(caller):
             self._drawn.append(f"{line_of(caller)} calls {code.co_name}(), which a replay would not do")
         elif code in _SETTINGS:
             tells = _SETTINGS[code]
