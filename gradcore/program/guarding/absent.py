@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from gradcore.nn.module import Module
-from gradcore.program.guarding.guards import Guard, equal, identical, weakly
+from gradcore.program.guarding.guards import AttributeOf, Guard, equal, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.values import asked
 
@@ -29,9 +29,11 @@ def absent(owner: Any, names: frozenset[str]) -> _Found:
 def answered(owner: Any, names: frozenset[str]) -> _Found:
     """A guard for all those that an object, a class or a module lacks, if a ``__getattr__`` of the user's may give them; and
     one for the class of an object of the user's."""
-    if not isinstance(owner, (type, ModuleType, Module)) and not is_of_library(type(owner)):
-        at = weakly(owner)
-        yield Guard(f"the class of a {type(owner).__name__}", lambda: type(at()), type(owner), identical), ("class", id(owner))
+    kind = type(owner)
+    # A proxy says that it is of another class.
+    if asked(owner, "__class__") is kind and not (isinstance(owner, (type, ModuleType, Module)) or is_of_library(kind)):
+        yield (Guard(f"the class of a {kind.__name__}", AttributeOf(weakly(owner), "__class__"), kind, identical),
+               ("class", id(owner)))
     of = owner if isinstance(owner, ModuleType) else type(owner)
     function = getattr(of, "__getattr__", None)
     if isinstance(function, FunctionType) and is_users(function.__code__):
