@@ -149,7 +149,7 @@ def _group(group: dict[str, Any], optimizer: Optimizer, rates: bool) -> tuple[Ca
 
 def has_counts(optimizer: Optimizer, params: list[Any]) -> bool:
     """Have the parameters of one update, which has just run, the counts that it left in their state?"""
-    return all(optimizer._numbers.keys() <= optimizer.state.get(p, {}).keys() for p in params)
+    return all(optimizer._optim_numbers.keys() <= optimizer.state.get(p, {}).keys() for p in params)
 
 
 def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
