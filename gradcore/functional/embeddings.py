@@ -122,8 +122,9 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         rows = rows * movement.reshape(factor, (*factor.spec.shape, 1))
     if offsets is None:
         total = sum(rows, 1)
-        size: Any = float(input.spec.shape[1]) if counts is None else _at_least_one(sum(counts, 1, True))
-        return total if mode == "sum" else total / (max(size, 1.0) if counts is None else size)
+        if mode == "sum":
+            return total
+        return total / (max(float(input.spec.shape[1]), 1.0) if counts is None else _at_least_one(sum(counts, 1, True)))
     bags = _numbers_of_bags(offsets, input.spec.shape[0], include_last_offset)
     many = offsets.spec.shape[0]
 

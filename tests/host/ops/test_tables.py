@@ -9,6 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.events import Launch
 from gradcore.nn import functional as F
 from tests.conftest import raises
 from tests.logs import normalized
@@ -174,3 +175,10 @@ def test_the_mean_of_a_long_bag_of_small_floats() -> None:
     for count in (2049, 4001):
         made = F.embedding_bag(gradcore.zeros(count, dtype=gradcore.int64), table, gradcore.tensor([0]), mode="mean")
         assert made.tolist() == [[0.125, 0.125]]
+
+
+def test_a_sum_of_bags_counts_nothing_for_a_mean() -> None:
+    table, named = gradcore.tensor(TABLE), gradcore.tensor(NAMED)
+    with gradcore.step() as step:
+        F.embedding_bag(named, table, mode="sum", padding_idx=1)
+    assert [r.invocation.op for r in step.recording.records if isinstance(r, Launch)].count("sum") == 1
