@@ -274,7 +274,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
 def _at(input: Tensor, x: Tensor, places: Tensor, d: int, keepdim: bool) -> Ranked:
     """The element of each row at the index ``places``, and that index."""
     found = (movement.take_along(x, sh.contiguous(places), dim=d, wrap=False), places)
-    return Ranked(*(sh.reshape(t, ()) if not input.spec.ndim else t if keepdim else sh.squeeze(t, d) for t in found))
+    return Ranked(*(t if keepdim and input.spec.ndim else sh.squeeze(t, d) for t in found))
 
 
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:

@@ -150,19 +150,16 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if not flat.spec.numel:
             return movement.cast_to(m.sum(flat) * math.nan, input.spec)
         return shared(flat, median(flat, 0).values)
-    d = sh.dim_of(dim, input)
-    found = kthvalue(input, (need_elements("median", input, d) + 1) // 2, d, keepdim)
-    if not input.spec.floating:
-        return found
-    nan = elementwise.isnan(input)
-    dims = (d,) if input.spec.ndim else ()
-    some = reduce.any(nan, dims=dims, keepdim=keepdim)
-    first = reduce.argmax(movement.cast(nan, dtype="int8"), dim=d, keepdim=keepdim) if dims else found.indices
-    # If there are NaNs, the median is the first of them, which gets the gradient.
-    at = first if not dims or keepdim else sh.unsqueeze(first, d)
-    bad = movement.take_along(input, at, dim=d) if dims else input
-    bad = bad if not dims or keepdim else sh.squeeze(bad, d)
-    return Ranked(elementwise.where(some, bad, found.values), elementwise.where(some, first, found.indices))
+    d, x = sh.dim_of(dim, input), sh.atleast_1d(input)
+    found = kthvalue(x, (need_elements("median", x, d) + 1) // 2, d, True)
+    if x.spec.floating:
+        # If there are NaNs, the median is the first of them, which gets the gradient.
+        nan = elementwise.isnan(x)
+        some = reduce.any(nan, dims=(d,), keepdim=True)
+        first = reduce.argmax(movement.cast(nan, dtype="int8"), dim=d, keepdim=True)
+        bad = movement.take_along(x, first, dim=d)
+        found = Ranked(elementwise.where(some, bad, found.values), elementwise.where(some, first, found.indices))
+    return found if keepdim and input.spec.ndim else Ranked(*(sh.squeeze(t, d) for t in found))
 
 
 class Extremes(NamedTuple):
