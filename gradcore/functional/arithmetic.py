@@ -48,8 +48,10 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
             return other and alpha
     elif isinstance(alpha, bool):
         raise RuntimeError(f"Boolean alpha only supported for Boolean results: got {alpha} for a result of {dtype.name}")
-    if alpha == 1 or not isinstance(other, Value):
-        return other * alpha if alpha != 1 else other
+    if alpha == 1:
+        return other
+    if not isinstance(other, Value):
+        return other * alpha
     # In the result's dtype, since that of ``other`` may be too narrow.
     return elementwise.mul(other if other.spec.dtype == dtype else movement.cast(other, dtype=dtype), alpha)
 

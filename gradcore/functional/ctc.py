@@ -14,11 +14,12 @@ from gradcore.functional import mean, sum
 from gradcore.functional.losses import check_reduction
 from gradcore.functional.shape import unsqueeze
 from gradcore.ops import ctc, elementwise, movement
+from gradcore.spec import TensorSpec
 
 __all__ = ["ctc_loss"]
 
 Tensor = Any
-_INT64 = np.dtype(np.int64)
+_INDEX = TensorSpec.of((), np.dtype(np.int64))
 
 
 def _lengths(name: str, given: Any, log_probs: Tensor, most: int | None) -> Tensor:
@@ -38,7 +39,7 @@ def _lengths(name: str, given: Any, log_probs: Tensor, most: int | None) -> Tens
 
 def _beside(x: Tensor, log_probs: Tensor) -> Tensor:
     """Integers as int64, on the device of ``log_probs``."""
-    x = x if x.spec.dtype == _INT64 else movement.cast(x, dtype=_INT64)
+    x = movement.cast_to(x, _INDEX)
     return x if x.storage.device is log_probs.storage.device else x.to(log_probs.storage.device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from itertools import combinations
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
@@ -50,8 +51,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         after = _after(waiting, i, j, output)
         second, first = waiting.pop(j), waiting.pop(i)
         waiting.insert(i, _combined(first, second, after, sizes))
-    (x, labels), = waiting
-    x, labels = total(x, [d for d, label in enumerate(labels) if label not in output]), [n for n in labels if n in output]
+    x, labels = _relevant(*waiting[0], output)
     return movement.permute(x, dims=tuple(labels.index(n) for n in output)) if labels != output else x
 
 
@@ -146,7 +146,7 @@ def _combined(first: Labelled, second: Labelled, after: set[Any], sizes: dict[An
     return _relevant(made, [*batch, *rows, *columns], after)
 
 
-def _relevant(x: Tensor, labels: list[Any], wanted: set[Any]) -> Labelled:
+def _relevant(x: Tensor, labels: list[Any], wanted: Collection[Any]) -> Labelled:
     """The operand summed over the dimensions whose labels are not ``wanted``."""
     return (total(x, [d for d, n in enumerate(labels) if n not in wanted]), [n for n in labels if n in wanted])
 

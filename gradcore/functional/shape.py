@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return reshape(input, 1)
     if start > end:
         raise SpecError(f"flatten() has invalid args: start_dim {start_dim} cannot come after end_dim {end_dim}")
-    merged = int(np.prod(input.spec.shape[start:end + 1], dtype=np.int64))
+    merged = math.prod(input.spec.shape[start:end + 1])
     return movement.reshape(input, (*input.spec.shape[:start], merged, *input.spec.shape[end + 1:]))
 
 
@@ -309,12 +310,10 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """
     if index.spec.ndim > 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
-    index = index if index.spec.ndim else reshape(index, 1)
-    if not input.spec.ndim:
-        if index.spec.numel != 1:
-            raise SpecError(f"index_select(): Index to scalar can have only 1 value, got {index.spec.numel} value(s)")
-        return reshape(movement.take(reshape(input, 1), index, dim=dim_of(dim, input), wrap=False), ())
-    return movement.take(input, index, dim=dim_of(dim, input), wrap=False)
+    if not input.spec.ndim and index.spec.numel != 1:
+        raise SpecError(f"index_select(): Index to scalar can have only 1 value, got {index.spec.numel} value(s)")
+    found = movement.take(_row(input), _row(index), dim=dim_of(dim, input), wrap=False)
+    return found if input.spec.ndim else reshape(found, ())
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

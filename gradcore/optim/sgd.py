@@ -45,14 +45,10 @@ class SGD(Optimizer):
             grad = p.grad
             if grad is None:
                 continue
-            first = False
-            buffer = None
-            if momentum:
-                state = self.state[p]
-                buffer = state.get("momentum_buffer")
-                if buffer is None:
-                    first = True
-                    buffer = state_like(p)
+            buffer = self.state[p].get("momentum_buffer") if momentum else None
+            first = bool(momentum) and buffer is None
+            if first:
+                buffer = state_like(p)
             key = (id(p.storage.device), p.spec.dtype, apart(p), first)
             params, grads, buffers = calls.setdefault(key, ([], [], []))
             params.append(p)

@@ -112,8 +112,7 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
         raise ValueError(f"Module '{type(module).__name__}' does not have a parameter with name '{tensor_name}'")
     with no_grad():
         inverse = parametrization.right_inverse(value) if hasattr(parametrization, "right_inverse") else value
-    several = inverse if isinstance(inverse, (tuple, list)) else None
-    with no_grad():
+        several = inverse if isinstance(inverse, (tuple, list)) else None
         if not unsafe:
             _check(value.spec.shape, parametrization(*(several or [inverse])).spec.shape)
         if several is None and inverse is not value:
