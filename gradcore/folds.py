@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
+
+K = TypeVar("K")
 
 #: Roles that become "residual" while a node keeps the buffer; a kept parameter stays a parameter, a kept input an input.
 _KEEPABLE = frozenset(("output", "temporary"))
@@ -185,11 +187,15 @@ def outside(holders: Iterable[Holder]) -> int:
 
 def total(holders: Iterable[Holder], key: Callable[[Holder], str]) -> dict[str, int]:
     """Allocated bytes by ``key``, largest first."""
-    sums: dict[str, int] = {}
-    for holder in holders:
-        name = key(holder)
-        sums[name] = sums.get(name, 0) + holder.allocated
-    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+    return dict(sorted(summed((key(h), h.allocated) for h in holders).items(), key=lambda item: (-item[1], item[0])))
+
+
+def summed(sizes: Iterable[tuple[K, int]]) -> dict[K, int]:
+    """The sum of the bytes with each key; keys are in order of appearance."""
+    sums: dict[K, int] = {}
+    for key, nbytes in sizes:
+        sums[key] = sums.get(key, 0) + nbytes
+    return sums
 
 
 def residuals(records: Sequence[Record]) -> list[Residual]:

@@ -127,11 +127,8 @@ def _exported(holders: Iterable[folds.Holder]) -> tuple[Exported, ...]:
 def _left(at_end: Sequence[folds.Holder], records: Sequence[Record]) -> tuple[Left, ...]:
     """Of the buffers that are live at the end of a step, those of :data:`MADE` roles that it allocated, the largest first."""
     made = {r.serial for r in records if isinstance(r, Alloc)}
-    sums: dict[tuple[str, str, str, str], int] = {}
-    for h in at_end:
-        if h.serial in made and h.role in MADE:
-            key = (h.tag.op, h.tag.layer, h.tag.site.full, held_by(h))
-            sums[key] = sums.get(key, 0) + h.allocated
+    sums = folds.summed(((h.tag.op, h.tag.layer, h.tag.site.full, held_by(h)), h.allocated)
+                        for h in at_end if h.serial in made and h.role in MADE)
     return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gradcore.events import ALLOC, FREE, RETAG, Network, Raw, Site, Tag
+from gradcore.folds import summed
 from gradcore.report.growth import kind_of
 
 
@@ -34,7 +35,8 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
     one layer after the other, such as the copies of a model or experts that take turns, all layers count together.
     ``log`` is that of the last step. None if a step that matters had no log.
     """
-    sums = [_by_line(end.owned) for end in (ends[0], ends[len(ends) // 2], ends[-1]) if end.owned is not None]
+    sums = [summed((_line(tag), nbytes) for tag, nbytes in end.owned.items())
+            for end in (ends[0], ends[len(ends) // 2], ends[-1]) if end.owned is not None]
     if len(sums) < 3:
         return None
     serials = [end.serial for end in ends]
@@ -75,11 +77,3 @@ def _gain(lines: Iterable[_Line], sums: Iterable[Mapping[_Line, int]], made: Map
 
 def _line(tag: Tag) -> _Line:
     return tag.op, tag.layer, tag.network, tag.site, kind_of(tag.role)
-
-
-def _by_line(owned: Mapping[Tag, int]) -> dict[_Line, int]:
-    sums: dict[_Line, int] = {}
-    for tag, nbytes in owned.items():
-        line = _line(tag)
-        sums[line] = sums.get(line, 0) + nbytes
-    return sums

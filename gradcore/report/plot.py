@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from gradcore.events import Record
+from gradcore.folds import summed
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.timeline import COLORS, columns, stacking
@@ -38,7 +39,8 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     if by == "layer" and len(names) > _BANDS:
         equal = alike([(name, max(c.sums.get(name, 0) for c in shown)) for name in names], _BANDS)
         band_of = {names[place]: band for band, _, places in equal for place in places}
-        shown = [replace(c, sums=_summed(c.sums, band_of)) for c in shown]
+        # A layer may be named like a range of others.
+        shown = [replace(c, sums=summed((band_of[name], nbytes) for name, nbytes in c.sums.items())) for c in shown]
         names = stacking(shown, by)
     largest = sorted(names, key=lambda name: -max(c.sums.get(name, 0) for c in shown))[:_BANDS + (by == "role")]
     bands = {name or "(root)": [c.sums.get(name, 0) for c in shown] for name in names if name in largest}
@@ -62,11 +64,3 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     ax.margins(y=0.1)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
     return ax
-
-
-def _summed(sums: Mapping[str, int], band_of: Mapping[str, str]) -> dict[str, int]:
-    """By band. A layer may be named like a range of others."""
-    found: dict[str, int] = {}
-    for name, nbytes in sums.items():
-        found[band_of[name]] = found.get(band_of[name], 0) + nbytes
-    return found

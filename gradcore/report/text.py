@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from gradcore.folds import summed
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.growth import NAMED, Grown, Growth
@@ -30,10 +31,7 @@ _PHASES = 8
 
 def short_sums(report: StepReport) -> dict[str, dict[str, int]]:
     """The sums at the peak by role, layer, op and line. Paths of lines are shortened; two may be one line then."""
-    lines: dict[str, int] = {}
-    for line, nbytes in report.by_line.items():
-        short = short_path(line)
-        lines[short] = lines.get(short, 0) + nbytes
+    lines = summed((short_path(line), nbytes) for line, nbytes in report.by_line.items())
     return {"role": report.by_role, "layer": report.by_layer, "op": report.by_op, "line": lines}
 
 
