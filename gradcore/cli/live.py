@@ -27,8 +27,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     A mean that is not finite is an x.
     """
     count = min(width, len(values))
-    means = [sum(part) / len(part) for i in range(count)
-             if (part := values[i * len(values) // count:(i + 1) * len(values) // count])]
+    parts = (values[i * len(values) // count:(i + 1) * len(values) // count] for i in range(count))
+    means = [sum(part) / len(part) for part in parts]
     finite = [m for m in means if math.isfinite(m)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     return "".join("x" if not math.isfinite(m) else "▁▂▃▄▅▆▇█"[round((m - low) / (high - low) * 7) if high > low else 0]

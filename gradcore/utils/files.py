@@ -159,13 +159,9 @@ def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> 
 
     # ``made`` is an argument, since a recursive closure over it would keep the tensors alive in a cycle.
     def build(node: Any, depth: int, made: dict[tuple[str, str], Any]) -> Any:
-        if not isinstance(node, list):
-            if isinstance(node, dict):
-                raise SafetensorsError(f"{name}: unexpected metadata {str(node)[:80]}")
+        if not isinstance(node, (list, dict)):
             return node
-        if depth > _DEPTH or len(node) != 2 or not isinstance(node[0], str):
-            raise SafetensorsError(f"{name}: unexpected metadata {str(node)[:80]}")
-        kind, what = node
+        kind, what = node if isinstance(node, list) and len(node) == 2 and depth <= _DEPTH else (None, None)
         if kind in ("tensor", "array") and isinstance(what, str) and what in entries:
             if (kind, what) not in made:
                 array = read_array(file, entries[what], name)
