@@ -116,15 +116,7 @@ class Conversions(Value):
         With ``non_blocking`` a tensor in pinned memory is copied to a GPU while the host and the GPU's other work go on; it
         must not be written to until the copy is done. Without a GPU, ``to("cpu")`` copies such a tensor, as an upload would.
         """
-        for a in args:
-            if a is True or a is False:
-                non_blocking = a
-            elif isinstance(a, Value):
-                device, dtype = a.storage.device.compute, a.spec.dtype
-            elif isinstance(a, (Device, str)) and not is_dtype(a):
-                device = a
-            else:
-                dtype = a
+        device, dtype, non_blocking = given_to(args, device, dtype, non_blocking)
         result = self if dtype is None or np.dtype(dtype) == self.spec.dtype else movement.cast(
             self, dtype=np.dtype(dtype))
         if device is not None:
@@ -240,7 +232,21 @@ class Conversions(Value):
         return str(self)
 
 
-def is_dtype(name: Any) -> bool:
+def given_to(args: tuple[Any, ...], device: Any = None, dtype: Any = None, non_blocking: Any = False) -> tuple[Any, Any, Any]:
+    """The device, the dtype, and whether the host need not wait, of what ``to`` is given, in any place."""
+    for a in args:
+        if a is True or a is False:
+            non_blocking = a
+        elif isinstance(a, Value):
+            device, dtype = a.storage.device.compute, a.spec.dtype
+        elif isinstance(a, (Device, str)) and not _is_dtype(a):
+            device = a
+        elif a is not None:
+            dtype = a
+    return device, dtype, non_blocking
+
+
+def _is_dtype(name: Any) -> bool:
     if not isinstance(name, str):
         return False
     try:

@@ -179,10 +179,12 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
     Raises TypeError for two numbers without a size, RuntimeError for a negative deviation; deviations in a tensor on a GPU are
     not checked.
     """
-    tensors = [x for x in (mean, std) if not isinstance(x, (int, float))]
+    mean, std = (x if isinstance(x, _tensor.Tensor) else number("normal", name, x)
+                 for name, x in (("mean", mean), ("std", std)))
+    tensors = [x for x in (mean, std) if isinstance(x, _tensor.Tensor)]
     if not tensors and size is None:
         raise TypeError("normal() with numbers as mean and std needs a size")
-    if isinstance(std, (int, float)) and std < 0:
+    if isinstance(std, float) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if tensors and std is tensors[-1] and std.spec.numel and std.storage.device.type == "cpu" and std.array.min() < 0:
         raise RuntimeError(f"normal expects all elements of std >= 0.0, but found {std.array.min()}")

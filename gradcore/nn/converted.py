@@ -7,28 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gradcore._conversions import is_dtype
+from gradcore._conversions import given_to
 from gradcore._tensor import Tensor
-from gradcore.devices.device import Device
 from gradcore.dtypes import bfloat16, is_floating
 from gradcore.functional import empty_like
 from gradcore.nn import paths
 
 C = TypeVar("C", bound="Converted")
-
-
-def given_to(args: tuple[Any, ...], device: Any = None, dtype: Any = None, non_blocking: Any = False) -> tuple[Any, Any, Any]:
-    """The device, the dtype, and whether the host need not wait, of what :meth:`Converted.to` is given, in any place."""
-    for a in args:
-        if a is True or a is False:
-            non_blocking = a
-        elif isinstance(a, Tensor):
-            device, dtype = a.device, a.dtype
-        elif isinstance(a, (Device, str)) and not is_dtype(a):
-            device = a
-        elif a is not None:
-            dtype = a
-    return device, dtype, non_blocking
 
 
 class Converted:

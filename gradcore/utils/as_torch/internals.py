@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
 import gradcore
+from gradcore._conversions import given_to
 from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
-from gradcore.nn.converted import given_to
 from gradcore.utils.as_torch.dtypes import FUNCTIONS
 from gradcore.utils.as_torch.foreach import _group_tensors_by_device_and_dtype
 from gradcore.utils.as_torch.stand_ins import UnusedModule

@@ -25,7 +25,8 @@ OF_NUMPY = [
     "F.interpolate(x, scale_factor=np.float32(1.5))", "F.unfold(x, n)", "F.fold(F.unfold(x, 2), (n * 3, n * 4), n)",
     "F.local_response_norm(x, n)", "nn.LayerNorm(n * 4)(x)", "nn.LayerNorm([n * 4])(x)", "nn.ZeroPad2d(n)(x)",
     "nn.Conv2d(4, 4, n, padding=n).weight.shape", "x.chunk(n)", "x.roll(n, n)", "x.roll(n)", "x.repeat_interleave(n)",
-    "t.full((2,), n)", "t.full((n,), np.float64(2))"]
+    "t.full((2,), n)", "t.full((n,), np.float64(2))",
+    "t.normal(np.int64(0), np.float32(1), (n,)).shape", "t.normal(t.zeros(3), np.float32(1)).shape"]
 #: Calls with tensors of one element, which are read.
 OF_TENSORS = [
     "t.arange(t.tensor(3))", "t.arange(t.tensor([3, 5]).max())", "t.arange(t.tensor(1), t.tensor(6), t.tensor(2))",
