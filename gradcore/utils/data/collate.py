@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -60,12 +60,17 @@ def default_convert(data: Any) -> Any:
     """
     if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in "SUO":
         return functional.as_tensor(data)
+    return _by_parts(default_convert, data)
+
+
+def _by_parts(convert: Callable[[Any], Any], data: Any) -> Any:
+    """A mapping or sequence with its parts converted; anything else as it is."""
     if isinstance(data, Mapping):
-        return _mapping(data, {key: default_convert(part) for key, part in data.items()})
+        return _mapping(data, {key: convert(part) for key, part in data.items()})
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*map(default_convert, data))
+        return type(data)(*map(convert, data))
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        return _sequence(data, list(map(default_convert, data)))
+        return _sequence(data, list(map(convert, data)))
     return data
 
 
@@ -100,17 +105,13 @@ def _sequence(like: Sequence[Any], parts: list[Any]) -> Any:
 def pinned(batch: Any) -> Any:
     """A batch with its tensors in pinned memory.
 
-    Mappings, tuples and lists are copied element by element; other objects by their ``pin_memory`` method, if they have one.
+    Objects are copied by their ``pin_memory`` method, if they have one; other mappings and sequences element by element.
     """
-    if isinstance(batch, Mapping):
-        return _mapping(batch, {key: pinned(part) for key, part in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(pinned, batch))
-    if isinstance(batch, tuple):
-        return tuple(map(pinned, batch))
-    if isinstance(batch, list):
-        return _sequence(batch, list(map(pinned, batch)))
-    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+    if hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
+        return type(batch)(map(pinned, batch))
+    return _by_parts(pinned, batch)
 
 
 def _check_kind(batch: Sequence[Any], kind: Any) -> None:

@@ -176,12 +176,22 @@ def test_without_a_gpu_a_batch_from_pinned_memory_is_input_of_the_step_on_every_
 
 
 def test_parts_of_a_batch_keep_their_types(pool):
-    from collections import namedtuple
+    from collections import deque, namedtuple
 
     from gradcore.utils.data.collate import pinned
 
+    class Point(tuple):
+        pass
+
+    class Pinned(dict):
+        def pin_memory(self):
+            return "by itself"
+
     Pair = namedtuple("Pair", "a b")
     x = gradcore.ones(2)
+    queue, point = pinned((deque([x]), Point([x])))
+    assert type(queue) is deque and type(point) is Point and queue[0].storage.device is point[0].storage.device is pool
+    assert pinned([Pinned(a=x), "text", 3]) == ["by itself", "text", 3]
     found = pinned({"pair": Pair(x, "text"), "list": [x, 3], "tuple": (x,)})
     assert type(found["pair"]) is Pair and found["pair"].b == "text" and found["list"][1] == 3
     assert found["pair"].a.storage.device is found["list"][0].storage.device is found["tuple"][0].storage.device is pool
