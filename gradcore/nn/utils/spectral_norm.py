@@ -9,7 +9,7 @@ from gradcore._random import randn
 from gradcore.engine.modes import no_grad
 from gradcore.functional.similarity import normalize
 from gradcore.nn.hooks import key_of
-from gradcore.nn.parameter import Parameter
+from gradcore.nn.utils.weight_norm import made_plain
 from gradcore.ops import movement
 
 Tensor = Any
@@ -57,7 +57,7 @@ class SpectralNorm:
     def __init__(self, name: str, times: int, dim: int, eps: float) -> None:
         self.name, self.times, self.dim, self.eps = name, times, dim, eps
 
-    def weight(self, module: Any, times: int) -> Tensor:
+    def weight(self, module: Any, times: int = 0) -> Tensor:
         weight, u, v = (getattr(module, f"{self.name}_{part}") for part in ("orig", "u", "v"))
         matrix = matrix_of(weight, self.dim)
         iterate(matrix, u, v, times, self.eps, True)
@@ -95,14 +95,4 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
 
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     """Make the weight a plain parameter again. Raises ValueError if :func:`spectral_norm` was not applied."""
-    key = key_of(module, SpectralNorm, name)
-    if key is None:
-        raise ValueError(f"spectral_norm of '{name}' not found in {module}")
-    hooks = module._module_hooks.before
-    with no_grad():
-        weight = Parameter(hooks[key][0].weight(module, 0))
-    del hooks[key], module.__dict__[name]
-    for part in ("orig", "u", "v"):
-        delattr(module, f"{name}_{part}")
-    module.register_parameter(name, weight)
-    return module
+    return made_plain(module, SpectralNorm, name, "spectral_norm", "orig", "u", "v")

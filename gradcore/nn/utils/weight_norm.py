@@ -60,14 +60,19 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
 def remove_weight_norm(module: Any, name: str = "weight") -> Any:
     """Make the weight a plain parameter again. Raises ValueError if :func:`weight_norm` was not applied."""
-    key = key_of(module, WeightNorm, name)
+    return made_plain(module, WeightNorm, name, "weight_norm", "g", "v")
+
+
+def made_plain(module: Any, kind: Any, name: str, called: str, *parts: str) -> Any:
+    """Make a weight a plain parameter again that a hook of class ``kind`` computes from ``parts``."""
+    key = key_of(module, kind, name)
     if key is None:
-        raise ValueError(f"weight_norm of '{name}' not found in {module}")
+        raise ValueError(f"{called} of '{name}' not found in {module}")
     hooks = module._module_hooks.before
     with no_grad():
         weight = Parameter(hooks[key][0].weight(module))
     del hooks[key], module.__dict__[name]
-    delattr(module, f"{name}_g")
-    delattr(module, f"{name}_v")
+    for part in parts:
+        delattr(module, f"{name}_{part}")
     module.register_parameter(name, weight)
     return module
