@@ -55,27 +55,27 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
     old = input.spec.shape[2:]
     if not old:
         raise SpecError(f"interpolate: expected input [N, C, ...], but got {list(input.spec.shape)}")
+    each: list[Any]
     if size is None:
-        assert scale_factor is not None
         factor: Any = scale_factor
-        scales = [float(factor)] * len(old) if isinstance(factor, (int, float, np.number)) else list(factor)
-        new = [math.floor(n * s) for n, s in zip(old, scales, strict=False)]
+        each = [float(s) for s in ([factor] * len(old) if isinstance(factor, (int, float, np.number)) else factor)]
     else:
         if recompute_scale_factor:
             raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
         given = plain(size)
-        new = [given] * len(old) if isinstance(given, int) else [plain(n) for n in given]
-    if scale_factor is None or recompute_scale_factor:
-        scales = [m / n for m, n in zip(new, old, strict=False)]
-    if len(new) != len(old):
-        raise SpecError(f"interpolate: expected {len(old)} sizes for an input of {list(input.spec.shape)}, but got {new}")
+        each = [given] * len(old) if isinstance(given, int) else [plain(n) for n in given]
+    if len(each) != len(old):
+        raise SpecError(f"interpolate: expected {len(old)} {'factors' if size is None else 'sizes'} for an input of "
+                        f"{list(input.spec.shape)}, but got {each}")
+    new = each if scale_factor is None else [math.floor(n * s) for n, s in zip(old, each, strict=True)]
+    if min(*old, *new) <= 0:
+        raise SpecError(f"interpolate: Input and output sizes should be greater than 0, but got input {list(old)} and "
+                        f"output {new}")
+    scales = [m / n for m, n in zip(new, old, strict=True)] if scale_factor is None or recompute_scale_factor else each
     if not mode.startswith("nearest"):
         need_float("interpolate", input=input.spec)
     x = input
     for d, (n, m, scale) in enumerate(zip(old, new, scales, strict=True), 2):
-        if m <= 0:
-            raise SpecError(f"interpolate: Input and output sizes should be greater than 0, but got input {list(old)} and "
-                            f"output {new}")
         if mode.startswith("nearest"):
             x = _nearest(x, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
         elif m != n or mode == "bicubic":

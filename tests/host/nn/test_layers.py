@@ -248,6 +248,8 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: F.interpolate(x), ValueError, "only one of size or scale_factor"),
             (lambda: F.interpolate(x, 3, mode="cubic"), NotImplementedError, "interpolate(mode='cubic')"),
             (lambda: F.interpolate(x, (3,)), RuntimeError, "expected 2 sizes for an input of [2, 6, 5, 7], but got [3]"),
+            (lambda: F.interpolate(x, scale_factor=[2, 2, 2]), RuntimeError, "expected 2 factors for an input of [2, 6, 5, 7]"),
+            (lambda: F.interpolate(x[:, :, :0], 3), RuntimeError, "greater than 0, but got input [0, 7] and output [3, 3]"),
             (lambda: F.pixel_shuffle(x, 2), RuntimeError, "input.size(-3)=6 is not divisible by 4"),
             (lambda: F.pixel_unshuffle(x, 5), RuntimeError, "input.size(-1)=7 are not divisible by 5"),
             (lambda: F.conv_transpose2d(x, gradcore.ones(5, 2, 3, 3)), RuntimeError, "expected input[2, 6, 5, 7] to have"),
