@@ -304,7 +304,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
 
     ``q`` is a number in [0, 1], or a vector [Q] of such numbers on the input's device, which adds a leading dimension of
     size Q. Hyndman and Fan, The American Statistician 1996, definition 7. Raises :class:`SpecError` for an empty input,
-    another dtype, a number ``q`` out of range, or an unknown ``interpolation``; on the CPU, IndexError for others out of range.
+    another dtype, a number ``q`` out of range, on the CPU also in a vector, or an unknown ``interpolation``.
     """
     if not input.spec.floating or input.spec.dtype.itemsize < 4:
         raise SpecError(f"quantile() input tensor must be either float or double dtype, but got {input.spec.dtype.name}")
@@ -312,8 +312,9 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
         raise SpecError(f"quantile() interpolation must be one of {', '.join(_BETWEEN)}, but got {interpolation}")
     if not input.spec.numel:
         raise SpecError("quantile() input tensor must be non-empty")
-    if not isinstance(q, Value) and not 0 <= q <= 1:
-        raise SpecError(f"quantile() q must be in the range [0, 1] but got {q}")
+    values = q if not isinstance(q, Value) else q.array if q.storage.device.type == "cpu" else 0
+    if not np.all(np.greater_equal(values, 0) & np.less_equal(values, 1)):
+        raise SpecError(f"quantile() q must be in the range [0, 1] but got {values}")
     if isinstance(q, Value) and q.spec.ndim > 1:
         raise SpecError(f"quantile() q must be a scalar or 1D tensor, but got {list(q.spec.shape)}")
     axis = None if dim is None else sh.dim_of(dim, input)
@@ -321,8 +322,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
     x = sh.reshape(input, -1) if axis is None else arranging.movedim(input, axis, -1)
     x = folding.sort(x, -1).values
     last = x.spec.shape[-1] - 1
-    ranks = (sh.reshape(q, -1).to(x.spec.dtype) if isinstance(q, Value)
-             else creation.new_full(x, (1,), q)) * last
+    ranks = (sh.reshape(q, -1).to(x.spec.dtype) if isinstance(q, Value) else creation.new_full(x, (1,), q)) * last
     made = _between(x, ranks, interpolation)
     highest = movement.narrow(x, x.spec.ndim - 1, last, 1)
     made = arranging.movedim(elementwise.where(elementwise.isnan(highest), highest, made), -1, 0)

@@ -101,13 +101,21 @@ def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, An
 _PLANES, _ROWS = (0, 1, 4, 2, 3), (0, 1, 3, 4, 2)
 
 
+def _windows(name: str, *given: Size) -> list[tuple[int, int]]:
+    """The kernel size, dilation, padding and stride of windows, a pair each."""
+    kernel, dilation, padding, stride = found = list(map(pair, ("kernel_size", "dilation", "padding", "stride"), given))
+    if min(*kernel, *dilation, *stride) < 1 or min(padding) < 0:
+        raise SpecError(f"{name}: kernel size {kernel}, dilation {dilation} and stride {stride} must be positive, and padding "
+                        f"{padding} must not be negative")
+    return found
+
+
 def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> Tensor:
     """The L windows of images [N, C, H, W] or [C, H, W] as columns [N, C * kh * kw, L] (im2col); one copy besides padding."""
     if input.spec.ndim not in (3, 4):
         raise SpecError(f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size and other non-zero "
                         f"dimensions for input, but got: {list(input.spec.shape)}")
-    (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = (pair(n, v) for n, v in (
-        ("kernel_size", kernel_size), ("dilation", dilation), ("padding", padding), ("stride", stride)))
+    (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = _windows("unfold", kernel_size, dilation, padding, stride)
     x = input if input.spec.ndim == 4 else sh.unsqueeze(input, 0)
     if ph or pw:
         x = _surrounded(x, [(3, pw, pw), (2, ph, ph)], 0.0)
@@ -121,9 +129,8 @@ def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size =
 def fold(input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0,
          stride: Size = 1) -> Tensor:
     """Sums of overlapping windows, given as columns [N, C * kh * kw, L] or [C * kh * kw, L]: images [N, C, H, W] (col2im)."""
-    (height, width), (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = (pair(n, v) for n, v in (
-        ("output_size", output_size), ("kernel_size", kernel_size), ("dilation", dilation), ("padding", padding),
-        ("stride", stride)))
+    height, width = pair("output_size", output_size)
+    (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = _windows("fold", kernel_size, dilation, padding, stride)
     x = input if input.spec.ndim == 3 else sh.unsqueeze(input, 0)
     tall, wide = height + 2 * ph, width + 2 * pw
     rows, columns = (tall - (kh - 1) * dh - 1) // sh_ + 1, (wide - (kw - 1) * dw - 1) // sw + 1

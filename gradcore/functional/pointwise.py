@@ -21,6 +21,7 @@ from gradcore.functional.shape import plain
 from gradcore.functional.types import as_weight
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.shapes import written_into
+from gradcore.spec import broadcast_shapes
 
 Tensor = Any
 
@@ -170,6 +171,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
     """Whether all ``|input - other| <= atol + rtol * |other|``, with ``equal_nan`` also where both are NaN."""
+    broadcast_shapes(input.spec.shape, other.spec.shape)
     return bool(np.allclose(input.detach().cpu().numpy(), other.detach().cpu().numpy(), rtol, atol, equal_nan))
 
 

@@ -30,7 +30,7 @@ def _out(name: str, x: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pai
         raise SpecError(f"{name}: pad should be at most half of effective kernel size, but got pad={padding}, "
                         f"kernel_size={kernel}")
     size = tuple(pooled(x[2 + d], kernel[d], stride[d], padding[d], dilation[d], ceil_mode) for d in (0, 1))
-    if min(size) < 1:
+    if min(*size, *x[2:]) < 1:
         raise SpecError(f"{name}: Given input size: {list(x[1:])}. Calculated output size: {[x[1], *size]}. Output size is "
                         "too small")
     return (*x[:2], *size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -155,7 +156,8 @@ CASES: dict[str, Case] = {
     "bincount weights": (lambda t: i(t, 2, 1).bincount(f(t, 3)), SpecError, ("same length", "[3]", "[2]")),
     "bincount minlength": (lambda t: i(t, 2, 1).bincount(minlength=-1), SpecError, ("minlength should be >= 0", "got -1")),
     "quantile": (lambda t: f(t, 3).quantile(1.5), RuntimeError, ("[0, 1]", "1.5")),
-    "quantile below 0": (lambda t: f(t, 3).quantile(-f(t, 1)), (IndexError, RuntimeError), ("out of bounds", "size 3")),
+    "quantiles": (lambda t: f(t, 3).quantile(t.tensor([0.5, -0.1])), RuntimeError, ("[0, 1]", "-0.1")),
+    "quantile of NaN": (lambda t: f(t, 3).quantile(t.tensor(math.nan)), RuntimeError, ("[0, 1]", "nan")),
     "quantile of none": (lambda t: f(t, 0).quantile(0.5), SpecError, ("non-empty",)),
     "quantile of ints": (lambda t: i(t, 2).quantile(0.5), SpecError, ("float or double", "int64")),
     "quantile between": (lambda t: f(t, 3).quantile(0.5, interpolation="cubic"), RuntimeError, ("midpoint", "cubic")),
@@ -201,6 +203,12 @@ CASES: dict[str, Case] = {
     "pad reflect": (lambda t: t.nn.functional.pad(f(t, 1, 2), (2, 0), "reflect"), SpecError, ("(2, 0)", "of 2 elements")),
     "pad dims": (lambda t: t.nn.functional.pad(f(t, 2), (1, 1), "reflect"), NotImplementedError, ("non-constant",)),
     "F.unfold": (lambda t: t.nn.functional.unfold(f(t, 3, 3), 2), SpecError, ("3D or 4D", "[3, 3]")),
+    "F.unfold dilation": (lambda t: t.nn.functional.unfold(f(t, 1, 1, 4, 4), 2, -1), SpecError, ("dilation (-1, -1)",)),
+    "F.fold stride": (lambda t: t.nn.functional.fold(f(t, 1, 4, 4), 3, 2, stride=0), SpecError, ("stride (0, 0)",)),
+    "F.fold padding": (lambda t: t.nn.functional.fold(f(t, 1, 4, 4), 5, 2, padding=-1), SpecError, ("padding (-1, -1)",)),
+    "avg_pool2d of nothing": (lambda t: t.nn.functional.avg_pool2d(f(t, 1, 2, 0, 4), 2, padding=1), SpecError, ("[2, 0, 4]",)),
+    "max_pool1d of nothing": (lambda t: t.nn.functional.max_pool1d(f(t, 2, 0), 2, padding=1), SpecError, ("[2, 1, 0]",)),
+    "allclose": (lambda t: t.allclose(f(t, 2, 3), f(t, 4)), SpecError, ("tensor a (3)", "tensor b (4)")),
     "F.fold": (lambda t: t.nn.functional.fold(f(t, 1, 4, 3), 3, 2), SpecError, ("2 * 2", "[1, 4, 3]")),
     "topk": (lambda t: f(t, 3).topk(4), SpecError, ("selected index k out of range", "4 of 3")),
     "kthvalue": (lambda t: f(t, 3).kthvalue(0), SpecError, ("out of range for dimension -1", "0 of 3")),
