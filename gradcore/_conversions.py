@@ -238,7 +238,7 @@ def given_to(args: tuple[Any, ...], device: Any = None, dtype: Any = None, non_b
         if a is True or a is False:
             non_blocking = a
         elif isinstance(a, Value):
-            device, dtype = a.device, a.dtype
+            device, dtype = a.device, a.dtype  # type: ignore[attr-defined]
         elif isinstance(a, (Device, str)) and not _is_dtype(a):
             device = a
         elif a is not None:
