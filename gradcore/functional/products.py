@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.arguments import with_name
+from gradcore.dtypes import promote
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -52,13 +53,17 @@ def _factors(product: Tensor, beta: float, alpha: float) -> tuple[float, float]:
     return kind(beta), kind(alpha)
 
 
-def _need_its_dtype(name: str, input: Tensor, product: Tensor) -> None:
-    """Raises :class:`SpecError` if what a product is added to has another dtype; floats may, since autocast makes them differ.
+def _fitting(name: str, input: Tensor, product: Tensor) -> Tensor:
+    """The product in the dtype in which it is added to ``input``: ``addr`` promotes the two.
 
-    ``addr`` promotes the two.
+    The others raise :class:`SpecError` for two dtypes, unless both are floats, which autocast makes differ.
     """
-    if not name.startswith("addr") and not (input.spec.floating and product.spec.floating):
+    if name.startswith("addr"):
+        # An input of no dimensions counts as a matrix does.
+        return movement.cast_to(product, product.spec.like(promote([product.spec, product.spec.like(input.spec.dtype)])))
+    if not (input.spec.floating and product.spec.floating):
         need_one_dtype(name, input=input.spec, product=product.spec)
+    return product
 
 
 def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
@@ -66,11 +71,12 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
     if not movement.broadcasts(input.spec.shape, product.spec.shape):
         raise SpecError(f"{name}: The expanded size of the tensor {list(product.spec.shape)} must match the existing size "
                         f"{list(input.spec.shape)}")
-    _need_its_dtype(name, input, product)
+    product = _fitting(name, input, product)
     beta, alpha = _factors(product, beta, alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return product
+    input = input if input.spec.floating else movement.cast_to(input, product.spec)
     return elementwise.add(input if beta == 1 else input * beta, product)
 
 
@@ -225,8 +231,7 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
     def function(input: Tensor, *tensors: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
         if len(tensors) != len(names):
             raise TypeError(f"{name}() takes {len(names)} tensors, {' and '.join(names)}, but got {len(tensors)}")
-        made = product(*tensors)
-        _need_its_dtype(name, input, made)
+        made = _fitting(name, input, product(*tensors))
         beta, alpha = _factors(made, beta, alpha)
         if beta == 0:
             return movement.copy_(input, made if alpha == 1 else made * alpha)

@@ -166,6 +166,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
        for shape, padding in (((1, 1, 1), 2), ((1, 1, 3, 1), 2), ((1, 1, 1, 3, 3), 2), ((1, 1, 3, 3, 1), 2))},
     **{f"addmm_ of integers, beta {beta}, alpha {alpha}": lambda t, b=beta, a=alpha: square(t).addmm_(
         square(t), square(t), beta=b, alpha=a) for beta, alpha in ((0, 0.5), (0.5, 1), (1.5, 2.5))},
+    **{f"{name} of integers, beta {beta}, alpha {alpha}": lambda t, n=name, b=beta, a=alpha: getattr(t.ones(2, 2), n)(
+        t.arange(2), t.arange(2) + 1, beta=b, alpha=a) for name in ("addr", "addr_") for beta, alpha in ((0, 1), (0.5, 0.5))},
+    "addr of halves beside integers": lambda t: t.addr(t.arange(2), *[t.ones(2, dtype=t.float16)] * 2, beta=0.5),
     "addr of bools": lambda t: t.addr(*[t.tensor([True, False])] * 3, alpha=-1),
     "nan_to_num to None": lambda t: t.tensor([np.nan, np.inf]).nan_to_num(None, 1.0),
     "nan_to_num_ to None": lambda t: t.tensor([np.nan, 2.0], dtype=t.float16).nan_to_num_(None),
