@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ class Size(tuple[int, ...]):
 
     def numel(self) -> int:
         """The number of elements, the product of the sizes."""
-        return int(np.prod(self, dtype=np.int64))
+        return math.prod(self)
 
     def __add__(self, other: Any) -> Any:
         return Size(super().__add__(tuple(other))) if isinstance(other, tuple) else NotImplemented
