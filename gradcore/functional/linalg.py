@@ -145,7 +145,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
     On the CPU, raises :class:`LinAlgError` if A is not positive definite.
     """
-    return decompositions.cholesky(A.mT).mT if upper else decompositions.cholesky(A)
+    return sh.transpose(decompositions.cholesky(sh.transpose(A, -2, -1)), -2, -1) if upper else decompositions.cholesky(A)
 
 
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
