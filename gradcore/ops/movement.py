@@ -253,7 +253,7 @@ def _split_spec(x: TensorSpec, *, sizes: tuple[int, ...], dim: int) -> tuple[Ten
     if sum(sizes) != x.shape[dim]:
         raise SpecError(f"split_with_sizes expects split_sizes to sum exactly to {x.shape[dim]} (input tensor's size at "
                         f"dimension {dim}), but got split_sizes={list(sizes)}")
-    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    starts = np.cumsum([0, *sizes])[:-1].tolist()
     return tuple(_slice_spec(x, index=tuple((0, n, 1) for n in x.shape[:dim]) + ((start, n, 1),))
                  for start, n in zip(starts, sizes, strict=True))
 

@@ -108,7 +108,7 @@ def one_triangle(t: Any) -> Any:
 
 
 def nothing_in_parts(t: Any) -> Any:
-    return [t.ones(0, 3).split(0), t.ones(0, 3).split(2)]
+    return [t.ones(0, 3).split(0), t.ones(0, 3).split(2), t.ones(0, 3).split([])]
 
 
 def reshaped_without_a_graph(t: Any) -> Any:
