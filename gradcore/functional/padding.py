@@ -141,10 +141,10 @@ def fold(input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1
     n, c = x.spec.shape[0], x.spec.shape[1] // (kh * kw)
     x = movement.permute(movement.reshape(x, (n, c, kh, kw, rows, columns)), dims=(0, 1, 2, 4, 5, 3))
     x = arrangement.windows_grad(x, shape=(n, c, kh, rows, wide), dim=4, size=kw, step=sw, dilation=dw)
-    x = movement.permute(movement.narrow(x, 4, pw, width), dims=_ROWS)
+    x = movement.permute(movement.narrow(x, 4, pw, width) if pw else x, dims=_ROWS)
     x = arrangement.windows_grad(x, shape=(n, c, tall, width), dim=2, size=kh, step=sh_, dilation=dh)
     # A view would hold the padding's bytes as long as the result lives.
-    x = sh.contiguous(movement.narrow(x, 2, ph, height))
+    x = sh.contiguous(movement.narrow(x, 2, ph, height)) if ph else x
     return x if input.spec.ndim == 3 else sh.squeeze(x, 0)
 
 
