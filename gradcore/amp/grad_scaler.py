@@ -28,7 +28,7 @@ class GradScaler:
     """
 
     #: Attributes whose change makes a compiled function that reads them trace again.
-    _decides = frozenset(("_scale", "_enabled", "_growth_factor", "_backoff_factor", "_growth_interval"))
+    _compile_decides = frozenset(("_scale", "_enabled", "_growth_factor", "_backoff_factor", "_growth_interval"))
 
     def __init__(self, device: str = "cuda", init_scale: float = 2.0**16, growth_factor: float = 2.0,
                  backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True) -> None:

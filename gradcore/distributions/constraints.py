@@ -21,7 +21,7 @@ class Constraint:
     is_discrete: Any = False
     event_dim: Any = 0
     #: Its methods read its attributes, all of which a compiled function that uses one is guarded by.
-    _read_whole = True
+    _compile_reads_whole = True
 
     def check(self, value: Any) -> Any:
         """A bool for each event: is it in the set?"""

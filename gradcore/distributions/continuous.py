@@ -20,7 +20,7 @@ class LocationScale(Distribution):
     has_rsample = True
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
-    _shown: tuple[str, ...] = ("loc", "scale")
+    _dist_shown: tuple[str, ...] = ("loc", "scale")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)
@@ -39,14 +39,14 @@ class Normal(LocationScale):
         return self.scale.square()
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self.loc + self._drawn(randn, self.loc, sample_shape) * self.scale
+        return self.loc + self._dist_drawn(randn, self.loc, sample_shape) * self.scale
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return -(value - self.loc).square() / (2 * self.scale.square()) - self.scale.log() - _LOG_TWO_PI / 2
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
 
     def icdf(self, value: Any) -> Any:
@@ -65,15 +65,15 @@ class Laplace(LocationScale):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         # In (-1/2, 1/2], since -1/2 would give log(0).
-        u = 0.5 - self._drawn(rand, self.loc, sample_shape)
+        u = 0.5 - self._dist_drawn(rand, self.loc, sample_shape)
         return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return -functional.log(2 * self.scale) - (value - self.loc).abs() / self.scale
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         away = value - self.loc
         return 0.5 - 0.5 * away.sign() * functional.expm1(-away.abs() / self.scale)
 
@@ -91,7 +91,7 @@ class Exponential(Distribution):
     has_rsample = True
     arg_constraints = {"rate": constraints.positive}
     support = constraints.nonnegative
-    _shown = ("rate",)
+    _dist_shown = ("rate",)
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         self.rate, = broadcast(rate)
@@ -110,14 +110,14 @@ class Exponential(Distribution):
         return self.rate.pow(-2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return -functional.log1p(-self._drawn(rand, self.rate, sample_shape)) / self.rate
+        return -functional.log1p(-self._dist_drawn(rand, self.rate, sample_shape)) / self.rate
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return self.rate.log() - self.rate * value
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return 1 - functional.exp(-self.rate * value)
 
     def icdf(self, value: Any) -> Any:
@@ -131,7 +131,7 @@ class Uniform(Distribution):
     """The uniform distribution on [low, high)."""
 
     has_rsample = True
-    _shown = ("low", "high")
+    _dist_shown = ("low", "high")
 
     @property
     def arg_constraints(self) -> Any:
@@ -158,15 +158,15 @@ class Uniform(Distribution):
         return (self.high - self.low).square() / 12
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self.low + self._drawn(rand, self.low, sample_shape) * (self.high - self.low)
+        return self.low + self._dist_drawn(rand, self.low, sample_shape) * (self.high - self.low)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         inside = (value >= self.low) & (value < self.high)
         return functional.where(inside, -functional.log(self.high - self.low), -math.inf)
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
 
     def icdf(self, value: Any) -> Any:

@@ -44,11 +44,11 @@ class Geometric(_OfChance):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
-            u = above_zero(self._drawn(rand, self.probs, sample_shape))
+            u = above_zero(self._dist_drawn(rand, self.probs, sample_shape))
             return functional.floor(u.log() / functional.log1p(-self.probs))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         # 0 failures are certain where a success is: 0 * log(0) is 0.
         certain = (self.probs == 1) & (value == 0)
         return value * functional.log1p(-functional.where(certain, 0.0, self.probs)) + self.probs.log()
@@ -62,7 +62,7 @@ class Poisson(Distribution):
 
     arg_constraints = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
-    _shown = ("rate",)
+    _dist_shown = ("rate",)
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         self.rate, = broadcast(rate)
@@ -78,7 +78,7 @@ class Poisson(Distribution):
         return poisson(self.rate.detach().expand(*self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return value.xlogy(self.rate) - self.rate - (value + 1).lgamma()
 
 
@@ -87,7 +87,7 @@ class _OfTrials(Distribution):
 
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.probs, self.logits, given, count = chances(probs, logits, total_count)
-        self._shown = ("total_count", given)
+        self._dist_shown = ("total_count", given)
         self.total_count = count.to(self.probs.dtype)
         super().__init__(self.probs.shape, validate_args=validate_args)
 
@@ -122,7 +122,7 @@ class NegativeBinomial(_OfTrials):
             return poisson(Gamma(self.total_count, (-self.logits).exp(), validate_args=False).sample(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         r = self.total_count
         # Without failures to wait for, none is certain.
         ways = functional.where(r + value == 0, 0.0, (r + value).lgamma() - (1.0 + value).lgamma() - r.lgamma())
@@ -165,22 +165,22 @@ class Binomial(_OfTrials):
         return binomial(self.total_count.detach().expand(*shape), self.probs.detach().expand(*shape))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         n = self.total_count
         ways = (n + 1).lgamma() - (value + 1).lgamma() - (n - value + 1).lgamma()
         return value * self.logits + n * logsigmoid(-self.logits) + ways
 
-    def _only_count(self, what: str) -> int:
+    def _dist_only_count(self, what: str) -> int:
         most = int(self.total_count.max().item())
         if self.total_count.min().item() != most:
             raise NotImplementedError(f"Inhomogeneous total count not supported by `{what}`.")
         return most
 
     def entropy(self) -> Any:
-        self._only_count("entropy")
+        self._dist_only_count("entropy")
         logs = self.log_prob(self.enumerate_support(False))
         return -(logs.exp() * logs).sum(0)
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        most = self._only_count("enumerate_support")
+        most = self._dist_only_count("enumerate_support")
         return counted(most + 1, self.batch_shape, expand, self.probs.dtype, self.probs.device)

@@ -49,7 +49,7 @@ class _OfChance(Distribution):
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.probs, self.logits, given = chances(probs, logits)
-        self._shown = (given,)
+        self._dist_shown = (given,)
         super().__init__(self.probs.shape, validate_args=validate_args)
 
 
@@ -76,7 +76,7 @@ class Bernoulli(_OfChance):
             return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         logits, value = functional.broadcast_tensors(self.logits, value)
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
 
@@ -100,19 +100,19 @@ class Categorical(Distribution):
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
-            self._check("probs", probs)
+            self._dist_check("probs", probs)
             self.probs = probs / probs.sum(-1, keepdim=True)
             self.logits = away_from_ends(self.probs).log()
-            self._shown = ("probs",)
+            self._dist_shown = ("probs",)
         else:
-            self._check("logits", logits)
+            self._dist_check("logits", logits)
             self.logits = logits - functional.logsumexp(logits, dim=-1, keepdim=True)
             self.probs = self.logits.exp()
-            self._shown = ("logits",)
+            self._dist_shown = ("logits",)
         super().__init__(self.probs.shape[:-1], validate_args=validate_args)
 
     @staticmethod
-    def _check(name: str, parameter: Any) -> None:
+    def _dist_check(name: str, parameter: Any) -> None:
         if parameter.dim() < 1:
             raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
 
@@ -134,7 +134,7 @@ class Categorical(Distribution):
             return multinomial(rows, math.prod(sample_shape), True).t().reshape(self._extended_shape(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         index, logits = functional.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
         return logits.gather(-1, index[..., :1]).squeeze(-1)
 

@@ -37,12 +37,12 @@ class Distribution:
     support: Any = property(_unknown("support"), doc="The constraint that all draws meet.")
     _validate_args: bool = False
     #: Its methods read its attributes, all of which a compiled function that uses one is guarded by.
-    _read_whole = True
+    _compile_reads_whole = True
     #: The names of the parameters that ``repr`` shows.
-    _shown: tuple[str, ...] = ()
+    _dist_shown: tuple[str, ...] = ()
     #: The names of tensors that ``expand`` leaves as they are, and of distributions that it expands to the same shape.
-    _fixed: ClassVar[tuple[str, ...]] = ()
-    _parts: ClassVar[tuple[str, ...]] = ()
+    _dist_fixed: ClassVar[tuple[str, ...]] = ()
+    _dist_parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (),
                  validate_args: bool | None = None) -> None:
@@ -50,7 +50,7 @@ class Distribution:
         if validate_args is not None:
             self._validate_args = validate_args
         if self._validate_args:
-            self._validate_parameters()
+            self._dist_validate_parameters()
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
@@ -59,7 +59,7 @@ class Distribution:
             raise ValueError(f"set_default_validate_args expects a bool, but got {value!r}")
         Distribution._validate_args = value
 
-    def _validate_parameters(self) -> None:
+    def _dist_validate_parameters(self) -> None:
         try:
             wanted = self.arg_constraints
         except NotImplementedError:
@@ -68,7 +68,7 @@ class Distribution:
             return
         for name, constraint in wanted.items():
             # What is shown is what was given; the others were computed from it.
-            if constraints.is_dependent(constraint) or (self._shown and name not in self._shown):
+            if constraints.is_dependent(constraint) or (self._dist_shown and name not in self._dist_shown):
                 continue
             value = getattr(self, name)
             if not constraint.check(value).all().item():
@@ -76,7 +76,7 @@ class Distribution:
                                  f"distribution {self!r} to satisfy the constraint {constraint!r}, but found invalid "
                                  f"values:\n{value}")
 
-    def _check_value(self, value: Any) -> None:
+    def _dist_check_value(self, value: Any) -> None:
         if self._validate_args:
             self._validate_sample(value)
 
@@ -119,7 +119,7 @@ class Distribution:
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> tuple[int, ...]:
         return (*sample_shape, *self._batch_shape, *self._event_shape)
 
-    def _drawn(self, draw: Callable[..., Any], like: Any, sample_shape: Sequence[int]) -> Any:
+    def _dist_drawn(self, draw: Callable[..., Any], like: Any, sample_shape: Sequence[int]) -> Any:
         """What ``rand`` or ``randn`` draws for samples, with the dtype and on the device of a parameter."""
         return draw(*self._extended_shape(sample_shape), dtype=like.dtype, device=like.device)
 
@@ -127,9 +127,9 @@ class Distribution:
         """The distribution with its parameters expanded, as views, to ``batch_shape``."""
         made = copy.copy(self) if _instance is None else _instance
         for name, value in vars(self).items():
-            if isinstance(value, Tensor) and name not in self._fixed:
+            if isinstance(value, Tensor) and name not in self._dist_fixed:
                 value = functional.expand(value, *batch_shape, *value.shape[len(self._batch_shape):])
-            elif name in self._parts:
+            elif name in self._dist_parts:
                 value = value.expand(batch_shape)
             setattr(made, name, value)
         made._batch_shape = Size(batch_shape)
@@ -180,7 +180,7 @@ class Distribution:
 
     def __repr__(self) -> str:
         shown = []
-        for name in self._shown:
+        for name in self._dist_shown:
             value = getattr(self, name)
             shown.append(f"{name}: {value if value.numel() == 1 else value.shape}")
         return f"{type(self).__name__}({', '.join(shown)})"

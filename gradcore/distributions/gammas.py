@@ -33,7 +33,7 @@ class Gamma(Distribution):
     has_rsample = True
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support = constraints.nonnegative
-    _shown: tuple[str, ...] = ("concentration", "rate")
+    _dist_shown: tuple[str, ...] = ("concentration", "rate")
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = broadcast(concentration, rate)
@@ -55,7 +55,7 @@ class Gamma(Distribution):
         return above_zero(_drawn(self.concentration, self._extended_shape(sample_shape)) / self.rate)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         c = self.concentration
         return c.xlogy(self.rate) + (c - 1).xlogy(value) - self.rate * value - c.lgamma()
 
@@ -64,7 +64,7 @@ class Gamma(Distribution):
         return c - self.rate.log() + c.lgamma() + (1 - c) * c.digamma()
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return functional.special.gammainc(self.concentration, self.rate * value)
 
 
@@ -72,7 +72,7 @@ class Chi2(Gamma):
     """The sum of the squares of ``df`` normally distributed variables: Gamma(df / 2, 1 / 2)."""
 
     arg_constraints = {"df": constraints.positive}
-    _shown = ()
+    _dist_shown = ()
 
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
         super().__init__(0.5 * df, 0.5, validate_args=validate_args)
@@ -125,7 +125,7 @@ class Dirichlet(Distribution):
     has_rsample = True
     arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
     support = constraints.simplex
-    _shown = ("concentration",)
+    _dist_shown = ("concentration",)
 
     def __init__(self, concentration: Any, validate_args: bool | None = None) -> None:
         if concentration.dim() < 1:
@@ -139,7 +139,7 @@ class Dirichlet(Distribution):
         return above_zero(drawn / drawn.sum(-1, keepdim=True)).clamp(max=1 - float(finfo(drawn.dtype).eps) / 2)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         c = self.concentration
         return (c - 1).xlogy(value).sum(-1) + c.sum(-1).lgamma() - c.lgamma().sum(-1)
 
@@ -176,7 +176,7 @@ class Beta(Distribution):
     has_rsample = True
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval
-    _parts = ("_dirichlet",)
+    _dist_parts = ("_dirichlet",)
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         pair = functional.stack(broadcast(concentration1, concentration0), -1)
@@ -202,7 +202,7 @@ class Beta(Distribution):
         return self._dirichlet.rsample(sample_shape)[..., 0]
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return self._dirichlet.log_prob(functional.stack([value, 1.0 - value], -1))
 
     def entropy(self) -> Any:
@@ -213,7 +213,7 @@ class StudentT(LocationScale):
     """Student's t distribution with ``df`` degrees of freedom, moved by ``loc`` and stretched by ``scale``."""
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
-    _shown = ("df", "loc", "scale")
+    _dist_shown = ("df", "loc", "scale")
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
         self.df, loc, scale = broadcast(df, loc, scale)
@@ -230,12 +230,12 @@ class StudentT(LocationScale):
         return functional.where(df <= 1, math.nan, finite)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        normal = self._drawn(randn, self.df, sample_shape)
+        normal = self._dist_drawn(randn, self.df, sample_shape)
         squares = 2 * _drawn(0.5 * self.df, self._extended_shape(sample_shape))
         return self.loc + self.scale * normal * (squares / self.df).rsqrt()
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         df, y = self.df, (value - self.loc) / self.scale
         norm = self.scale.log() + 0.5 * (df.log() + math.log(math.pi)) + (0.5 * df).lgamma() - (0.5 * (df + 1)).lgamma()
         return -0.5 * (df + 1) * functional.log1p(y.square() / df) - norm
@@ -252,7 +252,7 @@ class FisherSnedecor(Distribution):
     has_rsample = True
     arg_constraints = {"df1": constraints.positive, "df2": constraints.positive}
     support = constraints.positive
-    _shown = ("df1", "df2")
+    _dist_shown = ("df1", "df2")
 
     def __init__(self, df1: Any, df2: Any, validate_args: bool | None = None) -> None:
         self.df1, self.df2 = broadcast(df1, df2)
@@ -280,7 +280,7 @@ class FisherSnedecor(Distribution):
         return above_zero(one / two)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         a, b, ratio = 0.5 * self.df1, 0.5 * self.df2, self.df1 / self.df2
         norm = (a + b).lgamma() - a.lgamma() - b.lgamma()
         return norm + a * ratio.log() + (a - 1) * value.log() - (a + b) * functional.log1p(ratio * value)

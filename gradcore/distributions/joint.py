@@ -90,7 +90,7 @@ class MultivariateNormal(Distribution):
         "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky}
     support = constraints.real_vector
     #: The factor before it is expanded, with which no matrix is copied for each vector.
-    _fixed = ("_factor",)
+    _dist_fixed = ("_dist_factor",)
 
     def __init__(self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
                  validate_args: bool | None = None) -> None:
@@ -107,8 +107,8 @@ class MultivariateNormal(Distribution):
             linalg.cholesky(matrix))
         n = loc.shape[-1]
         batch = functional.broadcast_tensors(loc[..., 0], factor[..., 0, 0])[0].shape
-        self.loc, self.scale_tril, self._factor = loc.expand(*batch, n), factor.expand(*batch, n, n), factor
-        self._shown = ("loc", given[0])
+        self.loc, self.scale_tril, self._dist_factor = loc.expand(*batch, n), factor.expand(*batch, n, n), factor
+        self._dist_shown = ("loc", given[0])
         super().__init__(batch, (n,), validate_args)
 
     @property
@@ -129,16 +129,16 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.square().sum(-1)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        drawn = self._drawn(randn, self.loc, sample_shape)
-        return self.loc + (self._factor @ drawn.unsqueeze(-1)).squeeze(-1)
+        drawn = self._dist_drawn(randn, self.loc, sample_shape)
+        return self.loc + (self._dist_factor @ drawn.unsqueeze(-1)).squeeze(-1)
 
-    def _half_log_det(self) -> Any:
+    def _dist_half_log_det(self) -> Any:
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
-        distance = solve_lower(self._factor, value - self.loc).square().sum(-1)
-        return -0.5 * (self.event_shape[0] * math.log(2 * math.pi) + distance) - self._half_log_det()
+        self._dist_check_value(value)
+        distance = solve_lower(self._dist_factor, value - self.loc).square().sum(-1)
+        return -0.5 * (self.event_shape[0] * math.log(2 * math.pi) + distance) - self._dist_half_log_det()
 
     def entropy(self) -> Any:
-        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self._half_log_det()
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self._dist_half_log_det()

@@ -20,7 +20,7 @@ class MixtureSameFamily(Distribution):
     """
 
     arg_constraints: Any = {}
-    _parts = ("_mixture_distribution",)
+    _dist_parts = ("_mixture_distribution",)
 
     def __init__(self, mixture_distribution: Categorical, component_distribution: Distribution,
                  validate_args: bool | None = None) -> None:
@@ -52,32 +52,32 @@ class MixtureSameFamily(Distribution):
     def support(self) -> Any:
         return constraints.MixtureSameFamilyConstraint(self._component_distribution.support)
 
-    def _weights(self) -> Any:
+    def _dist_weights(self) -> Any:
         """The weights with dimensions of size 1 for those of an event, and for batch dimensions that they lack."""
         weights, lead = self._mixture_distribution.probs, len(self._mixture_distribution.batch_shape)
         lacking = 0 if lead == 1 else len(self._batch_shape) - lead
         return weights.reshape(*weights.shape[:-1], *(1,) * lacking, weights.shape[-1], *(1,) * self._event_ndims)
 
-    def _beside(self, value: Any) -> Any:
+    def _dist_beside(self, value: Any) -> Any:
         """Values with a dimension of size 1 where the components' is."""
         return value.unsqueeze(-1 - self._event_ndims)
 
     @property
     def mean(self) -> Any:
-        return (self._weights() * self._component_distribution.mean).sum(-1 - self._event_ndims)
+        return (self._dist_weights() * self._component_distribution.mean).sum(-1 - self._event_ndims)
 
     @property
     def variance(self) -> Any:
         components, dim = self._component_distribution, -1 - self._event_ndims
-        within = (self._weights() * components.variance).sum(dim)
-        return within + (self._weights() * (components.mean - self._beside(self.mean)).square()).sum(dim)
+        within = (self._dist_weights() * components.variance).sum(dim)
+        return within + (self._dist_weights() * (components.mean - self._dist_beside(self.mean)).square()).sum(dim)
 
     def cdf(self, value: Any) -> Any:
-        return (self._component_distribution.cdf(self._beside(value)) * self._mixture_distribution.probs).sum(-1)
+        return (self._component_distribution.cdf(self._dist_beside(value)) * self._mixture_distribution.probs).sum(-1)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
-        terms = self._component_distribution.log_prob(self._beside(value))
+        self._dist_check_value(value)
+        terms = self._component_distribution.log_prob(self._dist_beside(value))
         return functional.logsumexp(terms + functional.log_softmax(self._mixture_distribution.logits, dim=-1), dim=-1)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:

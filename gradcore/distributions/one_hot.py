@@ -21,7 +21,7 @@ class _OfCategories(Distribution):
     """Base of distributions of vectors of categories, with the parameters of :class:`Categorical`."""
 
     arg_constraints = Categorical.arg_constraints
-    _parts = ("_categorical",)
+    _dist_parts = ("_categorical",)
 
     def __init__(self, probs: Any, logits: Any, validate_args: bool | None) -> None:
         self._categorical = Categorical(probs, logits)
@@ -43,24 +43,24 @@ class OneHotCategorical(_OfCategories):
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(probs, logits, validate_args)
 
-    def _vectors(self, index: Any) -> Any:
+    def _dist_vectors(self, index: Any) -> Any:
         return one_hot(index, self._event_shape[0]).to(self.probs.dtype)
 
     mean = same_as("probs")
 
     @property
     def mode(self) -> Any:
-        return self._vectors(self.probs.argmax(dim=-1))
+        return self._dist_vectors(self.probs.argmax(dim=-1))
 
     @property
     def variance(self) -> Any:
         return self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self._vectors(self._categorical.sample(sample_shape))
+        return self._dist_vectors(self._categorical.sample(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return self._categorical.log_prob(value.argmax(dim=-1))
 
     def entropy(self) -> Any:
@@ -102,7 +102,7 @@ class Multinomial(_OfCategories):
         return counts.scatter_add(-1, drawn, functional.ones_like(drawn)).to(self.probs.dtype)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         # 0 draws of a category that is impossible are certain: 0 * -inf is 0.
         certain = (value == 0) & (self.logits == -math.inf)
         chance = functional.where(certain, 0.0, self.logits) * value
@@ -132,7 +132,7 @@ class LogitRelaxedBernoulli(_OfChance):
     """The logits of :class:`RelaxedBernoulli`: (logits + log u - log(1 - u)) / temperature of a uniform u."""
 
     support = constraints.real
-    _fixed = ("temperature",)
+    _dist_fixed = ("temperature",)
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.temperature = temperature
@@ -142,11 +142,11 @@ class LogitRelaxedBernoulli(_OfChance):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         probs = away_from_ends(self.probs)
-        u = away_from_ends(self._drawn(rand, probs, sample_shape))
+        u = away_from_ends(self._dist_drawn(rand, probs, sample_shape))
         return (u.log() - functional.log1p(-u) + probs.log() - functional.log1p(-probs)) / self.temperature
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         difference = self.logits - value * self.temperature
         return self.temperature.log() + difference - 2 * functional.log1p(difference.exp())
 
@@ -173,19 +173,19 @@ class ExpRelaxedCategorical(_OfCategories):
 
     # The values are some of these vectors.
     support, has_rsample = constraints.real_vector, True
-    _fixed = ("temperature",)
+    _dist_fixed = ("temperature",)
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self.temperature = temperature
         super().__init__(probs, logits, validate_args)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        u = away_from_ends(self._drawn(rand, self.logits, sample_shape))
+        u = away_from_ends(self._dist_drawn(rand, self.logits, sample_shape))
         scores = (self.logits - (-u.log()).log()) / self.temperature
         return scores - functional.logsumexp(scores, dim=-1, keepdim=True)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         n = self._event_shape[0]
         score = self.logits - value * self.temperature
         score = (score - functional.logsumexp(score, dim=-1, keepdim=True)).sum(-1)

@@ -62,7 +62,7 @@ class Gumbel(TransformedDistribution):
     """
 
     arg_constraints, support = LocationScale.arg_constraints, constraints.real
-    _shown = ("loc", "scale")
+    _dist_shown = ("loc", "scale")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)
@@ -72,7 +72,7 @@ class Gumbel(TransformedDistribution):
                                 AffineTransform(self.loc, -self.scale)], validate_args)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         y = (self.loc - value) / self.scale
         return y - y.exp() - self.scale.log()
 
@@ -106,15 +106,15 @@ class Cauchy(LocationScale):
         return filled(self.loc, math.inf)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        u = self._drawn(rand, self.loc, sample_shape)
+        u = self._dist_drawn(rand, self.loc, sample_shape)
         return self.loc + functional.tan(math.pi * (u - 0.5)) * self.scale
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return -math.log(math.pi) - self.scale.log() - functional.log1p(((value - self.loc) / self.scale).square())
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return ((value - self.loc) / self.scale).arctan() / math.pi + 0.5
 
     def icdf(self, value: Any) -> Any:
@@ -136,11 +136,11 @@ class _Half(TransformedDistribution):
         return functional.zeros_like(self.scale)
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return functional.where(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
 
     def cdf(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         return 2 * self.base_dist.cdf(value) - 1
 
     def icdf(self, value: Any) -> Any:
@@ -186,7 +186,7 @@ class Weibull(TransformedDistribution):
 
     arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
     support = constraints.positive
-    _shown = ("scale", "concentration")
+    _dist_shown = ("scale", "concentration")
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
         self.scale, self.concentration = broadcast(scale, concentration)
@@ -194,12 +194,12 @@ class Weibull(TransformedDistribution):
         super().__init__(Exponential(functional.ones_like(self.scale), validate_args=validate_args),
                          [PowerTransform(self.concentration_reciprocal), AffineTransform(0, self.scale)], validate_args)
 
-    def _moment(self, n: int) -> Any:
+    def _dist_moment(self, n: int) -> Any:
         return (1 + n * self.concentration_reciprocal).lgamma()
 
     @property
     def mean(self) -> Any:
-        return self.scale * self._moment(1).exp()
+        return self.scale * self._dist_moment(1).exp()
 
     @property
     def mode(self) -> Any:
@@ -207,7 +207,7 @@ class Weibull(TransformedDistribution):
 
     @property
     def variance(self) -> Any:
-        return self.scale.square() * (self._moment(2).exp() - (2 * self._moment(1)).exp())
+        return self.scale.square() * (self._dist_moment(2).exp() - (2 * self._dist_moment(1)).exp())
 
     def entropy(self) -> Any:
         reciprocal = self.concentration_reciprocal
@@ -221,7 +221,7 @@ class Pareto(TransformedDistribution):
     """
 
     arg_constraints = {"alpha": constraints.positive, "scale": constraints.positive}
-    _shown = ("alpha", "scale")
+    _dist_shown = ("alpha", "scale")
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
         self.scale, self.alpha = broadcast(scale, alpha)

@@ -26,9 +26,9 @@ class Transform:
     domain: Any = constraints.real
     codomain: Any = constraints.real
     #: Its methods read its attributes, all of which a compiled function that uses one is guarded by.
-    _read_whole = True
+    _compile_reads_whole = True
     #: But for what is made of the others when it is asked for.
-    _derived = ("_inv",)
+    _compile_derived = ("_inv",)
 
     def __init__(self, cache_size: int = 0) -> None:
         if cache_size not in (0, 1):
@@ -49,11 +49,11 @@ class Transform:
         """The inverse transform, whose inverse is this one."""
         inv = self._inv and self._inv()
         if inv is None:
-            inv = self._inverted()
+            inv = self._transform_inverted()
             self._inv = weakref.ref(inv)
         return inv
 
-    def _inverted(self) -> Transform:
+    def _transform_inverted(self) -> Transform:
         return _InverseTransform(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,9 +66,9 @@ class Transform:
 
     def with_cache(self, cache_size: int = 1) -> Any:
         """The same transform with a cache of this size: itself if it has it."""
-        return self if self._cache_size == cache_size else self._with_cache(cache_size)
+        return self if self._cache_size == cache_size else self._transform_with_cache(cache_size)
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         if type(self).__init__ is not Transform.__init__:
             raise NotImplementedError(f"{type(self)}.with_cache is not implemented")
         return type(self)(cache_size=cache_size)
@@ -81,14 +81,14 @@ class Transform:
     def __call__(self, x: Any) -> Any:
         if self._cache_size and x is self._cached_x_y[0]:
             return self._cached_x_y[1]
-        return self._kept(x, self._call(x))[1]
+        return self._transform_kept(x, self._call(x))[1]
 
     def _inv_call(self, y: Any) -> Any:
         if self._cache_size and y is self._cached_x_y[1]:
             return self._cached_x_y[0]
-        return self._kept(self._inverse(y), y)[0]
+        return self._transform_kept(self._inverse(y), y)[0]
 
-    def _kept(self, x: Any, y: Any) -> tuple[Any, Any]:
+    def _transform_kept(self, x: Any, y: Any) -> tuple[Any, Any]:
         if self._cache_size:
             self._cached_x_y = x, y
         return x, y
@@ -171,12 +171,12 @@ class ComposeTransform(Transform):
     bijective = property(lambda self: all(p.bijective for p in self.parts))
     sign = property(lambda self: functools.reduce(operator.mul, (p.sign for p in self.parts), 1))
 
-    def _inverted(self) -> Transform:
+    def _transform_inverted(self) -> Transform:
         inv = ComposeTransform([p.inv for p in reversed(self.parts)])
         inv._inv = weakref.ref(self)
         return inv
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         return ComposeTransform(self.parts, cache_size)
 
     def __call__(self, x: Any) -> Any:
@@ -232,7 +232,7 @@ class IndependentTransform(Transform):
         super().__init__(cache_size)
         self.base_transform, self.reinterpreted_batch_ndims = base_transform.with_cache(cache_size), reinterpreted_batch_ndims
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         return IndependentTransform(self.base_transform, self.reinterpreted_batch_ndims, cache_size)
 
     @constraints.dependent_property(is_discrete=False)
@@ -281,7 +281,7 @@ class ReshapeTransform(Transform):
     domain = constraints.dependent_property(lambda self: constraints.independent(constraints.real, len(self.in_shape)))
     codomain = constraints.dependent_property(lambda self: constraints.independent(constraints.real, len(self.out_shape)))
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         return ReshapeTransform(self.in_shape, self.out_shape, cache_size)
 
     def _call(self, x: Any) -> Any:
@@ -317,7 +317,7 @@ class StackTransform(Transform):
         super().__init__(cache_size)
         self.transforms, self.dim = [t.with_cache(cache_size) if cache_size else t for t in tseq], dim
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         return StackTransform(self.transforms, self.dim, cache_size)
 
     bijective = property(lambda self: all(t.bijective for t in self.transforms))
@@ -326,7 +326,7 @@ class StackTransform(Transform):
     codomain = constraints.dependent_property(
         lambda self: constraints.stack([t.codomain for t in self.transforms], self.dim))
 
-    def _parts(self, x: Any) -> list[Any]:
+    def _transform_parts(self, x: Any) -> list[Any]:
         if not -x.dim() <= self.dim < x.dim():
             raise AssertionError(f"dim {self.dim} out of range for tensor with {x.dim()} dimensions")
         if x.shape[self.dim] != len(self.transforms):
@@ -334,13 +334,14 @@ class StackTransform(Transform):
         return [x.select(self.dim, i) for i in range(len(self.transforms))]
 
     def _call(self, x: Any) -> Any:
-        return functional.stack([t(part) for t, part in zip(self.transforms, self._parts(x), strict=True)], self.dim)
+        return functional.stack([t(part) for t, part in zip(self.transforms, self._transform_parts(x), strict=True)], self.dim)
 
     def _inverse(self, y: Any) -> Any:
-        return functional.stack([t.inv(part) for t, part in zip(self.transforms, self._parts(y), strict=True)], self.dim)
+        parts = zip(self.transforms, self._transform_parts(y), strict=True)
+        return functional.stack([t.inv(part) for t, part in parts], self.dim)
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        parts = zip(self.transforms, self._parts(x), self._parts(y), strict=True)
+        parts = zip(self.transforms, self._transform_parts(x), self._transform_parts(y), strict=True)
         return functional.stack([t.log_abs_det_jacobian(before, after) for t, before, after in parts], self.dim)
 
 

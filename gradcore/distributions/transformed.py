@@ -28,7 +28,7 @@ class TransformedDistribution(Distribution):
         if not all(isinstance(t, Transform) for t in self.transforms):
             raise ValueError("transforms must be a Transform or a list of Transforms")
         shape, dims = base_distribution.batch_shape + base_distribution.event_shape, len(base_distribution.event_shape)
-        whole = self._whole
+        whole = self._dist_whole
         taken, given = whole.domain.event_dim, whole.codomain.event_dim
         if len(shape) < taken:
             raise ValueError(f"base_distribution needs to have shape with size at least {taken}, but got {shape}.")
@@ -41,12 +41,12 @@ class TransformedDistribution(Distribution):
         super().__init__(forward[:cut], forward[cut:], validate_args)
 
     @property
-    def _whole(self) -> ComposeTransform:
+    def _dist_whole(self) -> ComposeTransform:
         return ComposeTransform(self.transforms)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         made = super().expand(batch_shape, _instance)
-        shape = self._whole.inverse_shape(Size((*batch_shape, *self._event_shape)))
+        shape = self._dist_whole.inverse_shape(Size((*batch_shape, *self._event_shape)))
         made.base_dist = self.base_dist.expand(shape[:len(shape) - len(self.base_dist.event_shape)])
         return made
 
@@ -61,13 +61,13 @@ class TransformedDistribution(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
-            return self._whole(self.base_dist.sample(sample_shape))
+            return self._dist_whole(self.base_dist.sample(sample_shape))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self._whole(self.base_dist.rsample(sample_shape))
+        return self._dist_whole(self.base_dist.rsample(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
-        self._check_value(value)
+        self._dist_check_value(value)
         dim, total, y = len(self._event_shape), 0.0, value
         for transform in reversed(self.transforms):
             x = transform.inv(y)
@@ -76,16 +76,16 @@ class TransformedDistribution(Distribution):
             y = x
         return total + summed(self.base_dist.log_prob(y), dim - len(self.base_dist.event_shape))
 
-    def _monotone(self, share: Any) -> Any:
+    def _dist_monotone(self, share: Any) -> Any:
         """The share below a value, given that of its inverse, and the other way round: decreasing transforms turn it over."""
-        sign = self._whole.sign
+        sign = self._dist_whole.sign
         return share if isinstance(sign, int) and sign == 1 else sign * (share - 0.5) + 0.5
 
     def cdf(self, value: Any) -> Any:
-        value = self._whole.inv(value)
+        value = self._dist_whole.inv(value)
         if self._validate_args:
             self.base_dist._validate_sample(value)
-        return self._monotone(self.base_dist.cdf(value))
+        return self._dist_monotone(self.base_dist.cdf(value))
 
     def icdf(self, value: Any) -> Any:
-        return self._whole(self.base_dist.icdf(self._monotone(value)))
+        return self._dist_whole(self.base_dist.icdf(self._dist_monotone(value)))

@@ -127,20 +127,20 @@ class StickBreakingTransform(_Pointwise):
 
     domain, codomain, bijective = constraints.real_vector, constraints.simplex, True
 
-    def _log_offset(self, x: Any) -> Any:
+    def _transform_log_offset(self, x: Any) -> Any:
         return functional.arange(x.shape[-1], 0, -1, dtype=x.dtype, device=x.device).log()
 
     def _call(self, x: Any) -> Any:
-        share = _inside((x - self._log_offset(x)).sigmoid())
+        share = _inside((x - self._transform_log_offset(x)).sigmoid())
         return pad(share, (0, 1), value=1) * pad((1 - share).cumprod(-1), (1, 0), value=1)
 
     def _inverse(self, y: Any) -> Any:
         some = y[..., :-1]
         left = above_zero(1 - some.cumsum(-1))
-        return some.log() - left.log() + self._log_offset(some)
+        return some.log() - left.log() + self._transform_log_offset(some)
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        x = x - self._log_offset(x)
+        x = x - self._transform_log_offset(x)
         return (-x + logsigmoid(x) + y[..., :-1].log()).sum(-1)
 
     def forward_shape(self, shape: Any) -> Any:
@@ -169,7 +169,7 @@ class AffineTransform(Transform):
 
     codomain = domain
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         return AffineTransform(self.loc, self.scale, self._event_dim, cache_size)
 
     def __eq__(self, other: object) -> bool:
@@ -210,7 +210,7 @@ class PowerTransform(Transform):
         super().__init__(cache_size)
         self.exponent, = broadcast(exponent)
 
-    def _with_cache(self, cache_size: int) -> Any:
+    def _transform_with_cache(self, cache_size: int) -> Any:
         return PowerTransform(self.exponent, cache_size)
 
     def __eq__(self, other: object) -> bool:

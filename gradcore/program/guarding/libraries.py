@@ -86,7 +86,7 @@ def is_of_library(module: str | type) -> bool:
 def is_whole(kind: type) -> bool:
     """Has it a constructor of Python's own, even if it is the user's, or does gradcore say so, as of a distribution? Then
     methods read attributes that no user's code names, so that all of them count. A class such as ``ABC`` keeps nothing."""
-    return getattr(kind, "_read_whole", False) is True or (not issubclass(kind, _BY_ATTRIBUTES) and any(
+    return getattr(kind, "_compile_reads_whole", False) is True or (not issubclass(kind, _BY_ATTRIBUTES) and any(
         isinstance(vars(c).get("__init__"), FunctionType) and is_of_library(c)
         and c.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy") for c in kind.__mro__))
 

@@ -253,8 +253,8 @@ class Reach:
             if is_optimizer(owner):
                 yield from of_optimizer(owner, self._names, self)
                 names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL}
-            whole = (own.keys() - getattr(type(owner), "_derived", ()) if is_whole(type(owner))
-                     else getattr(type(owner), "_decides", ()))
+            whole = (own.keys() - getattr(type(owner), "_compile_derived", ()) if is_whole(type(owner))
+                     else getattr(type(owner), "_compile_decides", ()))
             if names.whole and not isinstance(owner, (type, ModuleType)) and is_settings(every := attributes_of(owner)):
                 whole = every or {}
                 yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),

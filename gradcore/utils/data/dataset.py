@@ -21,7 +21,7 @@ class Dataset(Generic[T]):
     """Samples by index. Subclasses define ``__getitem__(index)`` and ``__len__()``."""
 
     #: What methods of the library read, which a compiled function that uses one is guarded by; those of the user name it.
-    _decides: frozenset[str] = frozenset()
+    _compile_decides: frozenset[str] = frozenset()
 
     def __getitem__(self, index: int) -> T:
         raise NotImplementedError(f"{type(self).__name__} has no __getitem__(index)")
@@ -43,7 +43,7 @@ class IterableDataset(Dataset[T]):
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
     """Tuples of the rows of tensors of equal length. Raises ValueError for different lengths."""
 
-    _decides = frozenset(("tensors",))
+    _compile_decides = frozenset(("tensors",))
 
     def __init__(self, *tensors: Tensor) -> None:
         if len({t.size(0) for t in tensors}) > 1:
@@ -60,7 +60,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 class Subset(Dataset[T]):
     """The samples at ``indices`` of another data set."""
 
-    _decides = frozenset(("dataset", "indices"))
+    _compile_decides = frozenset(("dataset", "indices"))
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset = dataset
@@ -77,7 +77,7 @@ class Subset(Dataset[T]):
 class ConcatDataset(Dataset[Any]):
     """Data sets concatenated. Raises ValueError for none, TypeError for an :class:`IterableDataset`."""
 
-    _decides = frozenset(("datasets", "cumulative_sizes"))
+    _compile_decides = frozenset(("datasets", "cumulative_sizes"))
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
@@ -103,7 +103,7 @@ class ConcatDataset(Dataset[Any]):
 class ChainDataset(IterableDataset[Any]):
     """Iterable data sets concatenated."""
 
-    _decides = frozenset(("datasets",))
+    _compile_decides = frozenset(("datasets",))
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = datasets
@@ -121,7 +121,7 @@ class StackDataset(Dataset[Any]):
     Raises ValueError for none, for both kinds of arguments, and for different lengths.
     """
 
-    _decides = frozenset(("datasets", "_length"))
+    _compile_decides = frozenset(("datasets", "_length"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if bool(args) == bool(kwargs):

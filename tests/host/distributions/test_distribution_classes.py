@@ -212,3 +212,24 @@ def test_what_there_is_not_says_so() -> None:
         with raises(kind, text):
             call()
     assert distributions.Normal(0, 1).log_prob(gradcore.zeros(())).item() == pytest.approx(-0.5 * math.log(2 * math.pi))
+
+
+@pytest.mark.oracle
+def test_what_distributions_have_besides_pytorchs_begins_in_one_way(torch: Any) -> None:
+    found = set()
+    for name, kind in vars(distributions).items():
+        if isinstance(kind, type) and issubclass(kind, (distributions.Distribution, distributions.Transform)):
+            found |= {*dir(kind)} - {*dir(getattr(torch.distributions, name))}
+    # PyTorch's transforms say what these are of each kind.
+    found -= {"domain", "codomain"}
+    assert not [name for name in found if not name.startswith(("_dist_", "_transform_", "_compile_", "__"))]
+
+
+@pytest.mark.parametrize("name", "_shown _fixed _parts _drawn _check_value _validate_parameters _whole".split())
+def test_a_programs_own_names_change_no_distribution(name: str) -> None:
+    for members in ({}, {name: lambda self: "mine"}):
+        p = type("Mine", (distributions.LogNormal,), members)(gradcore.zeros(2), gradcore.ones(2), validate_args=True)
+        if not members:
+            setattr(p, name, 3)
+        assert repr(p).startswith("Mine(") and p.expand((3, 2)).sample().shape == (3, 2)
+        assert p.log_prob(gradcore.ones(2)).isfinite().all().item() and p.cdf(gradcore.ones(2)).tolist() == [0.5, 0.5]

@@ -77,3 +77,17 @@ def test_what_nothing_reads_of_a_data_set_of_the_users_does_not_end_a_program() 
     assert len(call.traces) == len(call.programs) == 1
     samples.samples.append(3)
     assert call().tolist() == gradcore.full((2,), 1 / 3).tolist()
+
+
+def test_what_gradcore_asks_its_classes_for_no_other_class_answers() -> None:
+    """A method ``_decides`` was read as the names of the attributes that count, which ended the call."""
+    class Policy:
+        scale = 2.0
+
+        def _decides(self) -> None: ...
+
+        _derived = _read_whole = _decides
+
+    policy = Policy()
+    call = gradcore.compile(lambda x: x * policy.scale)
+    assert call(gradcore.ones(2)).tolist() == [2, 2] and len(call.programs) == 1
