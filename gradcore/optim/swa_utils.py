@@ -112,12 +112,12 @@ class AveragedModel(Module):
         if self.n_averaged.device.type != "meta" and self.n_averaged.item() == 0:
             copied = averaged + copied
         else:
-            self._average(averaged)
+            self._module_average(averaged)
         for mine, given in copied:
             mine.copy_(given)
         self.n_averaged.add_(1)
 
-    def _average(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+    def _module_average(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         counts = {mine.device: self.n_averaged.to(mine.device) for mine, _ in pairs}
         if self.avg_fn is not None:
             averages = [self.avg_fn(mine, given, counts[mine.device]) for mine, given in pairs]
@@ -181,16 +181,16 @@ class SWALR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         step = self._step_count if self.anneal_epochs else max(1, self._step_count)
-        before, now = self._share(step - 1), self._share(step)
-        return [self._rate(group, before, now) for group in self.optimizer.param_groups]
+        before, now = self._schedule_share(step - 1), self._schedule_share(step)
+        return [self._schedule_rate(group, before, now) for group in self.optimizer.param_groups]
 
-    def _share(self, step: int) -> float:
+    def _schedule_share(self, step: int) -> float:
         """The fraction of the annealing that is done after ``step`` steps."""
         t = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
         return (1 - math.cos(math.pi * t)) / 2 if self._anneal_strategy == "cos" else t
 
     @staticmethod
-    def _rate(group: Group, before: float, now: float) -> float:
+    def _schedule_rate(group: Group, before: float, now: float) -> float:
         # The initial rate is derived from the present one, which another schedule may have changed.
         last: float = group["swa_lr"]
         first = last if before == 1 else (rate_of(group) - before * last) / (1 - before)

@@ -38,12 +38,12 @@ class OneCycleLR(LRScheduler):
         self._anneal_func_type = anneal_strategy
         self.cycle_momentum = cycle_momentum
         #: The last step of each phase; then for each phase the keys of the groups for the values at its two ends.
-        self._ends = [pct_start * total_steps - 1.0, total_steps - 1.0]
-        self._marks = [("initial_lr", "max_lr", "max_momentum", "base_momentum"),
+        self._schedule_ends = [pct_start * total_steps - 1.0, total_steps - 1.0]
+        self._schedule_marks = [("initial_lr", "max_lr", "max_momentum", "base_momentum"),
                        ("max_lr", "min_lr", "base_momentum", "max_momentum")]
         if three_phase:
-            self._ends.insert(1, 2 * pct_start * total_steps - 2.0)
-            self._marks[1:] = [("max_lr", "initial_lr", "base_momentum", "max_momentum"),
+            self._schedule_ends.insert(1, 2 * pct_start * total_steps - 2.0)
+            self._schedule_marks[1:] = [("max_lr", "initial_lr", "base_momentum", "max_momentum"),
                                ("initial_lr", "min_lr", "max_momentum", "max_momentum")]
         tops = each("max_lr", groups, max_lr)
         if last_epoch == -1:
@@ -64,15 +64,15 @@ class OneCycleLR(LRScheduler):
         step = self.last_epoch
         if step > self.total_steps:
             raise ValueError(f"Tried to step {step} times. The specified number of total steps is {self.total_steps}")
-        part = next((k for k, end in enumerate(self._ends) if step <= end), len(self._ends) - 1)
-        start = self._ends[part - 1] if part else 0.0
-        done = (step - start) / (self._ends[part] - start)
-        first, last, momentum, next_momentum = self._marks[part]
+        part = next((k for k, end in enumerate(self._schedule_ends) if step <= end), len(self._schedule_ends) - 1)
+        start = self._schedule_ends[part - 1] if part else 0.0
+        done = (step - start) / (self._schedule_ends[part] - start)
+        first, last, momentum, next_momentum = self._schedule_marks[part]
         for group in self.optimizer.param_groups if self.cycle_momentum else ():
-            _set_momentum(group, self._between(group[momentum], group[next_momentum], done))
-        return [self._between(group[first], group[last], done) for group in self.optimizer.param_groups]
+            _set_momentum(group, self._schedule_between(group[momentum], group[next_momentum], done))
+        return [self._schedule_between(group[first], group[last], done) for group in self.optimizer.param_groups]
 
-    def _between(self, start: float, end: float, done: float) -> float:
+    def _schedule_between(self, start: float, end: float, done: float) -> float:
         if self._anneal_func_type == "linear":
             return start + (end - start) * done
         return end + (start - end) / 2 * (1 + math.cos(math.pi * done))

@@ -60,7 +60,7 @@ class ReduceLROnPlateau(LRScheduler):
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            self._reduce()
+            self._schedule_reduce()
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
         self._last_lr = rates_of(self.optimizer)
@@ -71,7 +71,7 @@ class ReduceLROnPlateau(LRScheduler):
             return sign * figure < sign * self.best * (1 - sign * self.threshold)
         return sign * figure < sign * self.best - self.threshold
 
-    def _reduce(self) -> None:
+    def _schedule_reduce(self) -> None:
         count = len(self.optimizer.param_groups)
         if count != len(self.min_lrs):
             if self.default_min_lr is None:

@@ -26,7 +26,7 @@ class _Drawn(Sampler[int]):
     def __init__(self, generator: Generator | None) -> None:
         self.generator = generator
 
-    def _stream(self) -> np.random.Generator:
+    def _sampler_stream(self) -> np.random.Generator:
         return (default_generator("cpu") if self.generator is None else self.generator).host_stream()
 
 
@@ -72,12 +72,12 @@ class RandomSampler(_Drawn):
         if not count:
             raise ValueError(f"RandomSampler: cannot draw {wanted} samples from no data")
         if self.replacement:
-            return iter(self._stream().integers(0, count, wanted).tolist())
-        return self._orders(count, wanted)
+            return iter(self._sampler_stream().integers(0, count, wanted).tolist())
+        return self._sampler_orders(count, wanted)
 
-    def _orders(self, count: int, wanted: int) -> Iterator[int]:
+    def _sampler_orders(self, count: int, wanted: int) -> Iterator[int]:
         while wanted > 0:
-            order = self._stream().permutation(count).tolist()
+            order = self._sampler_stream().permutation(count).tolist()
             yield from order[:wanted]
             wanted -= count
 
@@ -93,7 +93,7 @@ class SubsetRandomSampler(_Drawn):
         self.indices = indices
 
     def __iter__(self) -> Iterator[int]:
-        return (self.indices[k] for k in self._stream().permutation(len(self.indices)).tolist())
+        return (self.indices[k] for k in self._sampler_stream().permutation(len(self.indices)).tolist())
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -120,7 +120,7 @@ class WeightedRandomSampler(_Drawn):
 
     def __iter__(self) -> Iterator[int]:
         shares = self.weights / self.weights.sum()
-        return iter(self._stream().choice(len(shares), self.num_samples, self.replacement, shares).tolist())
+        return iter(self._sampler_stream().choice(len(shares), self.num_samples, self.replacement, shares).tolist())
 
     def __len__(self) -> int:
         return self.num_samples

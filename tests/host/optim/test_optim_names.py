@@ -51,6 +51,23 @@ def test_a_programs_own_names_change_nothing(name: str, method: bool, torch: Any
 
 
 @pytest.mark.oracle
+def test_so_does_what_schedules_loaders_samplers_and_data_sets_have(torch: Any) -> None:
+    def cycle(t: Any) -> Any:
+        return t.optim.lr_scheduler.OneCycleLR(t.optim.SGD([t.ones(1)], lr=0.1, momentum=0.9), 0.1, 10)
+
+    found = {*vars(cycle(gradcore))} - {*vars(cycle(torch))}
+    for ours, theirs in ((gradcore.optim.lr_scheduler, torch.optim.lr_scheduler), (gradcore.utils.data, torch.utils.data),
+                         (gradcore.optim.swa_utils, torch.optim.swa_utils)):
+        for name, kind in vars(ours).items():
+            if isinstance(kind, type) and hasattr(theirs, name):
+                found |= {*dir(kind)} - {*dir(getattr(theirs, name))}
+    # PyTorch's modules have these, too.
+    found -= {"_buffers", "_modules", "_parameters"}
+    prefixes = ("_schedule_", "_loader_", "_sampler_", "_module_", "_compile_", "__")
+    assert not [name for name in found if not name.startswith(prefixes)]
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", "_set _begin _factor _floor _advances".split())
 def test_nor_do_they_in_schedules(name: str, torch: Any) -> None:
     def rates(t: Any, base: str, method: bool) -> list[Any]:
