@@ -102,7 +102,7 @@ def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_
     @functools.wraps(fwd)
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         inside = is_autocast_enabled(device_type)
-        ctx._region = get_autocast_dtype(device_type) if inside and cast_inputs is None else None
+        ctx._function_region = get_autocast_dtype(device_type) if inside and cast_inputs is None else None
         if cast_inputs is None or not inside:
             return fwd(ctx, *args, **kwargs)
         with autocast(device_type, cast_inputs, enabled=False):
@@ -122,9 +122,9 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
 
     @functools.wraps(bwd)
     def backward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        if ctx._region is None:
+        if ctx._function_region is None:
             return bwd(ctx, *args, **kwargs)
-        with autocast(device_type, ctx._region):
+        with autocast(device_type, ctx._function_region):
             return bwd(ctx, *args, **kwargs)
 
     return backward

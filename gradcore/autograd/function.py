@@ -30,12 +30,12 @@ class FunctionCtx:
 
     def __init__(self) -> None:
         self.needs_input_grad: tuple[bool, ...] = ()
-        self._to_save: tuple[Any, ...] = ()
-        self._dirty: tuple[Any, ...] = ()
-        self._plain: tuple[Any, ...] = ()
-        self._materialize = True
-        self._values: list[Any] | None = None
-        self._node: Any = None
+        self._function_to_save: tuple[Any, ...] = ()
+        self._function_dirty: tuple[Any, ...] = ()
+        self._function_plain: tuple[Any, ...] = ()
+        self._function_materialize = True
+        self._function_values: list[Any] | None = None
+        self._function_node: Any = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for :attr:`saved_tensors` in ``backward``; they are released when it has run. Raises TypeError for
@@ -43,29 +43,29 @@ class FunctionCtx:
         for t in tensors:
             if t is not None and not isinstance(t, Value):
                 raise TypeError(f"save_for_backward can only save variables, but argument is of type {type(t).__name__}")
-        self._to_save = tensors
+        self._function_to_save = tensors
 
     def save_for_forward(self, *tensors: Tensor) -> None:
         """Accepted as in PyTorch, without effect, since there is no forward mode."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Declare that ``forward`` wrote to these inputs, and returns them: otherwise ``apply`` raises RuntimeError."""
-        self._dirty = tensors
+        self._function_dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Declare that these outputs have no gradient."""
-        self._plain = tensors
+        self._function_plain = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         """Choose whether ``backward`` gets missing cotangents as zero tensors (the default), or as None."""
-        self._materialize = value
+        self._function_materialize = value
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors of :meth:`save_for_backward`. Raises RuntimeError once they have been released."""
-        if self._values is not None:
-            return tuple(self._values)
-        node = None if self._node is None else self._node()
+        if self._function_values is not None:
+            return tuple(self._function_values)
+        node = None if self._function_node is None else self._function_node()
         if node is None:
             return ()
         return tuple(residuals(node, []))
@@ -117,15 +117,15 @@ class Function:
                 result = cls.forward(ctx, *args, **kwargs)
         several = isinstance(result, (tuple, list))
         outputs = list(result) if several else [result]
-        if ctx._dirty:
-            cls._note_written(ctx._dirty, outputs)
+        if ctx._function_dirty:
+            cls._function_note_written(ctx._function_dirty, outputs)
         if local.state.grad and any(ctx.needs_input_grad):
-            outputs = cls._record(ctx, given, edges, outputs)
-        ctx._to_save = ctx._dirty = ctx._plain = ()
+            outputs = cls._function_record(ctx, given, edges, outputs)
+        ctx._function_to_save = ctx._function_dirty = ctx._function_plain = ()
         return tuple(outputs) if several else outputs[0]
 
     @classmethod
-    def _note_written(cls, dirty: tuple[Any, ...], outputs: list[Any]) -> None:
+    def _function_note_written(cls, dirty: tuple[Any, ...], outputs: list[Any]) -> None:
         returned = {id(o) for o in outputs}
         for t in dirty:
             if id(t) not in returned:
@@ -135,8 +135,8 @@ class Function:
             note_write(t, cls.__name__)
 
     @classmethod
-    def _record(cls, ctx: FunctionCtx, args: tuple[Any, ...], edges: list[Any], outputs: list[Any]) -> list[Any]:
-        dirty = {id(t) for t in ctx._dirty}
+    def _function_record(cls, ctx: FunctionCtx, args: tuple[Any, ...], edges: list[Any], outputs: list[Any]) -> list[Any]:
+        dirty = {id(t) for t in ctx._function_dirty}
         for a in args:
             if id(a) in dirty:
                 check_recorded_write(cls.__name__, a, True)
@@ -144,9 +144,9 @@ class Function:
         outputs = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
         specs = [o.spec if isinstance(o, Value) else None for o in outputs]
-        plain = {id(t) for t in ctx._plain}
-        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, specs), plain)
-        ctx._node = ref(node)
+        plain = {id(t) for t in ctx._function_plain}
+        node = custom_node(cls.__name__, edges, tensors, ctx._function_to_save, _rule(cls, ctx, args, specs), plain)
+        ctx._function_node = ref(node)
         for k, o in enumerate(tensors):
             if o.spec.floating and id(o) not in plain:
                 before, o.edge = o.edge, (node, k)
@@ -173,15 +173,15 @@ def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: l
         # The node knows the tensors among the outputs; backward takes a cotangent for each output, None for any other object.
         of_tensors = iter(gs)
         gs = [None if spec is None else next(of_tensors) for spec in specs]
-        if ctx._materialize:
+        if ctx._function_materialize:
             gs = [functional.zeros(spec.shape, dtype=spec.dtype, device=devices[0]) if g is None and spec is not None else g
                   for g, spec in zip(gs, specs, strict=True)]
-        ctx._values = list(values)
+        ctx._function_values = list(values)
         try:
             with as_user():
                 found = cls.backward(ctx, *gs)
         finally:
-            ctx._values = None
+            ctx._function_values = None
         parts = list(found) if isinstance(found, (tuple, list)) else [found]
         while len(parts) > len(inputs) and parts[-1] is None:
             parts.pop()

@@ -28,9 +28,9 @@ class Constraint:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.removeprefix('_')}({', '.join(f'{k}={v}' for k, v in self._bounds())})"
+        return f"{type(self).__name__.removeprefix('_')}({', '.join(f'{k}={v}' for k, v in self._constraint_bounds())})"
 
-    def _bounds(self) -> list[tuple[str, Any]]:
+    def _constraint_bounds(self) -> list[tuple[str, Any]]:
         return [(k, v) for k, v in vars(self).items() if k in ("lower_bound", "upper_bound")]
 
 
@@ -251,7 +251,7 @@ class _Multinomial(_Upper):
     def check(self, value: Any) -> Any:
         return (value >= 0).all(-1) & (value.sum(-1) <= self.upper_bound)
 
-    def _bounds(self) -> list[tuple[str, Any]]:
+    def _constraint_bounds(self) -> list[tuple[str, Any]]:
         # PyTorch shows none.
         return []
 

@@ -220,9 +220,12 @@ def test_what_distributions_have_besides_pytorchs_begins_in_one_way(torch: Any) 
     for name, kind in vars(distributions).items():
         if isinstance(kind, type) and issubclass(kind, (distributions.Distribution, distributions.Transform)):
             found |= {*dir(kind)} - {*dir(getattr(torch.distributions, name))}
+    for name, kind in vars(distributions.constraints).items():
+        if isinstance(kind, type) and hasattr(torch.distributions.constraints, name):
+            found |= {*dir(kind)} - {*dir(getattr(torch.distributions.constraints, name))}
     # PyTorch's transforms say what these are of each kind.
     found -= {"domain", "codomain"}
-    assert not [name for name in found if not name.startswith(("_dist_", "_transform_", "_compile_", "__"))]
+    assert not [name for name in found if not name.startswith(("_dist_", "_transform_", "_constraint_", "_compile_", "__"))]
 
 
 @pytest.mark.parametrize("name", "_shown _fixed _parts _drawn _check_value _validate_parameters _whole".split())
