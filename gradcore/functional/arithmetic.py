@@ -40,7 +40,7 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
     Raises RuntimeError for a non-integer ``alpha`` if both operands are integers.
     """
     dtype = result_type(input, other)
-    if isinstance(alpha, float) and not is_floating(dtype):
+    if isinstance(alpha, (float, np.floating)) and not is_floating(dtype):
         raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
     if dtype.kind == "b":
         alpha = bool(alpha)

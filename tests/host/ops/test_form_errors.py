@@ -53,6 +53,7 @@ CASES: dict[str, Case] = {
     "masked_fill": (lambda t: i(t, 1).masked_fill(i(t, 1) > 0, float("inf")), RuntimeError, ("int64", "inf")),
     "masked_fill_": (lambda t: i(t, 1).masked_fill_(i(t, 1) > 0, float("nan")), RuntimeError, ("int64", "nan")),
     "add alpha": (lambda t: t.add(i(t, 1), i(t, 1), alpha=0.5), RuntimeError, ("alpha", "0.5")),
+    "add a NumPy alpha": (lambda t: t.add(i(t, 1), i(t, 1), alpha=np.float32(0.5)), RuntimeError, ("alpha", "0.5")),
     "sub_ alpha": (lambda t: i(t, 1).sub_(i(t, 1), alpha=0.5), RuntimeError, ("alpha", "0.5")),
     "add_ alpha": (lambda t: i(t, 1).add_(2, alpha=0.5), RuntimeError, ("alpha", "0.5")),
     "arange step": (lambda t: t.arange(0, 2, 0.3, dtype=t.int64), SpecError, ("step must be nonzero",)),
