@@ -233,6 +233,7 @@ CASES: dict[str, Case] = {
     "solve_triangular": (lambda t: t.linalg.solve_triangular(f(t, 2, 2), f(t, 2), upper=True), SpecError, ("[2, 2]", "[2]")),
     "solve": (lambda t: t.linalg.solve(f(t, 2, 2), f(t, 3, 1)), SpecError, ("float32[2, 2]", "float32[3, 1]")),
     "cholesky": (lambda t: t.linalg.cholesky(-t.eye(2)), LinAlgError, ("linalg.cholesky", "positive definite")),
+    "cholesky of NaN": (lambda t: t.linalg.cholesky(t.eye(2) * np.nan), LinAlgError, ("linalg.cholesky", "positive definite")),
     "cross": (lambda t: t.linalg.cross(f(t, 2), f(t, 2)), SpecError, ("must have length 3. Got 2",)),
     "matrix_norm": (lambda t: t.linalg.matrix_norm(f(t, 2, 2), 1, dim=(0, 0)), SpecError, ("must be different", "(0, 0)")),
     "multi_dot": (lambda t: t.linalg.multi_dot([f(t, 2)]), SpecError, ("at least 2 tensors but got 1",)),

@@ -33,7 +33,15 @@ def solve(a: Array, b: Array, out: Array, workspace: Array, *, transpose: bool =
 
 @kernel
 def cholesky(a: Array, out: Array, workspace: Array) -> None:
-    out[...] = _by_lapack("cholesky", np.linalg.cholesky, a)
+    out[...] = _by_lapack("cholesky", _lower, a)
+
+
+def _lower(a: Array) -> Array:
+    found: Array = np.linalg.cholesky(a)
+    # OpenBLAS takes a NaN for a pivot.
+    if np.isnan(np.diagonal(found, axis1=-2, axis2=-1)).any():
+        raise np.linalg.LinAlgError("Matrix is not positive definite")
+    return found
 
 
 @kernel
