@@ -16,8 +16,8 @@ from gradcore.program.guarding.values import equal, is_plain
 if TYPE_CHECKING:
     from gradcore.program.guarding.reach import Reach
 
-#: Attributes that are guarded here, that each step changes, or that only the library's own code reads.
-INTERNAL = frozenset(("state", "param_groups", "_before", "_after", "_of_state", "_opt_called", "_inside", "_unnamed"))
+#: Attributes that are guarded here, or that each step changes. The library's own code alone reads those named ``_optim_...``.
+INTERNAL = frozenset(("state", "param_groups", "_opt_called"))
 
 
 def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[tuple[Asking, tuple[Any, ...]]]:

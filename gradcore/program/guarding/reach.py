@@ -252,7 +252,7 @@ class Reach:
             own = {} if isinstance(owner, type) else asked(owner, "__dict__", {})
             if is_optimizer(owner):
                 yield from of_optimizer(owner, self._names, self)
-                names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL}
+                names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL and not a.startswith("_optim_")}
             whole = (own.keys() - getattr(type(owner), "_compile_derived", ()) if is_whole(type(owner))
                      else getattr(type(owner), "_compile_decides", ()))
             if names.whole and not isinstance(owner, (type, ModuleType)) and is_settings(every := attributes_of(owner)):

@@ -253,3 +253,14 @@ def test_a_state_that_the_step_removes_is_made_again_in_each_call(bias: bool) ->
 
     eager, compiled = both(train)
     assert eager == compiled
+
+
+@pytest.mark.parametrize("name", ["_before", "_after", "_inside"])
+def test_a_programs_own_attribute_of_an_optimizer_is_guarded(name: str) -> None:
+    """Not those of gradcore, which each step changes."""
+    optimizer = optim.SGD([gradcore.ones(1, requires_grad=True)])
+    setattr(optimizer, name, 2)
+    call = gradcore.compile(eval(f"lambda x: x * optimizer.{name}", {"optimizer": optimizer}))
+    assert call(gradcore.ones(1)).item() == 2
+    setattr(optimizer, name, 3)
+    assert [call(gradcore.ones(1)).item() for _ in range(2)] == [3, 3] and len(call.programs) == 2
