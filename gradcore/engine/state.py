@@ -96,11 +96,11 @@ def _kernel_context() -> contextvars.Context:
 
     As on a GPU, infinities and NaNs raise no warning. The buffers that NumPy allocates for casts are undeclared
     temporaries, so they are kept small. Broadcast and spaced rows are copied there, too, if two or more fit, which pays off for
-    short ones: those of 512 elements just do not fit.
+    short ones: of 768 elements two just do not fit.
     """
     context = contextvars.copy_context()
     context.run(np.seterr, all="ignore")
-    context.run(np.setbufsize, 1008)
+    context.run(np.setbufsize, 1520)
     return context
 
 
