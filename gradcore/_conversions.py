@@ -148,10 +148,12 @@ class Conversions(Value):
 
     def type(self, dtype: Any = None, non_blocking: Any = False) -> Any:
         """The tensor with another dtype, or itself if it has that. Without a dtype, the name of PyTorch's class for it, which
-        is accepted too, as is the class: these also say the kind of device.
+        is accepted too, as is the class: these also say the kind of device. ``Tensor`` itself is the default dtype.
         """
         if dtype is None:
             return class_name(self)
+        if isinstance(dtype, type) and issubclass(dtype, Value):
+            dtype = functional.get_default_dtype()
         kind = class_of(dtype)
         if kind is None:
             return self.to(dtype=dtype, non_blocking=non_blocking)

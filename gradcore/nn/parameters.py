@@ -33,7 +33,8 @@ class ParameterList(Module):
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
         self._size = 0
-        self.extend(() if values is None else values)
+        if values is not None:
+            self.extend(values)
 
     def _module_name(self, index: int) -> str:
         index, count = as_int(index), len(self)
@@ -82,7 +83,8 @@ class ParameterDict(Module):
     def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
         super().__init__()
         self._keys: dict[str, None] = {}
-        self.update(parameters or {})
+        if parameters is not None:
+            self.update(parameters)
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Add parameters from a mapping or (name, parameter) pairs; the names of a plain dict are sorted, as in PyTorch."""

@@ -25,6 +25,8 @@ PROGRAMS = [
      "str(d).replace('gradcore.', 'torch.'), list(d.state_dict()), d.pop('c'), d.get('q'), list(reversed(d)), list(d.keys())"),
     ("d = {'a': nn.Parameter(t.ones(2))} | nn.ParameterDict({'b': t.ones(1)})", "sorted(d), [type(d).__name__, len(d)]"),
     ("d = nn.ParameterDict().fromkeys(['a', 'b'], t.ones(2)); d.clear()", "len(d), list(d.parameters()), d.setdefault('a')"),
+    ("c = [type('Own', (of,), {name: lambda self, given: 1 / 0})() for of, name in ((nn.ModuleDict, 'update'), "
+     "(nn.ModuleList, 'extend'), (nn.ParameterDict, 'update'), (nn.ParameterList, 'extend'))]", "[len(of) for of in c]"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.GroupNorm(2, 4, bias=False)", "repr(m), repr(nn.GroupNorm(2, 4))"),

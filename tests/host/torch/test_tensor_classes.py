@@ -46,6 +46,7 @@ CALLS: dict[str, Any] = {
     "type by a class": lambda t: t.tensor([1.5]).type(t.LongTensor),
     "type by its name": lambda t: t.tensor([1]).type("torch.DoubleTensor"),
     "to no other device": lambda t: t.ones(1).to(None, dtype=t.float64),
+    "type by Tensor": lambda t: (t.ones(2) > 0).type(t.Tensor),
     "type's name": lambda t: t.zeros(1).type(t.HalfTensor).type(),
     "instances": lambda t: [
         isinstance(t.ones(1), kind) for kind in (t.FloatTensor, t.LongTensor, t.cuda.FloatTensor, t.Tensor)],
