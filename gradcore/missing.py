@@ -131,8 +131,8 @@ def nearest(path: str, name: str) -> str:
 
 
 def _elsewhere(name: str) -> str | None:
-    """Where gradcore has a name that PyTorch has elsewhere; a module of that name is another thing."""
-    return next((_path(p, name) for p in _ELSEWHERE if _has(_at(p), name)
+    """Where gradcore has a name of PyTorch's that is asked for elsewhere; a module of that name is another thing."""
+    return next((_path(p, name) for p in _ELSEWHERE if name in torch_names()[p] and _has(_at(p), name)
                  and not isinstance(vars(_at(p)).get(name), ModuleType)), None)
 
 

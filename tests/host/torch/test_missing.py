@@ -149,6 +149,7 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: nn.ReLU().share_memory(), "threads, which share tensors as they are"),
     (lambda: gradcore.ones(2).untyped_storage(), "gradcore.Tensor.data_ptr"),
     (lambda: gradcore.distributions.Normal(0.0, 1.0).sample_n(3), "gradcore.distributions.Distribution.sample"),
+    (lambda: gradcore.real, "real and imaginary parts"), (lambda: gradcore.ones(2).real, "real and imaginary parts"),
     (lambda: gradcore.utils.data.datapipes, "gradcore.data.load"),
     (lambda: gradcore.hann_window(4), "numpy.hanning and the like"), (lambda: gradcore.stft, "numpy.fft"),
     (lambda: gradcore.frombuffer(b""), "gradcore.from_numpy"),
