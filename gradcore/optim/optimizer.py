@@ -16,6 +16,7 @@ from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
 from gradcore.nn.parameter import is_lazy
+from gradcore.nn.parameters import ParameterList
 from gradcore.optim.own_steps import name_state, required, update_scope, whole
 from gradcore.optim.state_hooks import StateHooks
 
@@ -45,7 +46,7 @@ class Optimizer(StateHooks):
             cls.step = whole(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
-        module = hasattr(params, "parameters")
+        module = hasattr(params, "parameters") and not isinstance(params, ParameterList)
         if module or isinstance(params, Tensor):
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                             f"{type(params).__name__}{': pass its parameters()' if module else ''}")

@@ -137,3 +137,8 @@ def test_the_options_of_every_optimizer_are_in_its_signature(torch: Any) -> None
     for name in found:
         theirs, ours = (inspect.signature(getattr(library, name)).parameters for library in (torch.optim, optim))
         assert not theirs.keys() - ours.keys(), name
+
+
+def test_the_parameters_are_a_list_of_a_module() -> None:
+    p = nn.ParameterList([gradcore.ones(2), gradcore.ones(1)])
+    assert all(a is b for a, b in zip(optim.SGD(p, lr=0.1).param_groups[0]["params"], p, strict=True))
