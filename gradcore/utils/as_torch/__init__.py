@@ -16,13 +16,13 @@ from typing import Any
 
 import gradcore
 from gradcore.utils.as_torch import devices, dtypes, foreach, library, safetensors
-from gradcore.utils.as_torch.internals import GIVEN, HOOKS, Hooks, UntypedStorage
+from gradcore.utils.as_torch.internals import CPU, GIVEN, HOOKS, METHODS, Hooks, UntypedStorage
 from gradcore.utils.as_torch.stand_ins import MODULES, NAMES, UnusedModule, stand_in
 
 __all__ = ["install"]
 
 #: Where packages look for what gradcore has elsewhere, or has another thing by that name.
-_OWN: dict[str, Any] = {"library": library, "ops": library.ops}
+_OWN: dict[str, Any] = {"cpu": CPU, "library": library, "ops": library.ops}
 _SAFETENSORS = "safetensors.torch"
 
 
@@ -35,7 +35,7 @@ class _Torch(ModuleType):
         vars(self).update((name, value) for name, value in vars(gradcore).items() if name == "__getattr__" or name[:2] != "__")
         self.__spec__ = ModuleSpec("torch", finder, is_package=True)
         self.__path__, self.__file__, self.__version__ = gradcore.__path__, gradcore.__file__, finder.version
-        self.device, self.dtype = devices.device, dtypes.dtype
+        self.device, self.dtype, self.torch = devices.device, dtypes.dtype, self
         vars(self).update(dtypes.ALL | dtypes.FUNCTIONS | foreach.FUNCTIONS | _OWN)
 
 
@@ -109,6 +109,11 @@ def _add_attributes() -> None:
     """Add to tensors and modules what they have in PyTorch."""
     gradcore.Tensor.dtype = property(lambda self: dtypes.named(self.spec.dtype))  # type: ignore[assignment]
     gradcore.Tensor.untyped_storage = lambda self: UntypedStorage(self.storage)  # type: ignore[attr-defined]
+    for name in METHODS:
+        setattr(gradcore.Tensor, name, lambda self: self)
+    gradcore.Tensor.real = property(lambda self: self)  # type: ignore[attr-defined]
+    # Wrappers of an optimizer, which call no ``__init__``, call this for their step's hooks: every step has them.
+    gradcore.optim.Optimizer._patch_step_function = lambda self: None  # type: ignore[attr-defined]
     for attribute, kind in HOOKS.items():
         setattr(gradcore.nn.Module, attribute, property(partial(Hooks, kind=kind)))
 

@@ -1,4 +1,4 @@
-"""PyTorch's devices: gradcore's, and GPUs that are named where there are none."""
+"""PyTorch's devices: gradcore's, and GPUs and the like that are named where there are none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Naming(type(gradcore.device)):  # type: ignore[misc]
             return super().__call__(type, index)
         except DeviceError:
             name = f"cuda:{type}" if isinstance(type, int) else type if index is None else f"{type}:{index}"
-            if re.fullmatch(r"cuda(:\d+)?", str(name)) is None:
+            if re.fullmatch(r"(cuda|mps|xpu|hpu|mtia|xla)(:\d+)?", str(name)) is None:
                 raise
             return AbsentDevice(name)
 
@@ -43,4 +43,4 @@ class _Naming(type(gradcore.device)):  # type: ignore[misc]
 
 
 class device(gradcore.device, metaclass=_Naming):
-    """``gradcore.device``, but that a GPU may be named where there is none, as in the default of an argument."""
+    """``gradcore.device``, but that one may be named that is not there, as in the default of an argument or a comparison."""

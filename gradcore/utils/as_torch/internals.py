@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Optional
+from types import ModuleType
+from typing import Any, NamedTuple, Optional
 
 import gradcore
 from gradcore._conversions import given_to
@@ -20,6 +21,12 @@ def _assert(condition: Any, message: str) -> None:
     assert condition, message
 
 
+def _assert_async(input: Any, assert_msg: str = "Expected Tensor with single nonzero value") -> None:
+    """``torch._assert_async``: raise RuntimeError unless a tensor on the CPU is true. Others are not waited for."""
+    if input.device.type == "cpu" and not input:
+        raise RuntimeError(assert_msg)
+
+
 def _parse_to(*args: Any, **named: Any) -> tuple[Any, Any, Any, None]:
     """The device, the dtype and the rest of what ``Module.to`` is given."""
     named.pop("memory_format", None)
@@ -30,6 +37,22 @@ def _parse_to(*args: Any, **named: Any) -> tuple[Any, Any, Any, None]:
 def _addindent(s_: str, numSpaces: int) -> str:
     """A text whose lines, but for the first, are moved to the right: for the ``repr`` of a module of the user's."""
     return s_.replace("\n", "\n" + " " * numSpaces)
+
+
+#: ``torch.cpu``, which has no memory to report, nor anything to wait for.
+CPU: Any = ModuleType("torch.cpu", "What code for any kind of device asks of the CPU.")
+vars(CPU).update(current_device=lambda: "cpu", device_count=lambda: 1, is_available=lambda: True,
+                 synchronize=lambda device=None: None)
+
+
+def _get_device_module(device: Any = None) -> Any:
+    """``torch.cuda`` or ``torch.cpu``: the module for a device, by default for the GPU, if there is one."""
+    if device is None:
+        device = gradcore.accelerator.current_accelerator() or "cpu"
+    kind = getattr(device, "type", device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise RuntimeError(f"Invalid device module {kind!r}: expected 'cpu' or 'cuda'")
+    return CPU if kind == "cpu" else gradcore.cuda
 
 
 class UntypedStorage:
@@ -56,6 +79,13 @@ class UntypedStorage:
 
     def __hash__(self) -> int:
         return hash(id(self._storage))
+
+
+class Dual(NamedTuple):
+    """A tensor and its tangent, which none has."""
+
+    primal: Any
+    tangent: None
 
 
 class Hooks(Mapping[int, Callable[..., Any]]):
@@ -95,20 +125,29 @@ class FakeTensor(metaclass=_WithoutValues):
 HOOKS = {"_forward_pre_hooks": "before", "_forward_hooks": "after", "_backward_pre_hooks": "gradients_before",
          "_backward_hooks": "gradients"}
 
+#: Methods that give what every tensor of gradcore is, which is neither complex nor sparse: itself.
+METHODS = ("conj", "resolve_conj", "resolve_neg", "to_dense")
+
 #: By module.
 GIVEN: dict[str, dict[str, Any]] = {
-    "": {"UntypedStorage": UntypedStorage, "_assert": _assert, "is_storage": lambda obj: isinstance(obj, UntypedStorage),
+    "": {"UntypedStorage": UntypedStorage, "_assert": _assert, "_assert_async": _assert_async,
+         **dict.fromkeys(("conj", "real", "resolve_conj", "resolve_neg"), lambda input: input),
+         "is_storage": lambda obj: isinstance(obj, UntypedStorage),
          "get_autocast_cpu_dtype": lambda: FUNCTIONS["get_autocast_dtype"]("cpu"),
-         "get_autocast_gpu_dtype": lambda: FUNCTIONS["get_autocast_dtype"]("cuda")},
+         "get_autocast_gpu_dtype": lambda: FUNCTIONS["get_autocast_dtype"]("cuda"), "get_device_module": _get_device_module},
     "__config__": {"show": lambda: f"gradcore {gradcore.__version__}"},
-    "_C": {"_log_api_usage_once": lambda event: None, "_nn": UnusedModule("torch._C._nn", {"_parse_to": _parse_to})},
+    "_C": {"_are_functorch_transforms_active": lambda: False, "_log_api_usage_once": lambda event: None,
+           "_nn": UnusedModule("torch._C._nn", {"_parse_to": _parse_to})},
     "_subclasses": {"FakeTensor": FakeTensor}, "_subclasses.fake_tensor": {"FakeTensor": FakeTensor},
     "_dynamo": {**{name: getattr(gradcore.compiler, name) for name in gradcore.compiler.__all__},
                 "mark_static_address": lambda tensor, guard=True: None},
+    "autograd.forward_ad": {"unpack_dual": lambda tensor, *, level=None: Dual(tensor, None)},
+    "backends.mkldnn": {"is_available": lambda: False},
     "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
     "nn.modules.module": {"_addindent": _addindent},
     "profiler": {"kineto_available": lambda: False},
-    "serialization": {"add_safe_globals": lambda safe_globals: None},
+    "serialization": {"add_safe_globals": lambda safe_globals: None, "clear_safe_globals": lambda: None,
+                      "get_safe_globals": lambda: []},
     "types": {"Device": Any, "Number": float | int | bool},
     "utils._foreach_utils": {"_group_tensors_by_device_and_dtype": _group_tensors_by_device_and_dtype},
     "utils.data._utils.collate": {"default_collate": gradcore.utils.data.default_collate},

@@ -8,19 +8,20 @@ from typing import Any
 from gradcore.errors import NotCovered
 
 #: Modules of PyTorch's, with those in them, that packages import all the same.
-MODULES = """__config__ _C _dynamo _higher_order_ops _inductor _subclasses _tensor_str ao autograd.profiler distributed
-    distributions.wishart export fft futures fx jit.annotations nn.attention.flex_attention nn.parallel.distributed
-    nn.parallel.scatter_gather overrides profiler serialization types utils._foreach_utils utils.data._utils utils.dlpack
-    utils.flop_counter utils.tensorboard""".split()
+MODULES = """__config__ _C _dynamo _higher_order_ops _inductor _subclasses _tensor_str ao autograd.forward_ad autograd.profiler
+    backends.mkldnn distributed distributions.wishart export fft futures fx jit.annotations nn.attention.flex_attention
+    nn.parallel.distributed nn.parallel.scatter_gather overrides profiler serialization types utils._foreach_utils
+    utils.cpp_extension utils.data._utils utils.dlpack utils.flop_counter utils.tensorboard""".split()
 #: Names in modules that gradcore has.
 NAMES = {
-    "": """Future PyTorchFileReader ScriptModule Stream SymBool SymFloat SymInt TensorType layout memory_format sparse_bsc
-        sparse_bsr sparse_coo sparse_csc sparse_csr svd_lowrank""",
+    "": """Future PyTorchFileReader ScriptModule Stream SymBool SymFloat SymInt TensorType complex32 layout memory_format
+        sparse_bsc sparse_bsr sparse_coo sparse_csc sparse_csr svd_lowrank""",
     "cuda": "CUDAGraph StreamContext graph",
     "distributed": """ProcessGroup ReduceOp all_gather all_reduce barrier broadcast device_mesh fsdp get_rank get_world_size
         group nn rpc""",
     "utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter",
     "hub": "HASH_REGEX download_url_to_file get_dir urlparse",
+    "linalg": "inv_ex",
     "jit": "_overload _overload_method RecursiveScriptModule ScriptFunction ScriptModule interface trace"}
 
 

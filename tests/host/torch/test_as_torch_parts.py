@@ -197,6 +197,51 @@ print(counted.get_total_flops(), counted.get_flop_counts()["Linear"])
 """
 
 
+ANSWERS = """
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+from torch.linalg import inv_ex
+from torch.utils.cpp_extension import load
+x = torch.tensor([1.0, -2.0])
+assert x.to_dense() is x.conj() is x.real is torch.real(x) is torch.conj(x).resolve_conj() and torch.torch is torch
+mps = torch.device("mps")
+assert x.device != mps and (mps.type, torch.device("xpu:1").index) == ("mps", 1) and x.dtype != torch.complex32
+torch.serialization.clear_safe_globals()
+assert torch.serialization.get_safe_globals() == [] and not torch.backends.mkldnn.is_available()
+assert torch.get_device_module("cuda") is torch.cuda and torch.get_device_module(x.device).device_count() == 1
+assert torch.get_device_module() is torch.cuda if torch.cuda.is_available() else torch.cpu
+assert torch.autograd.forward_ad.unpack_dual(x).tangent is None and not torch._C._are_functorch_transforms_active()
+torch._assert_async(torch.isfinite(x).all())
+for wrong in (lambda: torch._assert_async(torch.zeros(1), "zero"), lambda: torch.get_device_module("mps"), lambda: x.to(mps)):
+    try:
+        wrong()
+    except (RuntimeError, ValueError) as error:
+        print(error)
+
+
+class Lookahead(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self._patch_step_function()
+        self.inner = inner
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+w = torch.nn.Parameter(torch.ones(1))
+w.sum().backward()
+Lookahead(torch.optim.SGD([w], lr=0.5)).step()
+print(w.item())
+"""
+
+
+def test_what_packages_ask_about_tensors_and_devices(tmp_path: Path) -> None:
+    assert run(ANSWERS, tmp_path) == [
+        "zero", "Invalid device module 'mps': expected 'cpu' or 'cuda'",
+        "unknown device 'mps': expected one of cpu, cuda, meta, pinned, or cuda:N", "0.5"]
+
+
 def test_what_packages_call_of_pytorchs_internals(tmp_path: Path) -> None:
     assert run(INTERNALS, tmp_path) == [
         "24 24 cpu True", "(device(type='cpu'), torch.float16, True, None) (device(type='cpu'), torch.float32, False, None)",
