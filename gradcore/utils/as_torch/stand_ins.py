@@ -19,9 +19,11 @@ NAMES = {
     "cuda": "CUDAGraph StreamContext graph",
     "distributed": """ProcessGroup ReduceOp all_gather all_reduce barrier broadcast device_mesh fsdp get_rank get_world_size
         group nn rpc""",
+    "distributions": "Kumaraswamy",
     "utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter",
     "hub": "HASH_REGEX download_url_to_file get_dir urlparse",
     "linalg": "inv_ex",
+    "optim": "SparseAdam",
     "jit": "_overload _overload_method RecursiveScriptModule ScriptFunction ScriptModule interface trace"}
 
 

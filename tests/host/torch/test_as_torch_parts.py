@@ -202,6 +202,8 @@ from gradcore.utils import as_torch
 as_torch.install()
 import torch
 from torch.linalg import inv_ex
+from torch.distributions import Kumaraswamy
+from torch.optim import SparseAdam
 from torch.utils.cpp_extension import load
 x = torch.tensor([1.0, -2.0])
 assert x.to_dense() is x.conj() is x.real is torch.real(x) is torch.conj(x).resolve_conj() and torch.torch is torch
