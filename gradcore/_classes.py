@@ -11,30 +11,13 @@ import numpy as np
 from gradcore import dtypes, functional
 from gradcore.devices.device import get_device, set_default_device
 from gradcore.engine.value import Value
+from gradcore.spec import Size
 
 Tensor = Any
 
 #: What PyTorch calls each dtype in the names of the classes.
 WORDS = {"Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "Char": "int8", "Short": "int16",
          "Int": "int32", "Long": "int64", "Byte": "uint8", "Bool": "bool"}
-
-
-class Size(tuple[int, ...]):
-    """A shape: a tuple of ints with :meth:`numel`."""
-
-    def numel(self) -> int:
-        """The number of elements, the product of the sizes."""
-        return math.prod(self)
-
-    def __add__(self, other: Any) -> Any:
-        return Size(super().__add__(tuple(other))) if isinstance(other, tuple) else NotImplemented
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return Size(found) if isinstance(index, slice) else found
-
-    def __repr__(self) -> str:
-        return f"gradcore.Size({list(self)})"
 
 
 def constructed(data: tuple[Any, ...], dtype: Any, device: Any) -> Tensor:

@@ -26,6 +26,32 @@ ROUND = 512
 PIECE = 32768
 
 
+class Size(tuple[int, ...]):
+    """A shape: a tuple of ints with :meth:`numel`."""
+
+    def numel(self) -> int:
+        """The number of elements, the product of the sizes."""
+        return math.prod(self)
+
+    def __add__(self, other: Any) -> Any:
+        return Size(super().__add__(tuple(other))) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Size((*other, *self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, n: Any) -> Any:
+        return Size(super().__mul__(n)) if isinstance(n, (int, np.integer)) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Size(found) if isinstance(index, slice) else found
+
+    def __repr__(self) -> str:
+        return f"gradcore.Size({list(self)})"
+
+
 def round_up(nbytes: int, step: int = ROUND) -> int:
     """``nbytes`` rounded up to a multiple of ``step``; an empty tensor still takes one step."""
     return (nbytes + step - 1) // step * step if nbytes > 0 else step

@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from gradcore import functional
-from gradcore._classes import Size
 from gradcore._tensor import Tensor
 from gradcore.distributions import constraints
 from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
+from gradcore.spec import Size
 
 
 def _unknown(name: str) -> Callable[[Any], Any]:
@@ -117,7 +117,7 @@ class Distribution:
         return self._event_shape
 
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> tuple[int, ...]:
-        return (*sample_shape, *self._batch_shape, *self._event_shape)
+        return Size((*sample_shape, *self._batch_shape, *self._event_shape))
 
     def _dist_drawn(self, draw: Callable[..., Any], like: Any, sample_shape: Sequence[int]) -> Any:
         """What ``rand`` or ``randn`` draws for samples, with the dtype and on the device of a parameter."""

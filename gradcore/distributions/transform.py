@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore import functional
-from gradcore._classes import Size
 from gradcore.distributions import constraints
 from gradcore.distributions.distribution import same_as, summed
+from gradcore.spec import Size
 
 
 class Transform:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore._classes import Size
 from gradcore.distributions import constraints
 from gradcore.distributions.distribution import Distribution, same_as, summed
 from gradcore.distributions.joint import Independent
 from gradcore.distributions.transform import ComposeTransform, Transform
 from gradcore.engine.modes import no_grad
+from gradcore.spec import Size
 
 
 class TransformedDistribution(Distribution):

@@ -7,7 +7,6 @@ from numbers import Number
 from typing import Any
 
 from gradcore import functional
-from gradcore._classes import Size
 from gradcore.distributions import constraints
 from gradcore.distributions.distribution import above_zero, broadcast, same_as
 from gradcore.distributions.transform import (
@@ -21,7 +20,7 @@ from gradcore.distributions.transform import (
 )
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import logsigmoid, pad, softplus
-from gradcore.spec import broadcast_shapes
+from gradcore.spec import Size, broadcast_shapes
 
 
 class _Pointwise(Transform):

@@ -59,12 +59,12 @@ def is_nonzero(input: Any) -> bool:
     return bool(input)
 
 
-def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+def broadcast_shapes(*shapes: Any) -> spec.Size:
     """The shape that shapes, given as tuples or ints, broadcast to. Raises :class:`SpecError` if they do not."""
     given = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
     if any(n < 0 for shape in given for n in shape):
         raise SpecError(f"broadcast_shapes: Attempting to broadcast a dimension with negative length: {given}")
-    return spec.broadcast_shapes(*given)
+    return spec.Size(spec.broadcast_shapes(*given))
 
 
 def promote_types(type1: Any, type2: Any) -> np.dtype[Any]:

@@ -50,6 +50,9 @@ CALLS: dict[str, Any] = {
     "type's name": lambda t: t.zeros(1).type(t.HalfTensor).type(),
     "instances": lambda t: [
         isinstance(t.ones(1), kind) for kind in (t.FloatTensor, t.LongTensor, t.cuda.FloatTensor, t.Tensor)],
+    "shapes made of Sizes": lambda t: [(type(found).__name__, tuple(found)) for s in [t.ones(2, 3).shape] for found in (
+        s + (1,), (1,) + s, s * 2, 2 * s, s * np.int64(2), s * np.array([2, 3]), s[1:], t.broadcast_shapes(s, (4, 1, 1)),
+        t.distributions.Normal(t.zeros(2), 1.0)._extended_shape((5,)))],
     "a number is none": lambda t: isinstance(1.0, t.FloatTensor),
     "text of a class": lambda t: f"{t.FloatTensor} {t.cuda.ByteTensor}",
     "a leaf": lambda t: t.FloatTensor([1.0]).requires_grad}
