@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
@@ -10,7 +11,10 @@ import gradcore
 from gradcore._conversions import given_to
 from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
+from gradcore.distributions.distribution import Distribution, broadcast
 from gradcore.engine.value import Value
+from gradcore.errors import NotCovered
+from gradcore.utils.as_torch import checked
 from gradcore.utils.as_torch.dtypes import FUNCTIONS
 from gradcore.utils.as_torch.foreach import _group_tensors_by_device_and_dtype
 from gradcore.utils.as_torch.stand_ins import UnusedModule
@@ -81,6 +85,13 @@ class UntypedStorage:
         return hash(id(self._storage))
 
 
+class LKJCholesky(Distribution):
+    """A distribution that can be named and derived from, beside a class of another metaclass, too."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        raise NotCovered("torch.distributions.LKJCholesky is not implemented by gradcore: it can be mentioned, not used")
+
+
 class Dual(NamedTuple):
     """A tensor and its tangent, which none has."""
 
@@ -143,6 +154,11 @@ GIVEN: dict[str, dict[str, Any]] = {
                 "mark_static_address": lambda tensor, guard=True: None},
     "autograd.forward_ad": {"unpack_dual": lambda tensor, *, level=None: Dual(tensor, None)},
     "backends.mkldnn": {"is_available": lambda: False},
+    "distributions": {"LKJCholesky": LKJCholesky},
+    "distributions.utils": {
+        "_standard_normal": lambda shape, dtype, device: gradcore.randn(shape, dtype=dtype, device=device),
+        "broadcast_all": broadcast, "lazy_property": cached_property},
+    "linalg": checked.FUNCTIONS,
     "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
     "nn.modules.module": {"_addindent": _addindent},
     "profiler": {"kineto_available": lambda: False},

@@ -9,9 +9,9 @@ from gradcore.errors import NotCovered
 
 #: Modules of PyTorch's, with those in them, that packages import all the same.
 MODULES = """__config__ _C _dynamo _higher_order_ops _inductor _subclasses _tensor_str ao autograd.forward_ad autograd.profiler
-    backends.mkldnn distributed distributions.wishart export fft futures fx jit.annotations nn.attention.flex_attention
-    nn.parallel.distributed nn.parallel.scatter_gather overrides profiler serialization types utils._foreach_utils
-    utils.cpp_extension utils.data._utils utils.dlpack utils.flop_counter utils.tensorboard""".split()
+    backends.mkldnn distributed distributions.utils distributions.wishart export fft futures fx jit.annotations
+    nn.attention.flex_attention nn.parallel.distributed nn.parallel.scatter_gather overrides profiler serialization types
+    utils._foreach_utils utils.cpp_extension utils.data._utils utils.dlpack utils.flop_counter utils.tensorboard""".split()
 #: Names in modules that gradcore has.
 NAMES = {
     "": """Future PyTorchFileReader ScriptModule Stream SymBool SymFloat SymInt TensorType complex32 layout memory_format
@@ -22,7 +22,6 @@ NAMES = {
     "distributions": "Kumaraswamy",
     "utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter",
     "hub": "HASH_REGEX download_url_to_file get_dir urlparse",
-    "linalg": "inv_ex",
     "optim": "SparseAdam",
     "jit": "_overload _overload_method RecursiveScriptModule ScriptFunction ScriptModule interface trace"}
 

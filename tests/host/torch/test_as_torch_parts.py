@@ -197,6 +197,50 @@ print(counted.get_total_flops(), counted.get_flop_counts()["Linear"])
 """
 
 
+CHECKED = """
+from gradcore.utils import as_torch
+as_torch.install()
+import torch
+from torch.distributions import LKJCholesky
+from torch.distributions.utils import _standard_normal, broadcast_all, lazy_property
+from torch.linalg import cholesky_ex, inv_ex
+two = torch.stack([torch.eye(2) * 4, torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.ones(2, 2)])
+for call in cholesky_ex, inv_ex:
+    found, info = call(two[None])
+    assert (info.dtype, found.shape) == (torch.int32, (1, 3, 2, 2)) and call(two[0]).info.shape == ()
+    print(info.tolist(), found[0, 0].tolist(), call(torch.ones(0, 2, 2)).info.shape == (0,), call(two[0].to("meta")).info.shape)
+    try:
+        call(two, check_errors=True)
+    except torch.linalg.LinAlgError:
+        print("raised")
+
+
+class Prior(LKJCholesky):
+    def __init__(self):
+        self.calls = 0
+
+    @lazy_property
+    def scale(self):
+        self.calls += 1
+        return broadcast_all(torch.ones(2), 3.0)[1]
+
+
+prior = Prior()
+print(prior.scale.tolist(), prior.scale is prior.scale, prior.calls, _standard_normal((3,), torch.float64, "cpu").dtype)
+try:
+    LKJCholesky(3)
+except NotImplementedError as error:
+    print(error)
+"""
+
+
+def test_decompositions_that_say_whether_they_exist(tmp_path: Path) -> None:
+    assert run(CHECKED, tmp_path) == [
+        "[[0, 1, 1]] [[2.0, 0.0], [0.0, 2.0]] True gradcore.Size([])", "raised",
+        "[[0, 0, 1]] [[0.25, 0.0], [0.0, 0.25]] True gradcore.Size([])", "raised", "[3.0, 3.0] True 1 torch.float64",
+        "torch.distributions.LKJCholesky is not implemented by gradcore: it can be mentioned, not used"]
+
+
 ANSWERS = """
 from gradcore.utils import as_torch
 as_torch.install()
