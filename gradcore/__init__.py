@@ -64,6 +64,7 @@ from gradcore.engine.modes import (
 from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, ExportError, GradcoreError, LinAlgError, ModifiedInPlace,
     NoSecondDerivative, NotCovered, OutOfMemory, ProgramError, SpecError, TraceError)
+from gradcore.errors import OutOfMemory as OutOfMemoryError
 from gradcore.report.step import StepReport
 from gradcore.dtypes import bfloat16 as _bfloat16
 from gradcore.functional import linalg, special

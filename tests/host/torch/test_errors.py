@@ -248,6 +248,8 @@ def test_errors_are_the_builtins_that_scripts_catch() -> None:
     for kind, builtins in ((SpecError, (RuntimeError, ValueError)), (DimError, (IndexError, RuntimeError)),
                            (DeviceError, (RuntimeError,)), (gradcore.OutOfMemory, (RuntimeError, MemoryError))):
         assert issubclass(kind, (GradcoreError, *builtins)) and all(issubclass(kind, b) for b in builtins)
+    # Python looks the name up when an error comes.
+    assert gradcore.OutOfMemoryError is gradcore.cuda.OutOfMemoryError is gradcore.OutOfMemory
 
 
 def test_an_attribute_that_somebody_else_looks_for_is_pythons_error() -> None:
