@@ -10,20 +10,24 @@ Where something cannot be captured, the kernels are called one by one as on othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import get_device
 from gradcore.devices.precision import rounded
 from gradcore.errors import CaptureError, DeviceFault
+from gradcore.memory.resource import Block
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction
+from gradcore.program.replaying.arena import moved, shift
 from gradcore.program.replaying.binding import Binding
 from gradcore.program.replaying.fixed import Fixed
 from gradcore.program.replaying.replay import Replay, run_calls
 from gradcore.program.tracing.building import Trace
+from gradcore.spec import TensorSpec
 
 #: After so many captures in succession that were never launched, a program is not captured any more.
 _MOST_UNUSED = 3
@@ -55,11 +59,31 @@ class CapturedReplay(Replay):
         self._fixed: Fixed | None = None
         #: The addresses that the run which goes on copies from.
         self._sources: list[int] = []
-        #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
-        self._back: dict[int, tuple[int, int, int]] = {}
-        #: By part, the input buffers that it writes to.
-        self._returned = [{x.buffer for i in self.program.instructions[slice(*span)] for x in i.targets()
-                           if self.program.buffers[x.buffer].kind == "input"} for span in self.program.spans]
+        #: By input buffer, for this run: the program's copy and the memory that it was copied from, each with how many bytes
+        #: further on an element lies there than in the traced run.
+        self._back: dict[int, tuple[Block, int, Block, int]] = {}
+        #: By part: by input buffer, what it writes there, with the functions that copy that.
+        self._returned = [self._writes(*span) for span in self.program.spans]
+
+    def _writes(self, first: int, last: int) -> dict[int, list[tuple[TensorSpec, Callable[..., Any]]]]:
+        """By input buffer, what instructions write there: neighboring bytes as one, and views of elements with others between,
+        which may be another stream's."""
+        views: dict[int, dict[TensorSpec, None]] = {}
+        for x in chain(*(i.targets() for i in self.program.instructions[first:last])):
+            if self.program.buffers[x.buffer].kind == "input":
+                views.setdefault(x.buffer, {})[x.spec] = None
+        found: dict[int, list[tuple[TensorSpec, Callable[..., Any]]]] = {}
+        for buffer, specs in views.items():
+            ends: list[list[int]] = []
+            for low, high in sorted(spec.span for spec in specs if spec.contiguous):
+                if ends and low <= ends[-1][1]:
+                    ends[-1][1] = max(ends[-1][1], high)
+                else:
+                    ends.append([low, high])
+            found[buffer] = [(TensorSpec.strided((high - low,), "uint8", (1,), low), self._clone) for low, high in ends]
+            found[buffer] += [(spec, self.device.bind(self.device.kernel("clone"), "clone")) for spec in specs
+                              if not spec.contiguous]
+        return found
 
     # -- binding -------------------------------------------------------------------------------------------------------
 
@@ -103,9 +127,10 @@ class CapturedReplay(Replay):
         if (fixed := self._fixed) is not None:
             traced = self.program.inputs
             self._sources = fixed.sources(0, traced, inputs)
-            if any(self._returned):
-                self._back = {traced[x.position].buffer: (source, x.home, x.nbytes)
-                              for source, x in zip(self._sources, fixed.copies[0], strict=True)}
+            if any(self._returned) and fixed.own is not None:
+                own = fixed.own.block
+                self._back = {traced[k].buffer: (own, home - own.address - low, inputs[k].storage.block,
+                                                 shift(inputs[k].spec, traced[k].spec)) for k, low, home, _ in fixed.copies[0]}
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         if self._fixed is not None:
@@ -167,9 +192,12 @@ class CapturedReplay(Replay):
 
     def _copy_back(self, part: int) -> None:
         """Copy what the program wrote to its copies of inputs back to the inputs."""
-        for buffer in self._returned[part]:
+        array = self.device.array
+        for buffer, written in self._returned[part].items():
             if buffer in self._back:
-                self.device.graphs.copy(*self._back[buffer])
+                own, home, block, by = self._back[buffer]
+                for spec, copy in written:
+                    copy(array(own, moved(spec, home)), array(block, moved(spec, by)))
 
     def _capture(self, calls: list[KernelCall], fixed: Fixed, part: int, given: list[Any]) -> None:
         if fixed.table is not None:

@@ -146,6 +146,7 @@ def launched(bed):
     gradcore.ones(8, **on)[2:4].tanh() + gradcore.ones(8, **on)[5:7]
     gradcore.cat([full(1)[1:], (w * full(1)).tanh()]).backward(full(1, 7))
     full(1, 7)[3:].clone()
+    gradcore.zeros(6, 8, **on)[:, :4].mul_(2).clone()
     for first in (0, 1):
         gradcore.ones(9, **on)[first:first + 6].mul_(2).add(gradcore.ones(9, **on)[first + 2:first + 8])
     one_by_one = gradcore.compile(lambda x: (x * 2, (x * 2).sum()), capture=False)

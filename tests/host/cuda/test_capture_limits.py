@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
@@ -16,6 +17,7 @@ import cupy
 import gradcore
 from gradcore import nn
 from gradcore.devices.gpu import device as gpu
+from gradcore.devices.gpu import launch as gpu_launch
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import UNTAGGED
 from gradcore.memory.driver import capturing
@@ -231,6 +233,28 @@ def test_a_layer_that_is_compiled_names_where_it_cannot_be_captured(bed):
     for k in range(3):
         f(full(k))
     assert "tanh in layer 0, forward, " in f.explain()
+
+
+def test_what_lies_between_the_elements_of_an_argument_is_not_written(bed):
+    """Another stream may write there while the program runs."""
+    base = gradcore.zeros(6, 8, **on)
+    x, between, kernel = base[:, :4], base[:, 4:], bed.device.kernels["mul_"]
+
+    def elsewhere():
+        for row in range(6):
+            ctypes.memset(between.array.data.ptr + 32 * row, k + 1, 16)
+
+    def along(*given):
+        gpu_launch.refuse_notes()
+        bed.card.give("elsewhere", elsewhere)
+        kernel(*given)
+
+    bed.device.kernels["mul_"] = along
+    f = gradcore.compile(lambda x: x.mul_(2))
+    for k in range(5):
+        base.storage.device.copy_in(base.array, np.full((6, 8), k, np.float32))
+        assert f(x).tolist() == [[2 * k] * 4] * 6 and between.cpu().numpy().tobytes() == bytes([k + 1]) * 96
+    assert "1 kernel calls are captured in one graph" in f.explain()
 
 
 def test_an_argument_in_the_memory_of_a_tensor_that_is_written_is_not_copied_apart(bed):
