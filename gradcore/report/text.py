@@ -117,12 +117,12 @@ def _tail(report: StepReport) -> Iterable[str]:
     beyond = report.peak.reserved - report.peak.allocated
     # A snapshot of another program may not have all segments.
     more = f"; reserved beyond the peak: {format_bytes(beyond)}" if beyond >= 0 else ""
-    yield f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver{more}"
+    yield f"Pool: {count_of(pool.allocations, 'allocation')}, {pool.hits:,} served without the driver{more}"
     yield (f"  at the end {count_of(pool.segments, 'segment')}, {format_bytes(pool.cached)} cached, "
            f"fragmentation {pool.fragmentation:.1%}")
     if report.records and report.of != "snapshot":
-        yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
-               f"{report.records} records")
+        yield (f"Graph: {count_of(report.nodes, 'node')}, {report.graph_share:.1%} of the step's "
+               f"{report.seconds * 1e3:.2f} ms; {count_of(report.records, 'record')}")
     if report.planned is not None:
         plan = report.planned
         yield (f"Compiled functions: {format_bytes(plan.planned)} planned in {count_of(plan.arenas, 'arena')}, of which "
@@ -276,4 +276,4 @@ def _kept_before(rows: Sequence[KeptTensor]) -> Iterable[str]:
         yield (f"  since before this step: {nbytes:,} bytes in {count_of(count, 'result')} of {op} in "
                f"{layer or '(root)'}, {short_path(line)}")
     if len(found) > 4:
-        yield f"  and {sum(n for n, *_ in found[4:]):,} bytes of {len(found) - 4} more lines since before this step"
+        yield f"  and {sum(n for n, *_ in found[4:]):,} bytes of {count_of(len(found) - 4, 'more line')} since before this step"

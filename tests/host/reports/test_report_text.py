@@ -336,3 +336,13 @@ def test_equal_blocks_share_a_row_of_the_largest_and_of_what_was_kept() -> None:
     row = next(x for x in lines if "the same bytes" in x)
     assert row.endswith(f"kept at records {first.kept_at}-{last.kept_at}, released at {last.dropped_at}-{first.dropped_at}, "
                         f"freed at {last.freed_at}-{first.freed_at}")
+
+
+def test_one_of_a_thing_is_not_said_to_be_several() -> None:
+    w = gradcore.ones(3, requires_grad=True)
+    kept = [w.exp(), w.tanh(), w.sigmoid(), w.sqrt(), w.rsqrt()]
+    with gradcore.step(device="cpu") as step:
+        kept.append(w.exp())
+    text = str(step.report)
+    assert "  and 512 bytes of 1 more line since before this step\n" in text
+    assert "Pool: 1 allocation, 1 served" in text and "Graph: 1 node, " in text
