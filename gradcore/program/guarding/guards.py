@@ -163,7 +163,7 @@ class Guard(Asking):
             return f"{self.name} can no longer be read: {error!r}"
         if is_plain(now) and is_plain(self.seen):
             return difference(self.name, now, self.seen)
-        return f"{self.name} is a different object"
+        return f"{self.name} {'is a different object' if self.same in (identical, same_object) else 'has changed'}"
 
     def refusal(self) -> str:
         """Why a run that has changed what is guarded is not replayed."""

@@ -87,7 +87,8 @@ def referrers(objects: list[Any]) -> list[Any]:
     for x in gc.get_referrers(*objects, end):
         if x is not objects and not (type(x) is tuple and x and x[-1] is end):
             found.append(x)
-    return found
+    # Guards refer to what the user's containers have, and hold their items in tuples: the user's own come first, to be named.
+    return sorted(found, key=lambda x: type(x) is tuple or isinstance(x, Asking))
 
 
 def _tensors_in(blocks: list[Any]) -> list[Value]:
@@ -177,7 +178,7 @@ def _stored_apart(outputs: list[Any], made: frozenset[int], leaves: list[Leaf]) 
     shown = [x for x in _tensors_over(storages) if id(x) not in known]
     holders = [x for x in referrers(shown) if not isinstance(x, _ENGINE) and x is not gradients]
     return [f"the function stores a tensor with the memory of a result or of a gradient in a {type(x).__name__}, which a "
-            "replay would not do" for x in sorted(holders, key=lambda x: type(x) is tuple)[:1]]
+            "replay would not do" for x in holders[:1]]
 
 
 def _overlap(views: list[Any]) -> bool:

@@ -36,13 +36,13 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any]
     "dict": (lambda: {str(k): v for k, v in enumerate(numbers())}, lambda x: x["1500"], put("1500", 7.5), "['1500'] is 7.5"),
     "keys of a dict": (lambda: dict.fromkeys(range(COUNT)), len, lambda x: x.pop(1500), "closure is {0: None, "),
     "set": (lambda: set(range(COUNT)), len, lambda x: x.add(-1), "closure is {0, 1, "),
-    "array": (lambda: np.arange(5000.0), lambda x: float(x[1500]), put(1500, 7.5), "is a different object"),
+    "array": (lambda: np.arange(5000.0), lambda x: float(x[1500]), put(1500, 7.5), "x of f's closure has changed"),
     "rows": (lambda: [[v, v] for v in numbers()], lambda x: x[1500][1], lambda x: x[1500].__setitem__(1, 7.5),
              "[1500] is [1500.0, 7.5]"),
     "objects": (lambda: [SimpleNamespace(v=v) for v in numbers()], lambda x: x[1500].v, put(1500, SimpleNamespace(v=7.5)),
-                "is a different object"),
+                "x of f's closure has changed"),
     "objects by name": (lambda: {k: SimpleNamespace(v=v) for k, v in enumerate(numbers())}, lambda x: x[1500].v,
-                        put(1500, SimpleNamespace(v=7.5)), "is a different object"),
+                        put(1500, SimpleNamespace(v=7.5)), "x of f's closure has changed"),
 }
 
 

@@ -129,6 +129,20 @@ def test_what_shares_the_memory_of_a_result_or_a_gradient_is_stored_by_each_call
     assert "the function stores a tensor with the memory of a result or of a gradient in a" in run.traces[0]
 
 
+def test_a_list_of_results_is_called_a_list_that_has_changed() -> None:
+    """Not another object, nor one of what guards hold: it is the user's, with an item more."""
+    of = types.SimpleNamespace(lines=[])
+
+    def step(x: Any) -> Any:
+        y = x * 2
+        of.lines.append(y)
+        return y
+
+    compiled = gradcore.compile(step)
+    compiled(gradcore.ones(3))
+    assert "lines of a SimpleNamespace has changed; the function stores a result, float32[3], in a list" in compiled.traces[0]
+
+
 def test_what_a_function_assigns_to_is_the_first_reason() -> None:
     """Others follow from it: results that the module keeps, and former ones that it lets go of."""
     class Averaged(nn.Module):

@@ -105,7 +105,7 @@ def test_what_cannot_be_read_any_more_has_changed_and_says_so() -> None:
 def test_reasons_show_plain_data_and_no_objects() -> None:
     assert Guard("n", lambda: 2, 1, equal).why_not() == "n is 2 and was 1"
     for now, seen in ((object(), 1), (1, object())):
-        assert Guard("n", lambda now=now: now, seen, equal).why_not() == "n is a different object"  # type: ignore[misc]
+        assert Guard("n", lambda now=now: now, seen, equal).why_not() == "n has changed"  # type: ignore[misc]
 
 
 class Weights:
