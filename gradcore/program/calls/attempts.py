@@ -111,7 +111,8 @@ class Attempts:
                          if cause not in (FIRST, SAME))
         said = [*_counted("it was traced again: ", causes), *_counted(REFUSED[2:], self._refusals)]
         warn(f"{_name_of(self._function)} was traced {self._most} times without one replay in between, and runs "
-             "eagerly from now on:\n" + "\n".join(f"  {reason}" for reason in said), RuntimeWarning)
+             "eagerly from now on; docs/graph-mode.md says what to write instead:\n"
+             + "\n".join(f"  {reason}" for reason in said), RuntimeWarning)
         # No trace follows, which would say more.
         self.traces[-1] += "; it runs eagerly from now on" + "".join(
             f"{REFUSED}{_short(reason)}" for reason, _ in self._refusals.most_common(1))

@@ -259,7 +259,8 @@ def test_a_module_that_is_given_up_is_named_by_its_class_and_each_reason_is_give
 
     compiled = gradcore.compile(Counting())
     said = warning_of(compiled, *[(gradcore.ones(1, 2),)] * 10)
-    assert said.startswith("Counting (a module) was traced 8 times without one replay in between, and runs eagerly from now on")
+    assert said.startswith("Counting (a module) was traced 8 times without one replay in between, and runs eagerly "
+                           "from now on; docs/graph-mode.md says what to write instead:\n")
     assert said.count("assigns to calls") == 1 and "it cannot be replayed: " in said and said.endswith("(8 times)")
     assert "Linear" not in said and "the call before" not in said and len(said.splitlines()) == 2
     assert "it runs eagerly from now on; it cannot be replayed: " in compiled.traces[-1]
