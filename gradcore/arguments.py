@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from gradcore.blame import blame
+
 #: Second names of parameters, as PyTorch takes them.
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "sections": "indices_or_sections",
            "indices": "indices_or_sections", "split_size": "split_size_or_sections",
@@ -28,10 +30,6 @@ OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"f
                "isin": {"element": "elements", "test_element": "test_elements"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
-#: What is looked for on a tensor first.
-_OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach", "device", "to"})
-#: Whose objects are given in a tensor's place.
-_IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 #: What to write instead.
 INSTEAD = {
     "generator": "use gradcore.rand or randn with the same shape",
@@ -119,30 +117,6 @@ def refusal(name: str, argument: str) -> NotImplementedError:
     return NotImplementedError(f"{name}(): PyTorch's argument {argument!r} is not implemented by gradcore: {instead}")
 
 
-def blame(name: str, error: AttributeError, passed: Iterable[Any], place: str = "") -> None:
-    """Raises TypeError, which says it, where code of the library has met an array, a list or a number in a tensor's place.
-
-    It came with the arguments that were ``passed``; ``place`` is the one that it was given as, if that is known.
-    """
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    ours = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gradcore.")
-    if (ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE
-            and _came_in(error.obj, passed)):
-        kind, given = type(error.obj).__name__, " ".join(repr(error.obj).split())
-        what = f"(): argument {place} must be Tensor, not {kind}" if place else (
-            f"() expects tensors, but got {given:.60} of type {kind}")
-        it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
-        raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
-
-
-def _came_in(x: Any, passed: Iterable[Any]) -> bool:
-    """Was the object passed, or an item of a list, tuple or dict? The items of anything else may be new, but are not None."""
-    return any(x is a or (_came_in(x, a.values() if isinstance(a, dict) else a) if isinstance(a, (list, tuple, dict))
-                          else x is not None and hasattr(a, "__iter__") and not hasattr(a, "spec")) for a in passed)
-
-
 #: Kinds of dtypes: a result is not copied to a tensor of a lower one.
 _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2}
 
@@ -211,13 +185,6 @@ class Form:
     #: Is it a method, whose first parameter has no position?
     bound: bool
 
-    def blame(self, error: AttributeError, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Raises the TypeError of :func:`blame`, which names the argument and its position."""
-        given = {**dict(zip(self.positional, args, strict=False)), **named}
-        places = (f"{name!r} (position {k})" for k, name in enumerate(self.positional, 1 - self.bound)
-                  if name in given and given[name] is error.obj)
-        blame(self.name, error, (*args, *named.values()), next(places, ""))
-
     def normal(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments by the names that the function has. Raises NotImplementedError for one that it has not."""
         kept: dict[str, Any] = {}
@@ -281,8 +248,8 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
                     args, named = form.normal(args, named)
                 return function(*args, **named)
             return function(*args)
-        except AttributeError as error:
-            form.blame(error, args, named)
+        except Exception as error:
+            blame(function, error, args, named, form.name, form.bound)
             raise
 
     return call
@@ -309,8 +276,8 @@ def _loss(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
             if not plain.issuperset(named):
                 args, named = form.normal(args, named)
             return function(*args, **named)
-        except AttributeError as error:
-            form.blame(error, args, named)
+        except Exception as error:
+            blame(function, error, args, named, form.name, form.bound)
             raise
 
     return call

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.owners import upload
-from gradcore.errors import SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.functional import shape as sh
 from gradcore.ops import arrangement, creation, movement, placing, scan
 
@@ -134,6 +134,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         input, dim = sh.reshape(input, -1), 0
     d = sh.dim_of(dim, input)
     shape = input.spec.shape
+    if not shape:
+        raise DimError(f"repeat_interleave: dim={d} is given for a 0-d tensor, which has no dimensions: leave it out")
     if isinstance(repeats, (int, np.integer)):
         repeats = int(repeats)
         if repeats < 0:

@@ -90,7 +90,7 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     return movement.cast_to(logaddexp(x, y) * (1 / _LN2), made)
 
 
-def float_power(input: Any, exponent: Any) -> Tensor:
+def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """``input`` to the power of ``exponent``, computed in float64; one of them may be a number."""
     x, y = (movement.cast(v, dtype=np.dtype(np.float64)) if isinstance(v, Value) else float(v) for v in (input, exponent))
     return elementwise.pow(x, y)

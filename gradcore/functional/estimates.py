@@ -299,7 +299,8 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 _BETWEEN = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
-def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+def quantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *,
+             interpolation: str = "linear") -> Tensor:
     """The ``q``-quantile along ``dim``, or of all elements; NaN if one of them is NaN.
 
     ``q`` is a number in [0, 1], or a vector [Q] of such numbers on the input's device, which adds a leading dimension of
@@ -319,8 +320,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
         raise SpecError(f"quantile() q must be a scalar or 1D tensor, but got {list(q.spec.shape)}")
     axis = None if dim is None else sh.dim_of(dim, input)
     axis = axis if input.spec.ndim else None
-    x = sh.reshape(input, -1) if axis is None else arranging.movedim(input, axis, -1)
-    x = folding.sort(x, -1).values
+    x = folding.sort(sh.reshape(input, -1) if axis is None else arranging.movedim(input, axis, -1), -1).values
     last = x.spec.shape[-1] - 1
     ranks = (sh.reshape(q, -1).to(x.spec.dtype) if isinstance(q, Value) else creation.new_full(x, (1,), q)) * last
     made = _between(x, ranks, interpolation)

@@ -193,6 +193,8 @@ class USV(NamedTuple):
 def _older_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> USV:
     """``gradcore.svd``: U, S and V, whose vectors are columns; zeros [..., m, m] and [..., n, n] without ``compute_uv``."""
     if not compute_uv:
+        if input.spec.ndim < 2:
+            raise SpecError(f"svd: expected matrices [..., m, n], but got shape {list(input.spec.shape)}")
         *lead, m, n = input.spec.shape
         u, v = (creation.new_full(input, (*lead, size, size), 0.0) for size in (m, n))
         return USV(u, svdvals(input), v)

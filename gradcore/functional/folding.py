@@ -231,7 +231,7 @@ def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepd
 # -- norms -----------------------------------------------------------------------------------------------------------------
 
 
-def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def norm(input: Tensor, p: float | str | None = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The p-norm over ``dim``, or of all elements; ``p="fro"`` and None mean 2, and "nuc" that of ``linalg.matrix_norm``."""
     if p not in ("fro", None) and isinstance(p, str):
         return matrix_norm(input, p, tuple(range(input.spec.ndim)) if dim is None else dim, keepdim, dtype=dtype)

@@ -145,6 +145,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
     On the CPU, raises :class:`LinAlgError` if A is not positive definite.
     """
+    decompositions.need_square("cholesky", A.spec)
     return sh.transpose(decompositions.cholesky(sh.transpose(A, -2, -1)), -2, -1) if upper else decompositions.cholesky(A)
 
 
@@ -156,6 +157,7 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
 
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A = L L^T with ``input`` as L, or of A = U^T U with an ``upper`` one as U."""
+    decompositions.need_square("cholesky_inverse", input.spec)
     return cholesky_solve(creation.identity_of(input), input, upper)
 
 

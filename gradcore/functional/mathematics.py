@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.arguments import blame, by_numpy, into
+from gradcore.arguments import by_numpy, into
+from gradcore.blame import blame
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.arithmetic import add, div, elementwise_function, floor_divide, mul, sub
@@ -96,8 +97,8 @@ def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = N
     try:
         input = input if dtype is None else input.to(dtype)
         made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
-    except AttributeError as error:
-        blame("sum", error, (input,), "'input' (position 1)")
+    except Exception as error:
+        blame(sum, error, (input, dim, keepdim), {})
         raise
     return made if dtype is None else made.to(dtype)
 
@@ -110,8 +111,8 @@ def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = 
     try:
         input = input if dtype is None else input.to(dtype)
         return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
-    except AttributeError as error:
-        blame("mean", error, (input,), "'input' (position 1)")
+    except Exception as error:
+        blame(mean, error, (input, dim, keepdim), {})
         raise
 
 
@@ -218,7 +219,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
     try:
         a, b = input.spec.ndim, other.spec.ndim
     except AttributeError as error:
-        blame("matmul", error, (input,), "'input' (position 1)")
+        blame(matmul, error, (input,), {})
         raise
     if not a or not b:
         raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {a}D and {b}D")

@@ -10,7 +10,7 @@ import numpy as np
 from gradcore.devices.device import device_of_new
 from gradcore.dtypes import default_float, promote
 from gradcore.engine.owners import upload
-from gradcore.errors import SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
 from gradcore.ops import arrangement, creation, movement, reduce, scan
@@ -26,6 +26,8 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Matrices with the last dimension of ``input`` on a diagonal of two new dimensions, and zeros elsewhere."""
+    if not input.spec.ndim:
+        raise DimError("diag_embed: expected a tensor of at least one dimension, but got a 0-d tensor")
     length = input.spec.shape[-1]
     size, ndim = length + builtins.abs(offset), input.spec.ndim + 1
     one, two = normalize_dim(dim1, ndim), normalize_dim(dim2, ndim)

@@ -108,7 +108,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
 # -- tensors -------------------------------------------------------------------------------------------------------------
 
 
-def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
     """Sums of products over the last ``dims`` dimensions of ``a`` and the first of ``b``, or over two lists of dimensions."""
     if isinstance(dims, int):
         if not 0 <= dims <= min(a.spec.ndim, b.spec.ndim):
@@ -168,6 +168,10 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     if len(tensors) < 2:
         raise SpecError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
     whole = list(tensors)
+    for k, x in enumerate(whole):
+        if x.spec.ndim != 2 and not (x.spec.ndim == 1 and k in (0, len(whole) - 1)):
+            raise SpecError(f"multi_dot(): tensor {k} must be 2D{' or 1D' * (k in (0, len(whole) - 1))} but got "
+                            f"{x.spec.ndim}D")
     row, column = whole[0].spec.ndim == 1, whole[-1].spec.ndim == 1
     whole[0] = sh.unsqueeze(whole[0], 0) if row else whole[0]
     whole[-1] = sh.unsqueeze(whole[-1], 1) if column else whole[-1]

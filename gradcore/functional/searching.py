@@ -10,7 +10,7 @@ import numpy as np
 from gradcore.dtypes import promote
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
-from gradcore.errors import SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.folding import sort
 from gradcore.ops import creation, elementwise, movement
@@ -125,6 +125,8 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
     """
     values = sh.decisive("unique", input)
     axis = None if dim is None else sh.dim_of(dim, input)
+    if dim is not None and not input.spec.ndim:
+        raise DimError(f"unique: dim={dim} is given for a 0-d tensor, which has no dimensions: leave it out")
     # NumPy sorts NaNs of bfloat16, which it does not know as a float, anywhere.
     plain = values.astype(np.float32) if input.spec.dtype.kind == "V" else values
     found, inverse, counts = np.unique(plain, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)

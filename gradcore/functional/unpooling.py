@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -80,7 +80,7 @@ def _unpooled(input: Tensor, indices: Tensor, kernel_size: Size, stride: Size | 
 
 
 def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0,
-                 output_size: Any = None) -> Tensor:
+                 output_size: Sequence[int] | None = None) -> Tensor:
     """Zeros [N, C, L'] or [C, L'], with each element of ``input`` at its index, as :func:`max_pool1d` returned it.
 
     Several sizes are pooled to one; ``output_size`` says which it was, as [L'] or [N, C, L']. Of equal indices the last wins,
@@ -91,13 +91,13 @@ def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: Size, stride: Size
 
 
 def max_unpool2d(input: Tensor, indices: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0,
-                 output_size: Any = None) -> Tensor:
+                 output_size: Sequence[int] | None = None) -> Tensor:
     """:func:`max_unpool1d` of images: [N, C, H, W] or [C, H, W], with indices in the flattened plane."""
     return _unpooled(input, indices, kernel_size, stride, padding, output_size, 2)
 
 
 def max_unpool3d(input: Tensor, indices: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0,
-                 output_size: Any = None) -> Tensor:
+                 output_size: Sequence[int] | None = None) -> Tensor:
     """:func:`max_unpool1d` of volumes: [N, C, D, H, W] or [C, D, H, W], with indices in the flattened volume."""
     return _unpooled(input, indices, kernel_size, stride, padding, output_size, 3)
 

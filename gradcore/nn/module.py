@@ -8,7 +8,8 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from gradcore._tensor import Tensor
-from gradcore.arguments import blame, take_none
+from gradcore.arguments import take_none
+from gradcore.blame import blame_tensor
 from gradcore.engine import owners
 from gradcore.engine.sites import find_site, is_inside
 from gradcore.engine.state import local
@@ -83,7 +84,7 @@ class Module(Converted, Hooked, Named, Stateful):
                 state.site = find_site(_getframe(1))
             return self.forward(*args, **kwargs) if self._module_hooks is None else self._module_run_forward(args, kwargs)
         except AttributeError as error:
-            blame(type(self).__name__, error, (*args, *kwargs.values()))
+            blame_tensor(type(self).__name__, error, (*args, *kwargs.values()))
             raise
         finally:
             state.scope = before

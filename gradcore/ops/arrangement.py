@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.errors import SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.ops.movement import as_strided_grad
 from gradcore.ops.op import op
 from gradcore.spec import TensorSpec, contiguous_strides
@@ -19,6 +19,8 @@ def _flip_spec(x: TensorSpec, *, dims: tuple[int, ...]) -> TensorSpec:
 def _roll_spec(x: TensorSpec, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> TensorSpec:
     if len(shifts) != len(dims):
         raise SpecError(f"shifts and dimensions must align: got {len(shifts)} shifts and {len(dims)} dims")
+    if dims and not x.ndim:
+        raise DimError(f"roll: dims={dims} are given for a 0-d tensor, which has no dimensions: leave them out")
     return x.like()
 
 

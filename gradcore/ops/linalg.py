@@ -88,7 +88,8 @@ def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = No
     need_float("linear", input=x, weight=weight, bias=bias)
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
         raise SpecError(f"mat1 and mat2 shapes cannot be multiplied: linear got input {list(x.shape)} and weight "
-                        f"{list(weight.shape)}, and expected the input's last dimension to be {weight.shape[-1]}")
+                        f"{list(weight.shape)}, and expected the input's last dimension to be "
+                        f"{weight.shape[1] if weight.ndim == 2 else 'the second of a weight of two'}")
     if bias is not None and bias.shape != (weight.shape[0],):
         raise SpecError(f"linear: bias must have shape [{weight.shape[0]}], but got {list(bias.shape)}")
     need_one_dtype("linear", input=x, weight=weight, bias=bias)

@@ -16,7 +16,7 @@ LINES = 350
 
 #: The floors of modules and packages, by the first part of their names below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "cells", "dtypes", "errors", "spec", "events", "reading", "folds", "forking", "grouping",
+    frozenset({"arguments", "blame", "cells", "dtypes", "errors", "spec", "events", "reading", "folds", "forking", "grouping",
                "interning", "missing", "nearest", "overwriting", "sharing", "tiling", "trees", "units", "_command"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),

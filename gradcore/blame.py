@@ -1,0 +1,111 @@
+"""What the library's own code has met in an argument of the wrong type, told as one TypeError that names the argument.
+
+Arguments are not looked at before a call. Only where an error comes up that no line here has raised are they compared with
+the annotations of the function that was called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import opcode
+from collections.abc import Iterable, Sequence
+from types import NoneType, TracebackType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+#: What is looked for on a tensor first.
+_OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach", "device", "to"})
+#: Whose objects are given in a tensor's place.
+_IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+
+
+def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[str, Any], name: str = "",
+          bound: bool = False) -> None:
+    """Raises TypeError, which says it, where an argument of a call has the wrong type, and the error is no line's own.
+
+    ``name`` is the function's where it goes by another. A method is ``bound``: its first argument has no position.
+    """
+    function = inspect.unwrap(function)
+    name, code = name or function.__name__, function.__code__
+    positional = code.co_varnames[:code.co_argcount]
+    given = {**dict(zip(positional, args, strict=False)), **named}
+    places = {k: f"{k!r} (position {at})" for at, k in enumerate(positional, 1 - bound)}
+    if not _unforeseen(error.__traceback__):
+        return
+    hints = get_type_hints(function, localns={"Tensor": _Tensor})
+    unsure = {k: x for k, x in given.items() if hints.get(k, Any) is Any or not _fits(x, hints[k])}
+    if isinstance(error, AttributeError):
+        place = next((places.get(k, "") for k, x in unsure.items() if x is error.obj), "")
+        blame_tensor(name, error, (*unsure.values(), *args[len(positional):]), place)
+    for k, x in unsure.items():
+        if hints.get(k, Any) is not Any:
+            what = "" if x is None else f": {' '.join(repr(x).split()):.60}"
+            raise TypeError(f"{name}(): argument {places.get(k, repr(k))} must be {_words(hints[k])}, not "
+                            f"{type(x).__name__}{what}") from None
+
+
+def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place: str = "") -> None:
+    """Raises TypeError, which says it, where code of the library has met an array, a list or a number in a tensor's place.
+
+    It came with the arguments that were ``passed``; ``place`` is the one that it was given as, if that is known.
+    """
+    if (_innermost(error.__traceback__) and error.name in _OF_TENSORS
+            and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE and _came_in(error.obj, passed)):
+        kind, given = type(error.obj).__name__, " ".join(repr(error.obj).split())
+        what = f"(): argument {place} must be Tensor, not {kind}" if place else (
+            f"() expects tensors, but got {given:.60} of type {kind}")
+        it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
+        raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
+
+
+def _innermost(trace: TracebackType | None) -> TracebackType | None:
+    """Where the error came up, if that is a line of the library or of NumPy's."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    return trace if place.startswith(("gradcore.", "numpy.")) else None
+
+
+def _unforeseen(trace: TracebackType | None) -> bool:
+    """Was the error raised by NumPy or by Python itself, and not by a line of the library that says what is wrong?"""
+    last = _innermost(trace)
+    return last is not None and (last.tb_frame.f_globals["__name__"].startswith("numpy.")
+                                 or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE)
+
+
+def _came_in(x: Any, passed: Iterable[Any]) -> bool:
+    """Was the object passed, or an item of a list, tuple or dict? The items of anything else may be new, but are not None."""
+    return any(x is a or (_came_in(x, a.values() if isinstance(a, dict) else a) if isinstance(a, (list, tuple, dict))
+                          else x is not None and hasattr(a, "__iter__") and not hasattr(a, "spec")) for a in passed)
+
+
+class _Tensor:
+    """What annotations call a tensor."""
+
+
+#: What an object has that may stand for one of these, as NumPy's numbers and tensors of one element do.
+_STANDS_FOR = {_Tensor: ("spec",), int: ("__index__",), float: ("__float__", "__index__"), bool: ("__index__", "__array__")}
+
+
+def _fits(x: Any, hint: Any) -> bool:
+    """May ``x`` be given for this annotation? What is not understood is taken for right."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_fits(x, part) for part in parts)
+    if kind in (Sequence, Iterable, list, tuple):
+        return hasattr(x, "__iter__") and not isinstance(x, str) and (
+            not hasattr(x, "__len__") or hasattr(x, "spec") or all(_fits(item, parts[0]) for item in x))
+    if hint in _STANDS_FOR:
+        return any(hasattr(x, name) for name in _STANDS_FOR[hint])
+    return hint is Any or not isinstance(hint, type) or isinstance(x, hint)
+
+
+def _words(hint: Any) -> str:
+    """An annotation in words: "int, sequence of int or None"."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        *others, last = (_words(part) for part in parts)
+        return f"{', '.join(others)} or {last}"
+    if kind in (Sequence, Iterable, list, tuple):
+        return "sequence" if parts[0] is Any else f"sequence of {_words(parts[0])}"
+    return "None" if hint is NoneType else str(getattr(hint, "__name__", hint)).lstrip("_")

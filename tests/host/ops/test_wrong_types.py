@@ -1,0 +1,109 @@
+"""An argument of the wrong type: one TypeError that names the argument, its position, what it must be and what was given."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.blame import _unforeseen
+from gradcore.nn import functional as F
+from tests.forms import Form, all_forms
+
+
+def x() -> Any:
+    return gradcore.ones(2, 3)
+
+
+CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "none": (lambda: gradcore.topk(x(), None), "topk(): argument 'k' (position 2) must be int, not NoneType"),
+    "a method": (lambda: x().topk(None), "topk(): argument 'k' (position 1) must be int, not NoneType"),
+    "by keyword": (lambda: F.elu(x(), alpha="a"), "elu(): argument 'alpha' (position 2) must be float, not str: 'a'"),
+    "keyword only": (lambda: gradcore.var(x(), dim=0, correction="a"), "'correction' must be float or None, not str: 'a'"),
+    "a float": (lambda: gradcore.eye(0.5), "eye(): argument 'n' (position 1) must be int, not float: 0.5"),
+    "nan": (lambda: gradcore.histc(x(), float("nan")), "histc(): argument 'bins' (position 2) must be int, not float: nan"),
+    "sum": (lambda: x().sum(1, [0]), "sum(): argument 'keepdim' (position 3) must be bool, not list: [0]"),
+    "in a kernel": (lambda: x().amax(1, None), "amax(): argument 'keepdim' (position 2) must be bool, not NoneType"),
+    "a sequence": (lambda: gradcore.rot90(x(), 1, None), "'dims' (position 3) must be sequence of int, not NoneType"),
+    "of tensors": (lambda: gradcore.hstack(None), "hstack(): argument 'tensors' (position 1) must be sequence of Tensor, not"),
+    "one or more": (lambda: x().norm((1,)), "norm(): argument 'p' (position 1) must be float, str or None, not tuple: (1,)"),
+    "a number for a tensor": (lambda: gradcore.float_power("a", x()), "(position 1) must be Tensor or float, not str: 'a'"),
+    "a long one": (lambda: gradcore.eye("a" * 1000), f"must be int, not str: '{'a' * 59}")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_error_names_the_argument(case: str) -> None:
+    call, text = CASES[case]
+    live = len(gradcore.device("cpu").ledger.live)
+    with pytest.raises(TypeError, match=re.escape(text)):
+        call()
+    assert len(gradcore.device("cpu").ledger.live) == live
+
+
+@pytest.mark.parametrize("number", [np.int32(1), np.float32(1), np.bool(True), gradcore.tensor(1), gradcore.tensor(1.0), True])
+def test_what_stands_for_a_number_is_not_blamed(number: Any) -> None:
+    # The error is about the other argument.
+    with pytest.raises(TypeError, match=re.escape("histc(): argument 'max' (position 4) must be float, not str: 'a'")):
+        gradcore.histc(x(), 3, number, "a")
+
+
+class Replacing:
+    """A library whose functions get ``value`` in the place of the plain argument with this number, of all that are given."""
+
+    def __init__(self, library: Any, seen: list[str], number: int, value: Any) -> None:
+        self.library, self.seen, self.number, self.value = library, seen, number, value
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.library, name)
+        if isinstance(found, types.ModuleType):
+            return Replacing(found, self.seen, self.number, self.value)
+        return self.replacing(found) if inspect.isfunction(found) and name not in ("tensor", "manual_seed") else found
+
+    def replacing(self, function: Any) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            row = list(args)
+            for given, key in [(row, k) for k in range(len(row))] + [(named, k) for k in named]:
+                if not hasattr(given[key], "requires_grad"):
+                    self.seen.append(f"{function.__name__}, {key}")
+                    if len(self.seen) == self.number:
+                        given[key] = self.value
+            return function(*row, **named)
+
+        return call
+
+
+def unforeseen(form: Form) -> Iterator[str]:
+    """The calls of a form with one argument replaced that raise an error of Python's or NumPy's own."""
+    values = form.values(np.float32)
+    for value in (None, object()):
+        number, seen = 1, [""]
+        while number <= len(seen):
+            seen = []
+            try:
+                form.call(Replacing(gradcore, seen, number, value), *(
+                    o.show(gradcore.tensor(v)) for o, v in zip(form.operands, values, strict=True)))
+            except Exception as error:
+                # What NumPy says of a dtype is clear.
+                if len(seen) >= number and _unforeseen(error.__traceback__) and "as a data type" not in str(error):
+                    yield f"{seen[number - 1]} = {value}: {error!r}"
+            number += 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", all_forms(), ids=str)
+def test_no_error_comes_from_deep_inside(form: Form) -> None:
+    assert not list(unforeseen(form))
+
+
+def test_annotations_can_be_read() -> None:
+    spaces = (gradcore, F, gradcore.linalg, gradcore.special, gradcore.nn.init, gradcore.Tensor)
+    functions = {f for space in spaces for f in vars(space).values() if inspect.isfunction(f) and inspect.unwrap(f) is not f}
+    assert len(functions) > 500
+    for function in functions:
+        get_type_hints(inspect.unwrap(function))
