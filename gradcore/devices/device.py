@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -310,7 +310,7 @@ def get_device(name: str | Device | None = None) -> Device:
     if isinstance(name, Device):
         return name
     name = "cpu" if name is None else name
-    found = _devices.get(name)
+    found = _devices.get(name) if isinstance(name, Hashable) else None
     if found is None:
         parts = _NAME.fullmatch(str(name))
         if parts is None or parts[1] not in _makers:

@@ -197,7 +197,13 @@ def above_zero(x: Any) -> Any:
 
 
 def broadcast(*values: Any) -> list[Any]:
-    """Tensors and numbers broadcast to tensors of one shape. Numbers get the dtype and device of the tensors."""
+    """Tensors and numbers broadcast to tensors of one shape. Numbers get the dtype and device of the tensors.
+
+    Raises TypeError for anything else.
+    """
+    for v in values:
+        if not hasattr(v, "__float__"):
+            raise TypeError(f"a distribution's parameters must be tensors or numbers, but got {v!r} of type {type(v).__name__}")
     like = next((v for v in values if isinstance(v, Tensor)), None)
     options: dict[str, Any] = {} if like is None else {"dtype": like.dtype, "device": like.device}
     # Created on the device, since copies from the host could not be replayed.

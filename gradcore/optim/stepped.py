@@ -117,5 +117,7 @@ def _check(name: str, value: Any) -> None:
     if isinstance(value, Tensor):
         if value.spec.numel != 1:
             raise ValueError(f"a {name} that is a Tensor must be 1-element, but got {value.spec}")
+    elif not hasattr(value, "__float__"):
+        raise TypeError(f"a {name} must be a number, but got {value!r} of type {type(value).__name__}")
     elif not value >= 0.0:
         raise ValueError(f"Invalid {name}: {value}")
