@@ -27,6 +27,7 @@ from gradcore.functional.distances import cdist
 from gradcore.functional.einsum import einsum
 from gradcore.functional.estimates import *  # noqa: F403
 from gradcore.functional.folding import *  # noqa: F403
+from gradcore.functional.interop import as_tensor, asarray
 from gradcore.functional.mathematics import *  # noqa: F403
 from gradcore.functional.matrices import *  # noqa: F403
 from gradcore.functional.picking import *  # noqa: F403
@@ -47,4 +48,4 @@ TENSOR_METHODS = {name: method for part in _WITH_METHODS for name, method in get
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__, *arranging.__all__, *composed.__all__, *creation.__all__, *estimates.__all__, *folding.__all__,
     *mathematics.__all__, *matrices.__all__, *picking.__all__, *pointwise.__all__, *products.__all__, *running.__all__,
-    *searching.__all__, *shape.__all__, "METHODS", "TENSOR_METHODS", "cdist", "einsum", "linalg"]
+    *searching.__all__, *shape.__all__, "METHODS", "TENSOR_METHODS", "as_tensor", "asarray", "cdist", "einsum", "linalg"]

@@ -12,7 +12,6 @@ from gradcore.arguments import warn
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.dtypes import category, checked_dtype, default_float, is_floating, set_default_float
 from gradcore.engine.custom import custom_node
-from gradcore.engine.dlpack import array_of
 from gradcore.engine.operands import install_transfer, plain_number
 from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
 from gradcore.engine.state import local
@@ -79,10 +78,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     if isinstance(data, Value):
         warn("To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
              "sourceTensor.detach().clone().requires_grad_(True), rather than tensor(sourceTensor).")
-    return _copied(data, dtype, device, requires_grad)
+    return copied(data, dtype, device, requires_grad)
 
 
-def _copied(data: Any, dtype: Any, device: str | Device | None, requires_grad: bool) -> Tensor:
+def copied(data: Any, dtype: Any, device: str | Device | None, requires_grad: bool) -> Tensor:
     device = device_of_new(device)
     constant, data = is_traced(device) and made_of_numbers(data), _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))
@@ -114,38 +113,6 @@ def _copied(data: Any, dtype: Any, device: str | Device | None, requires_grad: b
         result = movement.clone(result)
     result.requires_grad = requires_grad
     return result
-
-
-def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
-    """``data`` as a tensor, without a copy if possible.
-
-    A tensor of that dtype and device is returned itself. The memory of a writable array of that dtype, or of another library's
-    tensor on the CPU, is shared (see :func:`from_numpy`). Other data is copied, as by :func:`tensor`.
-    """
-    if isinstance(data, Value):
-        known: Tensor = data
-        return known.to(device=device, dtype=dtype)
-    if device_of_new(device) is get_device("cpu"):
-        if hasattr(data, "__dlpack_device__") and not isinstance(data, np.ndarray) and data.__dlpack_device__()[0] == 1:
-            data = array_of(data)
-        if isinstance(data, np.ndarray) and _lends(data) and (dtype is None or np.dtype(dtype) == data.dtype):
-            return from_numpy(data)
-    return tensor(data, dtype=dtype, device=device)
-
-
-def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, copy: bool | None = None,
-            requires_grad: bool = False) -> Tensor:
-    """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
-    if requires_grad or copy:
-        dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
-        return _copied(obj, dtype, device, requires_grad)
-    return as_tensor(obj, dtype, device)
-
-
-def _lends(array: np.ndarray[Any, Any]) -> bool:
-    """Can a tensor share the array's memory?"""
-    return bool(array.size and array.flags.writeable and array.dtype.isnative and (
-        array.dtype.kind in "biuf" or is_floating(array.dtype)) and not any(s < 0 or s % array.itemsize for s in array.strides))
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
@@ -317,6 +284,6 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 
 
 __all__ = [
-    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "get_default_dtype",
+    "arange", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "get_default_dtype",
     "linspace", "logspace", "ones", "ones_like", "range", "scalar_tensor", "set_default_dtype", "tensor", "transfer", "zeros",
     "zeros_like"]

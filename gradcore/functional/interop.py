@@ -1,4 +1,4 @@
-"""Import of other libraries' tensors by DLPack."""
+"""Tensors over the memory of other libraries' arrays and tensors, where they can share it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, get_device
-from gradcore.dtypes import bfloat16
+from gradcore.devices.device import Device, device_of_new, get_device
+from gradcore.dtypes import bfloat16, is_floating
 from gradcore.engine.dlpack import Given, array_of, gpu_of, is_capsule
 from gradcore.engine.owners import borrow
-from gradcore.functional.creation import empty, from_numpy, tensor
+from gradcore.engine.value import Value
+from gradcore.functional.creation import copied, empty, from_numpy, tensor
 
 Tensor = Any
 
@@ -43,3 +44,38 @@ def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bo
     dtype = bfloat16() if given.bfloat else np.dtype(array.dtype)
     found = borrow(array, home, dtype) if array.size else empty(*array.shape, dtype=dtype, device=home)
     return found.to(device=device, copy=copy or (array.size > 0 and not shared))
+
+
+def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
+    """``data`` as a tensor, without a copy if possible.
+
+    A tensor of that dtype and device is returned itself. The memory of a writable array of that dtype, or of another library's
+    tensor on that device, is shared (see :func:`from_dlpack`). Other data is copied, as by :func:`tensor`.
+    """
+    if isinstance(data, Value):
+        known: Tensor = data
+        return known.to(device=device, dtype=dtype)
+    there = device_of_new(device)
+    if gpu_of(data) is not None:
+        return from_dlpack(data, device=there).to(dtype=dtype)
+    if there is get_device("cpu"):
+        if hasattr(data, "__dlpack_device__") and not isinstance(data, np.ndarray) and data.__dlpack_device__()[0] == 1:
+            data = array_of(data)
+        if isinstance(data, np.ndarray) and _lends(data) and (dtype is None or np.dtype(dtype) == data.dtype):
+            return from_numpy(data)
+    return tensor(data, dtype=dtype, device=device)
+
+
+def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, copy: bool | None = None,
+            requires_grad: bool = False) -> Tensor:
+    """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
+    if requires_grad or copy:
+        dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
+        return copied(obj, dtype, device, requires_grad)
+    return as_tensor(obj, dtype, device)
+
+
+def _lends(array: np.ndarray[Any, Any]) -> bool:
+    """Can a tensor share the array's memory?"""
+    return bool(array.size and array.flags.writeable and array.dtype.isnative and (
+        array.dtype.kind in "biuf" or is_floating(array.dtype)) and not any(s < 0 or s % array.itemsize for s in array.strides))

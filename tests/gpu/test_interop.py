@@ -44,6 +44,15 @@ def test_a_tensor_over_an_array_of_cupys():
     np.testing.assert_array_equal((x + y).cpu().numpy(), VALUES * 3)
 
 
+def test_as_tensor_shares_what_lies_on_its_device():
+    array = array_of(VALUES)
+    for make in (gradcore.as_tensor, gradcore.asarray):
+        assert make(array, device="cuda").data_ptr() == array.data.ptr
+    for options in ({"device": "cuda", "dtype": gradcore.float64}, {}):
+        x = gradcore.as_tensor(array, **options)
+        assert x.storage.nbytes and x.device == options.get("device", "cpu") and x.tolist() == VALUES.tolist()
+
+
 def test_layouts_and_copies():
     array = array_of(VALUES)
     turned = gradcore.from_dlpack(array.T)
