@@ -325,5 +325,11 @@ def test_columns_of_one_matrix_may_be_written_from_each_other(emulated):
     OWN["copy_"](whole[:, 0], whole[:, 3])
     np.testing.assert_array_equal(copy.array[:, 0], matrix[:, 3])
     line = whole.reshape(-1)
+    pairs = line[:18].reshape(3, 3, 2)
+    for turned in (pairs[..., 1], pairs[..., 1].T):
+        gpu_elementwise.check_apart(pairs[..., 0], turned)
+    gpu_elementwise.check_apart(whole[:, ::2], whole[:, 1::2])
+    with pytest.raises(RuntimeError, match="single memory location"):
+        gpu_elementwise.check_apart(pairs[..., 1], pairs[..., 1].T)
     gpu_elementwise.check_apart(line[::2], line[3].reshape(()))
     gpu_elementwise.check_apart(line[3].reshape(()), 1.0)

@@ -15,6 +15,8 @@ import numpy as np
 from gradcore.devices.gpu import launch as gl
 from gradcore.dtypes import is_floating, limits
 from gradcore.overwriting import OVERWRITING
+from gradcore.sharing import share_elements
+from gradcore.spec import TensorSpec
 
 #: The kernel argument for a row that repeats.
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
@@ -207,20 +209,10 @@ def check_apart(x: Any, y: Any) -> None:
     if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
         return
     (first, last), (start, end) = gl.extent(x), gl.extent(y)
-    if first < end and start < last and not _side_by_side(x, y):
+    if first < end and start < last and share_elements(*[TensorSpec.strided(
+            a.shape, a.dtype, gl.elements(a), (a.data.ptr - min(first, start)) // a.itemsize) for a in (x, y)]):
         raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
                            "single memory location. Please clone() the tensor before performing the operation.")
-
-
-def _side_by_side(x: Any, y: Any) -> bool:
-    """Are these disjoint parts of the same rows, such as different columns of a matrix?"""
-    row = max(x.strides, default=0)
-    if not row or min((*x.strides, *y.strides)) < 0:
-        return False
-    # Their extents within a row, from strides that are not whole rows.
-    mine, other = [sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True) if s % row) + a.itemsize for a in (x, y)]
-    off = (y.data.ptr - x.data.ptr) % row
-    return bool(mine <= off and off + other <= row)
 
 
 @gl.kernel
