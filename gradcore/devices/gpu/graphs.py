@@ -17,10 +17,10 @@ from gradcore.devices.gpu.faults import Watch, raise_fault
 from gradcore.devices.gpu.mailbox import TURN, Copies, Mailbox
 from gradcore.devices.gpu.numbers import Numbers
 from gradcore.devices.gpu.workspaces import made_room
-from gradcore.errors import CaptureError
+from gradcore.errors import CaptureError, OutOfMemory
 from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import long
-from gradcore.memory.driver import capturing
+from gradcore.memory.driver import OUT_OF_MEMORY, capturing
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
 # Calls that are forbidden during a capture (cudaMalloc, waiting for the device) fail in this thread only.
@@ -52,17 +52,21 @@ class Graph:
         self._handle = self._cuda.graphInstantiate(graph)
 
     def launch(self, stream: Stream) -> None:
-        """Launch on ``stream``, after the work submitted to it so far and after earlier launches of this graph."""
+        """Launch on ``stream``, after the work submitted to it so far and after earlier launches of this graph. Raises
+        :class:`~gradcore.errors.OutOfMemory`."""
         self._last = stream
-        try:
-            self._cuda.graphLaunch(self._handle, stream.handle)
-            return
-        except self._cuda.CUDARuntimeError as error:
-            if not made_room(error, self._index):
+        while True:
+            try:
+                self._cuda.graphLaunch(self._handle, stream.handle)
+                return
+            except self._cuda.CUDARuntimeError as error:
                 raise_fault(error, "launching a program")
-                raise
-        # The driver brings a graph to the card when it is launched.
-        self._cuda.graphLaunch(self._handle, stream.handle)
+                if error.status != OUT_OF_MEMORY:
+                    raise
+                # The driver brings a graph to the card when it is launched.
+                if not made_room(error, self._index):
+                    raise OutOfMemory("out of memory: the driver has no room on the card for a captured program, and the pools "
+                                      "have nothing cached") from error
 
     def __del__(self) -> None:
         # The driver keeps a graph that is still running. At exit the driver may be unloaded already.

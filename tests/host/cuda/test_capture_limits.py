@@ -18,7 +18,7 @@ import gradcore
 from gradcore import nn
 from gradcore.devices.gpu import device as gpu
 from gradcore.devices.gpu import launch as gpu_launch
-from gradcore.errors import CaptureError, DeviceFault
+from gradcore.errors import CaptureError, DeviceFault, OutOfMemory
 from gradcore.events import UNTAGGED
 from gradcore.memory.driver import capturing
 from tests.conftest import raises
@@ -303,3 +303,17 @@ def test_a_graph_for_which_the_card_has_no_room_gets_what_the_pool_has_cached(be
         assert bits(f(full(k))) == bits(full(k) * 2 + 1)
     assert "are captured in one graph" in f.explain() and tried[1] <= tried[0] - (64 << 20)
     monkeypatch.setattr(bed.card, call, whole)
+
+
+def test_a_program_for_which_the_card_has_no_room_at_all_is_out_of_memory(bed, monkeypatch):
+    def fails(*given):
+        raise bed.card.CUDARuntimeError(2)
+
+    f, w = gradcore.compile(lambda x: x * w), full(3)
+    for k in range(3):
+        f(full(k))
+    with monkeypatch.context() as patch:
+        patch.setattr(bed.card, "graphLaunch", fails)
+        with raises(OutOfMemory, "no room on the card for a captured program"):
+            f(full(5))
+    assert f(full(5)).tolist() == [15] * 4 and "are captured in one graph" in f.explain()
