@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +17,17 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
+from gradcore.devices.attention import build_attention
 from gradcore.devices.gpu import device as gpu
 from gradcore.devices.gpu import kernels as gpu_kernels
 from gradcore.devices.gpu import launch as gpu_launch
+from gradcore.devices.gpu.kernels import KERNELS
+from gradcore.devices.gpu.kernels import attention as gpu_attention
 from gradcore.devices.gpu.kernels import elementwise as gpu_elementwise
+from gradcore.devices.host.device import HOST_KERNELS
 from gradcore.devices.meta import make_meta
-from tests.conftest import raises
+from gradcore.errors import CaptureError
+from gradcore.memory.driver import capturing
 from tests.host.cuda.emulator import Copy, Emulator
 from tests.host.cuda.graph_bed import Bed, emulator_of
 from tests.host.ops.test_narrow import FIRST, Narrow
@@ -168,10 +176,48 @@ def test_every_op_takes_it_and_writes_the_log_of_meta(row: Row) -> None:
         assert ours == theirs
 
 
-def test_what_has_no_kernel_says_so(bed: Bed) -> None:
-    wide = gradcore.ones(1, 1, 2, 160, dtype=bfloat16, device="cuda")
-    with raises(NotImplementedError, "op 'attention'", "heads of up to 128 elements, but got 160"):
-        F.scaled_dot_product_attention(wide, wide, wide)
+@pytest.mark.parametrize("op", ["attention", "attention_grad"])
+def test_attention_of_wide_heads_computes_in_single_precision(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's part is computed by NumPy: what it is given and what becomes of its results."""
+    rng, made = np.random.default_rng(0), []
+    q, k, v, mask, out, dy = (rng.standard_normal(shape, np.float32).astype(bfloat16) for shape in (
+        (1, 2, 3, 160), (1, 2, 5, 160), (1, 2, 5, 130), (3, 5), (1, 2, 3, 130), (1, 2, 3, 130)))
+    lse = rng.standard_normal((1, 2, 3), np.float32)
+    given = [q, k, v, mask, None, None, out, lse] if op == "attention" else [dy, q, k, v, mask, out, lse, None, None, q, k, v]
+    how, on_host = {"causal": True, "scale": 0.1}, build_attention(np, HOST_KERNELS["uniform"])[op]
+
+    def seen(a: Any) -> Any:
+        held = (ctypes.c_char * a.nbytes).from_address(a.data.ptr)
+        return np.ndarray(a.shape, a.dtype, held)
+
+    def over_cupy(*arrays: Any, **how: Any) -> None:
+        on_host(*[a if a is None else seen(a) for a in arrays], **how)
+
+    def run() -> list[Any]:
+        copies = [a if a is None else Copy(a) for a in (*given, np.zeros(1 << 15, np.uint8))]
+        KERNELS[op](*[c if c is None else c.cupy() for c in copies], **how)
+        return [c if c is None else c.array for c in copies[:-1]]
+
+    def reserved(index: int, nbytes: int, *names: str) -> Any:
+        made.append(Copy(np.zeros(nbytes, np.uint8)))
+        return made[-1].cupy().data.mem
+
+    monkeypatch.setitem(gpu_attention._WIDER, op, over_cupy)
+    monkeypatch.setattr(gpu_attention, "on_stream", nullcontext)
+    monkeypatch.setattr(gpu_attention, "reserve", reserved)
+    monkeypatch.setattr(gpu_attention, "runtime", SimpleNamespace(getDevice=lambda: 0))
+    emulator = Emulator(tmp_path)
+    with emulator.in_place():
+        run()
+        emulator.compile()
+        found = run()
+    single = [a.astype(np.float32) if a is not None and a.dtype == bfloat16 else a for a in given]
+    expected = [a if a is None else a.copy() for a in single]
+    on_host(*expected, np.zeros(1 << 16, np.uint8), **how)
+    for ours, theirs, before in zip(found, expected, given, strict=True):
+        assert ours is None or np.array_equal(ours, theirs.astype(before.dtype))
+    with capturing, pytest.raises(CaptureError, match=f"op '{op}' allocates .* bytes for copies in float32"):
+        run()
 
 
 def test_arrays_of_it_cross_to_the_card_and_back() -> None:

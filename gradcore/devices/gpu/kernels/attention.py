@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import cupy
 import numpy as np
+from cupy.cuda import memory, runtime
 
 from gradcore.devices.attention import build_attention
 from gradcore.devices.gpu import launch as gl
 from gradcore.devices.gpu.kernels.elementwise import wide
 from gradcore.devices.gpu.kernels.linalg import CupyWithProducts
+from gradcore.devices.gpu.kernels.movement import copy
 from gradcore.devices.gpu.kernels.random import uniform
-from gradcore.devices.gpu.workspaces import on_stream
-from gradcore.devices.kernels import dropout_factor
+from gradcore.devices.gpu.workspaces import on_stream, reserve
+from gradcore.devices.kernels import dropout_factor, split_workspace
+from gradcore.errors import CaptureError
+from gradcore.memory.driver import capturing
 
 _SIZES = ("heads", "length", "keys", "width", "values", "causal", "whole")
 _THREADS = 128
@@ -60,20 +65,40 @@ def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale:
 
 #: The kernels for heads too wide for the shared memory of a multiprocessor.
 _WIDER = build_attention(CupyWithProducts(), uniform)
+#: The number of their inputs.
+_INPUTS = {"attention": 6, "attention_grad": 9}
 
 
-def _wider(op: str, q: Any, v: Any) -> Any:
-    if q.dtype.name == "bfloat16":
-        raise NotImplementedError(f"op {op!r} has a CUDA kernel in bfloat16 for heads of up to 128 elements, but got "
-                                  f"{max(q.shape[3], v.shape[3])}: use float32 or float16")
-
-    def run(*values: Any, **how: Any) -> None:
-        # CuPy would launch its own kernels on addresses that are made up.
-        gl.refuse_notes()
-        with on_stream():
+def _wider(op: str, *values: Any, **how: Any) -> None:
+    # CuPy would launch its own kernels on addresses that are made up.
+    gl.refuse_notes()
+    with on_stream():
+        if values[0].dtype.name == "bfloat16":
+            _in_single(op, values, how)
+        else:
             _WIDER[op](*values, **how)
 
-    return run
+
+def _in_single(op: str, values: tuple[Any, ...], how: dict[str, Any]) -> None:
+    """The same for bfloat16, on copies in float32: these lie in the libraries' pool, and a capture cannot have them."""
+    *arrays, workspace = values
+    narrow = [k for k, a in enumerate(arrays) if getattr(a, "dtype", None) == values[0].dtype]
+    pieces = [*[(arrays[k].size, np.dtype(np.float32)) for k in narrow], (2 * workspace.nbytes, np.dtype(np.uint8))]
+    nbytes = sum(length * dtype.itemsize + 16 for length, dtype in pieces)
+    if capturing._is_owned():
+        raise CaptureError(f"op {op!r} allocates {nbytes:,} bytes for copies in float32, as of such wide heads in bfloat16")
+    index = runtime.getDevice()
+    held = reserve(index, nbytes, "gradcore", op)
+    whole = cupy.ndarray(nbytes, np.uint8, memory.MemoryPointer(memory.UnownedMemory(held.ptr, nbytes, held, index), 0))
+    *rooms, workspace = split_workspace(whole, *pieces)
+    single = {k: room.reshape(arrays[k].shape) for k, room in zip(narrow, rooms, strict=True)}
+    for k in narrow:
+        if k < _INPUTS[op]:
+            copy(arrays[k], single[k])
+    _WIDER[op](*[single.get(k, a) for k, a in enumerate(arrays)], workspace, **how)
+    for k in narrow:
+        if k >= _INPUTS[op]:
+            copy(single[k], arrays[k])
 
 
 def _start(name: str, dtype: Any, room: int, blocks: int, *arguments: Any) -> None:
@@ -86,7 +111,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any
               scale: float) -> None:
     room = _room(q, v)
     if not room:
-        _wider("attention", q, v)(q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
+        _wider("attention", q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
         return
     blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // _rows(q.dtype, True))
     _start("attention", q.dtype, room, blocks, q, k, v, mask, state, out, lse,
@@ -98,8 +123,7 @@ def attention_grad(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: An
                    dv: Any, workspace: Any, *, causal: bool, scale: float) -> None:
     room = _room(q, v)
     if not room:
-        _wider("attention_grad", q, v)(dy, q, k, v, mask, out, lse, state, drop, dq, dk, dv, workspace, causal=causal,
-                                       scale=scale)
+        _wider("attention_grad", dy, q, k, v, mask, out, lse, state, drop, dq, dk, dv, workspace, causal=causal, scale=scale)
         return
     heads = q.shape[0] * q.shape[1]
     how = _argument(q, k, v, mask, drop, causal, scale, out=out, dy=dy, dq=dq, dk=dk, dv=dv)
