@@ -252,3 +252,35 @@ def test_a_stream_of_cupys_and_ours_use_bytes_one_after_the_other():
     theirs.synchronize()
     device.synchronize()
     assert (cupy.asnumpy(held[-1]) == 0xFF).all()
+
+
+def adds(x, y):
+    x.add_(1)
+    return (x + y)[1:].sum(0, keepdim=True)
+
+
+@pytest.mark.parametrize("lies", ["in the same array", "in a tensor", "in a captured tensor", "apart"])
+def test_a_captured_program_sees_what_it_writes_to_memory_that_has_two_names(lies):
+    def found(compiled):
+        x = gradcore.arange(300.0, device="cuda").view(3, 100)
+        array = cupy.from_dlpack(x)
+        one = gradcore.from_dlpack(array if lies == "apart" else array[:2])
+        other = {"in the same array": gradcore.from_dlpack(array[1:]), "apart": gradcore.from_dlpack(array_of(VALUES[:1, :1]))}
+        f = (lambda one: adds(x[:2], one)) if "captured" in lies else lambda *both: adds(*both)
+        f = gradcore.compile(f) if compiled else f
+        given = (one,) if "captured" in lies else (one, other.get(lies, x[:2]))
+        made = [f(*given).tolist() for _ in range(5)]
+        assert not compiled or ("captured in one graph" in f.explain()) == (lies == "apart")
+        return made
+
+    assert found(True) == found(False)
+
+
+def test_a_captured_program_rounds_as_an_eager_one_wherever_an_array_begins():
+    values = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    array, f = array_of(values), lambda x: gradcore.stack([x.sum(), (x * x).mean()])
+    g = gradcore.compile(f)
+    for first in (0, 1, 1, 3, 0):
+        x = gradcore.from_dlpack(array[first:first + 4000])
+        assert g(x).tolist() == f(x).tolist()
+    assert "does not begin at a multiple of 256 bytes" in g.explain()

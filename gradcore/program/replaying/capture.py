@@ -19,7 +19,9 @@ from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import get_device
 from gradcore.devices.precision import rounded
 from gradcore.errors import CaptureError, DeviceFault
+from gradcore.events import OUTSIDE
 from gradcore.memory.resource import Block
+from gradcore.program.calls.keys import ALIGNED
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction
 from gradcore.program.replaying.arena import moved, shift
@@ -123,6 +125,8 @@ class CapturedReplay(Replay):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        if self._fixed is not None and (reason := self._no_copies(self._fixed, inputs)):
+            self._give_up(reason)
         super()._bring(bound, inputs)
         if (fixed := self._fixed) is not None:
             traced = self.program.inputs
@@ -131,6 +135,19 @@ class CapturedReplay(Replay):
                 own = fixed.own.block
                 self._back = {traced[k].buffer: (own, home - own.address - low, inputs[k].storage.block,
                                                  shift(inputs[k].spec, traced[k].spec)) for k, low, home, _ in fixed.copies[0]}
+
+    def _no_copies(self, fixed: Fixed, inputs: Sequence[Any]) -> str:
+        """Why copies of these inputs cannot stand for them, or "": some are other libraries' memory, which may lie anywhere."""
+        blocks = [inputs[k].storage.block for k, *_ in fixed.copies[0]]
+        foreign = [block for block in blocks if block.segment.index == OUTSIDE]
+        if any(block.address % ALIGNED for block in foreign):
+            return f"the memory of an argument, another library's, does not begin at a multiple of {ALIGNED} bytes"
+        if foreign:
+            beside = [*blocks, *(s.block for s in self.trace.storages.values())] if any(self._returned) else [
+                s.block for s, _ in self._written]
+            if any(a is not b and _overlap(a, b) for a in foreign for b in beside):
+                return "an argument is another library's memory, another tensor lies there, too, and one of them is written to"
+        return ""
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         if self._fixed is not None:
@@ -230,6 +247,12 @@ class CapturedReplay(Replay):
         calls = [] if self._bound is None else self._bound.calls
         return [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
                 for part in sorted(self._captured)]
+
+
+def _overlap(a: Block, b: Block) -> bool:
+    """Do two blocks share bytes? The pool's books have none for other libraries' memory."""
+    first, second = ((x.address, x.address + (x.segment.nbytes if x.segment.index == OUTSIDE else x.size)) for x in (a, b))
+    return first[0] < second[1] and second[0] < first[1]
 
 
 def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
