@@ -83,7 +83,8 @@ def _in_single(op: str, values: tuple[Any, ...], how: dict[str, Any]) -> None:
     """The same for bfloat16, on copies in float32: these lie in the libraries' pool, and a capture cannot have them."""
     *arrays, workspace = values
     narrow = [k for k, a in enumerate(arrays) if getattr(a, "dtype", None) == values[0].dtype]
-    pieces = [*[(arrays[k].size, np.dtype(np.float32)) for k in narrow], (2 * workspace.nbytes, np.dtype(np.uint8))]
+    pieces: list[tuple[int, Any]] = [(arrays[k].size, np.dtype(np.float32)) for k in narrow]
+    pieces.append((2 * workspace.nbytes, workspace.dtype))
     nbytes = sum(length * dtype.itemsize + 16 for length, dtype in pieces)
     if capturing._is_owned():
         raise CaptureError(f"op {op!r} allocates {nbytes:,} bytes for copies in float32, as of such wide heads in bfloat16")
