@@ -8,6 +8,7 @@ import pytest
 import gradcore
 from gradcore.utils.checkpoint import get_device_states, set_device_states
 from tests.conftest import raises
+from tests.gpu.test_streams import late
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -284,3 +285,20 @@ def test_a_captured_program_rounds_as_an_eager_one_wherever_an_array_begins():
         x = gradcore.from_dlpack(array[first:first + 4000])
         assert g(x).tolist() == f(x).tolist()
     assert "does not begin at a multiple of 256 bytes" in g.explain()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "RMSprop"])
+def test_a_rate_on_the_gpu_is_read_behind_what_wrote_it_inside_a_stream_of_cupys(kind):
+    def trained(stream):
+        p, rate = gradcore.zeros(4, device="cuda", requires_grad=True), gradcore.tensor(1.0, device="cuda")
+        optimizer, found = getattr(gradcore.optim, kind)([p], lr=rate), []
+        for _ in range(4):
+            p.grad = gradcore.ones(4, device="cuda")
+            late(gradcore.device("cuda"))
+            rate.mul_(0.5)
+            with stream:
+                optimizer.step()
+            found += p.tolist()
+        return found
+
+    assert trained(cupy.cuda.Stream(non_blocking=True)) == trained(cupy.cuda.Stream.null)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gradcore.devices.gpu import launch as gl
 from gradcore.devices.gpu.numbers import How, Moving
+from gradcore.devices.gpu.workspaces import on_stream
 from gradcore.devices.kernels import decays
 from gradcore.tiling import CHUNK
 
@@ -38,8 +39,10 @@ def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: S
     """A launch for each dtype and each 64 tensors; lists may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
     there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
     if any(hasattr(number, "shape") for number in numbers):
-        # A rate that is a tensor is read at each launch.
+        # A rate that is a tensor is read at each launch, behind what wrote it, whatever stream the user's own CuPy code has.
         gl.refuse_notes()
+        with on_stream():
+            numbers = tuple([float(x) if hasattr(x, "shape") else x for x in numbers])
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
     for kind, blocks, group in _addressed(*lists):
         gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
