@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product, takewhile
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -22,6 +22,8 @@ from gradcore.units import format_bytes, parse_bytes
 AT_END = "Live at the end of the step"
 #: The most rows of a table in text.
 _ROWS = 12
+#: Of a function, about how many pairs of a line before and one after are compared, or four for each line if these are more.
+_COMPARED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -173,23 +175,27 @@ def _paired(old: Sequence[_Line], new: Sequence[_Line]) -> dict[str, str]:
     equal = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(old, new, strict=False)))
     found = {line: line for _, _, line in old[:equal]}
     old, new = old[equal:], new[equal:]
-    none: _Pairs = 0, None
     # The best pairs among the lines so far, with all of the new ones up to one; and those that end with one that moved so far.
-    above = [none] * (len(new) + 1)
+    none: _Pairs = 0, None
+    best = [none] * (len(new) + 1)
     moved = {0: none}
-    for was, bytes_before, a in old:
-        row = [none]
-        for j, (now, bytes_after, b) in enumerate(new):
+    # Of thousands of lines, each is compared with those that are about as far into the function.
+    reach = max(_COMPARED, len(new)) // max(len(old), 1) + 1
+    for i, (was, bytes_before, a) in enumerate(old):
+        middle = i * len(new) // len(old)
+        first = max(middle - reach, 0)
+        above = best[first]
+        for j, (now, bytes_after, b) in enumerate(new[first:middle + reach], first + 1):
             alike, far = 4 * (bytes_before == bytes_after), now - was
-            best = max(row[j], above[j + 1], key=itemgetter(0))
-            for (score, pairs), more in ((moved.get(far, none), 3 * (far in moved) + alike), (above[j], alike)):
-                if more and score + more > best[0]:
-                    best = score + more, (b, a, pairs)
+            before, above = above, best[j]
+            most = max(best[j - 1], above, key=itemgetter(0))
+            for (score, pairs), more in ((moved.get(far, none), 3 * (far in moved) + alike), (before, alike)):
+                if more and score + more > most[0]:
+                    most = score + more, (b, a, pairs)
                 if more and score + more > moved.get(far, none)[0]:
                     moved[far] = score + more, (b, a, pairs)
-            row.append(best)
-        above = row
-    pairs = above[-1][1]
+            best[j] = most
+    pairs = best[-1][1]
     while pairs is not None:
         b, a, pairs = pairs
         found[b] = a
@@ -203,19 +209,25 @@ def _in_networks_of(after: dict[str, int], before: dict[str, int]) -> dict[str, 
     common, of several the older one.
     """
     old, new = _by_network(before), _by_network(after)
+    # Parts that are no networks have no common name with another part; the whole is of any kind.
+    kinds: dict[str, list[str]] = {}
+    for b in {*new} - {*old, ""}:
+        kinds.setdefault(b.partition("#")[0], [""]).append(b)
+    pairs = [(a, b) for a in {*old} - {*new, ""} for b in kinds.get(a.partition("#")[0], [""])]
+    pairs += [("", b) for found in kinds.values() for b in found[1:]]
     # All as a whole may have as much in common as they are.
-    alike = sorted((-len(old[a] & new[b]), a, b) for a in {*old} - {*new} | {""} for b in {*new} - {*old} | {""}
-                   if len(old[a] & new[b]) > ("" in (a, b)) * len(old[""] & new[""]))
+    whole = len(old[""] & new[""])
+    alike = sorted((-common, a, b) for a, b in pairs if (common := len(old[a] & new[b])) > ("" in (a, b)) * whole)
     names: dict[str, str] = {}
+    taken = set[str]()
     for _, a, b in alike:
-        # Parts that are no networks have no common name with another part.
-        kinds = {part.partition("#")[0] for part in (a, b) if part}
-        if a != b and len(kinds) == 1 and a not in names and b not in names.values() and "" not in names:
+        if a not in names and b not in taken and "" not in names:
             names[a] = b
+            taken.add(b)
     sums: dict[str, int] = {}
     for layer, nbytes in before.items():
         network, _, inner = ("", "", layer) if "" in names else layer.partition(".")
-        there = ".".join(filter(None, (names.get(network, network), inner)))
+        there = ".".join(filter(None, (names[network], inner))) if network in names else layer
         # What runs in no layer stays there: it may be outside of all networks.
         name = there if layer and there in after else layer
         sums[name] = sums.get(name, 0) + nbytes
@@ -225,22 +237,23 @@ def _in_networks_of(after: dict[str, int], before: dict[str, int]) -> dict[str, 
 def _by_network(layers: Iterable[str]) -> dict[str, set[str]]:
     """By first part of their paths, what follows it; and all layers by ""."""
     found: dict[str, set[str]] = {"": set(filter(None, layers))}
-    for layer in found[""]:
-        network, dot, inner = layer.partition(".")
-        found.setdefault(network, set()).update([inner] * len(dot))
+    for network, dot, inner in [layer.partition(".") for layer in found[""]]:
+        if network:
+            found.setdefault(network, set()).update([inner] * len(dot))
     return found
 
 
 def _at_paths_of(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     """``before``, with paths of another checkout or environment as in ``after``: those with most of their end in common."""
     old, new = ({_parts(line)[0] for line in sums} for sums in (before, after))
-    ends = {path: re.split(r"[/\\]", path)[::-1] for path in old ^ new}
-    alike = ((sum(1 for _ in takewhile(lambda names: names[0] == names[1], zip(ends[a], ends[b], strict=False))), a, b)
-             for a, b in product(old - new, new - old))
+    ends = {path: tuple(re.split(r"[/\\]", path)[::-1]) for path in old ^ new}
     paths: dict[str, str] = {}
-    for common, a, b in sorted(alike, key=lambda found: (-found[0], *found[1:])):
-        if common and a not in paths and b not in paths.values():
-            paths[a] = b
+    for common in range(max(map(len, ends.values()), default=0), 0, -1):
+        alike: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+        for path in sorted(ends.keys() - paths.keys() - {*paths.values()}):
+            if len(ends[path]) >= common:
+                alike.setdefault(ends[path][:common], ([], []))[path in new].append(path)
+        paths.update(pair for both in alike.values() for pair in zip(*both, strict=False))
     return {paths.get((path := _parts(line)[0]), path) + line[len(path):]: nbytes for line, nbytes in before.items()}
 
 

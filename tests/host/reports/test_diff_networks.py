@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from gradcore.report import diff as module
 from gradcore.report.diff import Owners, compare
 
 
@@ -26,6 +29,8 @@ def test_a_network_is_itself_where_another_one_has_come() -> None:
     assert rows(one, {**one, "copy.head": 512}) == [("copy.head", 0, 512)]
     assert rows({"attn.out": 512}, {"cross.out": 512}) == [("attn.out", 512, 0), ("cross.out", 0, 512)]
     assert rows({"Net.a": 512, "Net.b": 512}, {"Net#1.a": 512, "Net#2.c": 512}) == [("Net#2.c", 0, 512), ("Net.b", 512, 0)]
+    # A path may have nothing before its first dot.
+    assert rows({".head": 512}, {".head": 512, "Net#1.head": 512}) == [("Net#1.head", 0, 512)]
     # What runs in no layer may be outside of the network.
     assert rows(one, {"": 256, **first, "Net#1": 256})[1:] == [("", 512, 256), ("Net#1", 0, 256)]
 
@@ -33,8 +38,20 @@ def test_a_network_is_itself_where_another_one_has_come() -> None:
 def test_the_rows_of_networks_add_up() -> None:
     r = random.Random(0)
     for _ in range(2000):
-        before, after = ({".".join(r.choice(("", "a", "b", "Net#1", "Net#2", "0")) for _ in range(r.randint(0, 2))).strip("."):
+        before, after = ({".".join(r.choice(("", "a", "b", "Net#1", "Net#2", "0")) for _ in range(r.randint(0, 2))):
                           512 * r.randint(1, 3) for _ in range(r.randint(0, 8))} for _ in range(2))
         diff = compare(*(Owners(sum(sums.values()), {"layer": sums}) for sums in (before, after)))
         assert sum(c.change for c in diff.by["layer"]) == diff.change
         assert {c.name for c in diff.by["layer"]} <= before.keys() | after.keys()
+
+
+def test_thousands_of_networks_files_or_lines_are_compared_in_no_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = range(3000)
+    for group, before, after in (("layer", "Net{}.a", "Other{}.a"), ("line", "/old/{}.py:7 in f", "/new/{}.py:7 in f")):
+        sides = [Owners(512 * len(many), {group: {name.format(n): 512 for n in many}}) for name in (before, after)]
+        assert len(compare(*sides).by[group]) == 6000 * (group == "layer")
+    # Lines of one function. To be looked at, a pair has to be about as far into it.
+    monkeypatch.setattr(module, "_COMPARED", 10_000)
+    sides = [Owners(sum(lines.values()), {"line": lines}) for lines in
+             ({f"a.py:{2 * n + moved * (n > 50)} in f": 512 + n % 97 for n in many} for moved in (0, 5))]
+    assert not compare(*sides).by["line"]
