@@ -141,7 +141,8 @@ class Books:
 
     def __init__(self) -> None:
         self.blocks: dict[int, Alloc] = {}
-        self.kept: dict[int, list[tuple[int, str]]] = {}
+        #: By buffer and node the names: thousands of nodes may keep one, as a weight of a recurrent network.
+        self.kept: dict[int, dict[int, list[str]]] = {}
 
     def enter(self, record: Record) -> None:
         if isinstance(record, Alloc):
@@ -152,32 +153,28 @@ class Books:
         elif isinstance(record, Retag):
             self.blocks[record.serial] = self.blocks[record.serial]._replace(tag=record.tag)
         elif isinstance(record, Keep):
-            self.kept.setdefault(record.serial, []).append((record.node, record.name))
+            self.kept.setdefault(record.serial, {}).setdefault(record.node, []).append(record.name)
         elif isinstance(record, Drop) and record.serial in self.kept:
             keepers = self.kept[record.serial]
-            _forget(keepers, record.node)
+            # Node 0 is any keeper of before the log, and so is taken only if the node itself keeps nothing here.
+            node = record.node if record.node in keepers else 0
+            if node in keepers:
+                del keepers[node][0]
+                if not keepers[node]:
+                    del keepers[node]
             if not keepers:
                 del self.kept[record.serial]
 
     def holders(self) -> list[Holder]:
         """What is live, in order of allocation."""
-        kept = self.kept
-        return [Holder(serial, block.requested, block.allocated, block.tag, block.node, tuple(kept.get(serial, ())))
+        return [Holder(serial, block.requested, block.allocated, block.tag, block.node,
+                       tuple((node, name) for node, names in self.kept.get(serial, {}).items() for name in names))
                 for serial, block in self.blocks.items()]
 
     def residuals(self) -> dict[int, int]:
         """By serial, the bytes of the buffers whose role is "residual"."""
         kept = {serial: self.blocks[serial] for serial in self.kept}
         return {serial: block.allocated for serial, block in kept.items() if role_of(block.tag, True) == "residual"}
-
-
-def _forget(keepers: list[tuple[int, str]], node: int) -> None:
-    # Node 0 stands for any keeper from before the log began, and so is taken only if the node itself keeps nothing here.
-    for taken in (node, 0):
-        for i, (keeper, _) in enumerate(keepers):
-            if keeper == taken:
-                del keepers[i]
-                return
 
 
 def outside(holders: Iterable[Holder]) -> int:

@@ -94,6 +94,14 @@ def test_a_keep_from_before_the_log_is_dropped_by_any_node() -> None:
         (0, 4, 8, "consumed"), (0, 6, 8, "graph died"), (9, 5, 8, "consumed")]
 
 
+def test_many_nodes_may_keep_one_buffer() -> None:
+    """As a weight of a recurrent network over a long sequence; to search among them for each that drops it took minutes."""
+    many = range(1, 100_001)
+    log = [alloc(1, 10, 512, tag("empty", "parameter")), *(Keep(1, node, "w") for node in many),
+           *(Drop(1, node, "consumed") for node in reversed(many[1:]))]
+    assert [h.kept_by for h in folds.live_at(log, len(log) - 1)] == [((1, "w"),)]
+
+
 def test_residuals_say_when_they_were_kept_dropped_and_freed() -> None:
     assert folds.residuals(LOG) == [
         folds.Residual(2, 5, "a", 1024, 600, tag("relu"), 3, 15, 17, "consumed"),
