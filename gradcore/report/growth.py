@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from math import inf
 from statistics import median_low
 from typing import Generic, TypeVar
 
@@ -121,6 +122,8 @@ class Trend(Generic[_E]):
         if ways:
             # The one that has gone on for longest: three in a row may be steps between two evaluations.
             steps, turns = max(ways)[0], -max(ways)[1]
+            if turns == 1 and self._last[-1] <= self._given_back:
+                return None
             # Whole rounds, so that the last step is compared with one of its kind.
             steps -= steps % turns
             last, window = self._last, range(min(steps, _GAINS))
@@ -129,6 +132,15 @@ class Trend(Generic[_E]):
                 return Growth(steps, median_low(filter(None, added)), every=turns)
             return Growth(steps, median_low(last[-1 - k] - last[-1 - turns - k] for k in window) // turns)
         return self._slow()
+
+    @property
+    def _given_back(self) -> float:
+        """How high bytes had come twice when three steps or more had added to them and the next one gave some back, as it does
+        with the losses of micro-batches: less than that is no growth."""
+        last = [*self._last]
+        fives = zip(last, last[1:], last[2:], last[3:], last[4:], strict=False)
+        tops = [top for a, b, c, top, after in fives if a < b < c < top > after]
+        return min(tops[-2:]) if len(tops) > 1 else -inf
 
     def _slow(self) -> Growth | None:
         """Growth of steps of which only some add to the live bytes, at regular intervals and four times at least."""
