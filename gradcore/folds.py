@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
+from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Launch, Mark, Record, Reserve, Retag, Tag, Unreserve
 
 K = TypeVar("K")
 
@@ -221,6 +221,15 @@ def residuals(records: Sequence[Record]) -> list[Residual]:
             for i in of_block.pop(record.serial, ()):
                 found[i] = found[i]._replace(freed_at=position)
     return found
+
+
+def run_backward(records: Iterable[Record]) -> set[int]:
+    """The nodes of ops whose gradients backward has computed. What they keep then is retained, for another backward."""
+    made, run = set[int](), set[int]()
+    for record in records:
+        if isinstance(record, Launch) and record.node:
+            (run if record.tag.phase == "backward" and record.node in made else made).add(record.node)
+    return run
 
 
 def start_of_step(records: Sequence[Record]) -> int:

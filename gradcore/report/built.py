@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gradcore import folds
@@ -10,6 +11,7 @@ from gradcore.events import HELD_OUTSIDE, Alloc, Free, Launch, Mark, Record, Vie
 from gradcore.grouping import Who, alike, by_owner
 from gradcore.report.growth import MADE, Growth, Linked, explained, held_by, of_the_graph
 from gradcore.report.step import (
+    RETAINED,
     DriverFigures,
     Exported,
     KeptTensor,
@@ -58,7 +60,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     kept_before = max((kept[at] for at in before), key=lambda found: sum(found.values()))
     kept_after = {h.serial for h in holders[after]}
     at_peak, at_end = folds.largest_first(holders[highest.position]), holders[last]
-    sums = by_owner(at_peak)
+    sums, run = by_owner(at_peak), folds.run_backward(records)
     return StepReport(
         device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
         peak=_point(records, highest),
@@ -66,7 +68,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         top=_largest(at_peak),
         phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
                      for label, i, time in _phase_ends(marks)),
-        kept=tuple(_kept(r) for r in folds.residuals(records)),
+        kept=tuple(_kept(r, run) for r in folds.residuals(records)),
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
@@ -175,7 +177,8 @@ def _top(holder: folds.Holder) -> TopTensor:
         tuple(s.full for s in tag.site.callers))
 
 
-def _kept(residual: folds.Residual) -> KeptTensor:
+def _kept(residual: folds.Residual, run: AbstractSet[int]) -> KeptTensor:
     tag = residual.tag
+    reason = RETAINED if residual.dropped_at is None and residual.node in run else residual.reason
     return KeptTensor(residual.node, residual.name, tag.op, tag.layer, tag.role, tag.site.full, residual.allocated,
-                      residual.kept_at, residual.dropped_at, residual.freed_at, residual.reason, residual.serial)
+                      residual.kept_at, residual.dropped_at, residual.freed_at, reason, residual.serial)

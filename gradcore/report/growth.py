@@ -36,6 +36,7 @@ class Grown:
     ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them,
     or what a node without an op calls them, such as ``an argument of checkpoint``; "" if unknown.
     ``holder`` is what holds the oldest of them: names in the program as they were when the report was made; "" if unknown.
+    ``retained`` says that backward has run the keeper with ``retain_graph``, which it keeps them for.
     """
 
     op: str
@@ -46,6 +47,7 @@ class Grown:
     held_by: str
     keeper: str
     holder: str = ""
+    retained: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
     for holder in folds.live_at(records, len(records) - 1):
         tag = holder.tag
         alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder), kind_of(holder.role)), []).append(holder)
-    found = []
+    found, run = [], folds.run_backward(records)
     for (op, layer, _, held, _), holders in alive.items():
         if gained is None:
             # Other roles count where the step has added to what a line had allocated before.
@@ -258,7 +260,7 @@ def _grown(records: Sequence[Record], start: int, gained: Mapping[int, int] | No
             ops = (f"{runs[n].op}, {runs[n].site.full}" for n, _ in keepers if n in runs)
             found.append((gain, min(h.serial for h in holders), Grown(
                 op, layer, holders[0].tag.site.full, len(holders), sum(h.allocated for h in holders), held,
-                next(chain(ops, (name for _, name in keepers)), ""))))
+                next(chain(ops, (name for _, name in keepers)), ""), retained=any(n in run for n, _ in keepers))))
     found.sort(key=lambda row: (-row[0], -row[2].allocated))
     rows = alike([(g.layer, (gain, replace(g, layer=""))) for gain, _, g in found], NAMED)
     rows.sort(key=lambda row: -row[1][0] * len(row[2]))

@@ -14,6 +14,8 @@ from gradcore.units import format_bytes
 
 #: Version of the JSON format, which docs/report-schema.md describes. Readers refuse other versions.
 SCHEMA_VERSION = 1
+#: Why a node that backward has run has not released what it keeps: that was told to retain the graph.
+RETAINED = "retained"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class KeptTensor:
     #: The records at which the node dropped it and the buffer was freed; None if not within the step.
     dropped_at: int | None
     freed_at: int | None
+    #: Of what was not released, :data:`RETAINED` or None.
     reason: str | None
     #: The buffer's number in the log: several nodes may keep one. 0 if an earlier version of gradcore wrote the report.
     serial: int = 0

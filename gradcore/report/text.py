@@ -10,7 +10,7 @@ from gradcore.folds import summed
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.growth import NAMED, Grown, Growth
-from gradcore.report.step import Exported, KeptTensor, Left, PeakPoint, StepReport
+from gradcore.report.step import RETAINED, Exported, KeptTensor, Left, PeakPoint, StepReport
 from gradcore.units import count_of, format_bytes
 
 _BAR = 24
@@ -197,6 +197,7 @@ def why_grown(growth: Growth) -> Iterable[str]:
     """What has grown and what holds it, and what links the steps, in lines that are indented."""
     for x in growth.grown[:NAMED]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
+        who += ", which backward ran with retain_graph" * x.retained
         yield f"  {x.allocated:>15,} bytes in {count_of(x.count, 'result')} of {_made_by(x)}: {who}"
         if x.holder:
             yield f"{'':25}held by {x.holder}"
@@ -231,8 +232,9 @@ def _kept(report: StepReport) -> Iterable[str]:
         yield (f"Kept for backward: {kept:,} bytes by a step without a backward, {report.residual_bytes:,} at its end: under "
                "no_grad() nothing is kept.")
     else:
+        retained = ", as one ran with retain_graph" * any(k.reason == RETAINED for k in rows)
         yield (f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
-               f"{report.residual_bytes_returned:,}.")
+               f"{report.residual_bytes_returned:,}{retained}.")
     yield from _kept_before([k for k in rows if not k.node])
     rows = [k for k in rows if k.node]
     first: dict[int, KeptTensor] = {}

@@ -242,18 +242,23 @@ def test_growth_over_steps_of_which_some_have_no_log() -> None:
     assert named(step) == [("exp", 5)]
 
 
-def test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient() -> None:
+@pytest.mark.parametrize("retain", [True, False])
+def test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient(retain: bool) -> None:
     w, kept = gradcore.ones(1000, requires_grad=True), []
     for _ in range(5):
         with gradcore.step(device="cpu") as step:
             loss = w.exp().sum()
-            loss.backward(retain_graph=True)
+            if retain:
+                loss.backward(retain_graph=True)
             kept.append(loss)
     growth = step.report.growth
     assert growth is not None
     (exp,) = (g for g in growth.grown if g.op == "exp")
     assert exp.keeper.startswith("exp, ") and exp.holder == (
         "the graph of kept[0] in test_what_a_retained_graph_keeps_is_for_the_op_and_not_for_its_gradient()")
+    # That somebody asked for it is why backward has released nothing.
+    assert exp.retained == retain and {k.reason for k in step.report.kept if k.node} == {"retained" if retain else None}
+    assert str(step.report).count("ran with retain_graph") == 2 * retain
 
 
 def test_a_step_can_be_told_to_name_no_holders() -> None:
