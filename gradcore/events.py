@@ -18,6 +18,8 @@ from gradcore.spec import TensorSpec
 OUTSIDE = -1
 #: The op in the tags of such blocks.
 BORROW = "borrow"
+#: The op in the tags of memory that a compiled function's program owns.
+PROGRAM = "program"
 
 RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ = range(12)
 

@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import Generic, TypeVar
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Keep, Launch, Record, Site, Tag, View
+from gradcore.events import HELD_OUTSIDE, PROGRAM, Alloc, Keep, Launch, Record, Site, Tag, View
 from gradcore.grouping import Who, alike
 
 #: Roles of results of ops, which should not accumulate. Parameters, optimizer state and inputs may live on from before a step.
@@ -33,8 +33,8 @@ _E = TypeVar("_E")
 class Grown:
     """Live buffers that one line allocated, in this step or before. ``allocated`` is in bytes.
 
-    ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them,
-    or what a node without an op calls them, such as ``an argument of checkpoint``; "" if unknown.
+    ``held_by`` is that of :func:`held_by`; ``keeper`` is the op and line whose gradient keeps the newest of them, or what a
+    node without an op calls them, such as ``an argument of checkpoint``; "" if unknown.
     ``holder`` is what holds the oldest of them: names in the program as they were when the report was made; "" if unknown.
     ``retained`` says that backward has run the keeper with ``retain_graph``, which it keeps them for.
     """
@@ -225,8 +225,10 @@ def explained(growth: Growth, records: Sequence[Record], start: int, gained: Map
 
 
 def held_by(holder: folds.Holder) -> str:
-    """``graph``: a node keeps it; ``outside``: only an array of another library holds it; else ``you``."""
-    return "graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else "you"
+    """``graph``: a node keeps it; ``outside``: only an array of another library holds it; ``program``: a compiled function's
+    program owns it; else ``you``."""
+    return ("graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else
+            "program" if holder.tag.op == PROGRAM else "you")
 
 
 def kind_of(role: str) -> str:

@@ -16,7 +16,8 @@ from gradcore.units import count_of, format_bytes
 _BAR = 24
 #: From nothing to seven eighths of a column.
 _PARTS = " ▏▎▍▌▋▊▉"
-_WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "you": "referenced by your code"}
+_WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "program": "a compiled function's own",
+        "you": "referenced by your code"}
 #: The most lines of a stack.
 _CALLERS = 6
 #: The most rows of a table at the peak.

@@ -6,7 +6,7 @@ from typing import Any
 
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
-from gradcore.events import Tag
+from gradcore.events import PROGRAM, Tag
 from gradcore.memory.arena import Range, range_of
 from gradcore.program.program import Program
 from gradcore.spec import TensorSpec, round_up
@@ -21,7 +21,7 @@ class Arena(Storage):
     def of(cls, device: Device, nbytes: int, program: Program) -> Arena:
         """An arena of ``nbytes`` bytes for a program. Raises :class:`~gradcore.errors.OutOfMemory`."""
         first = program.instructions[0].tag
-        tag = Tag("program", "", first.phase, "arena", first.site, None, TensorSpec.of((nbytes,), "uint8"))
+        tag = Tag(PROGRAM, "", first.phase, "arena", first.site, None, TensorSpec.of((nbytes,), "uint8"))
         if device.ledger.pool.largest_free < nbytes:
             # The pool's fragments, left by the traced run, would otherwise stay reserved beside the arena.
             device.ledger.flush()

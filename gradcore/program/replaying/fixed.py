@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gradcore.devices.gpu.numbers import ROOM, Numbers
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory
-from gradcore.events import Tag
+from gradcore.events import PROGRAM, Tag
 from gradcore.program.calls.keys import ALIGNED
 from gradcore.program.program import Number, Operand
 from gradcore.program.replaying.arena import moved, shift
@@ -70,7 +70,7 @@ class Fixed:
             return
         graphs, turns = self._device.graphs, at + count * ROOM
         spec, first = TensorSpec.of((turns + 2 * graphs.turn,), "uint8"), program.instructions[0].tag
-        tag = Tag("program", "", first.phase, "input", first.site, None, spec)
+        tag = Tag(PROGRAM, "", first.phase, "input", first.site, None, spec)
         self.own = self._device.allocate(spec.nbytes, tag)
         for buffer, places in self._patches.items():
             home, low, _ = homes[buffer]

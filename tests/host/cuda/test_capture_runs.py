@@ -301,6 +301,16 @@ def test_the_programs_own_memory_is_in_the_account(bed):
     assert bed.device.ledger.requested == live
 
 
+def test_what_programs_own_is_said_to_be_theirs_where_it_grows(bed):
+    f = gradcore.compile(lambda x: x * 2)
+    for length in range(1, 8):
+        x = full(1, length)
+        with gradcore.step(device="cuda") as step:
+            f(x), f(x), f(x)
+    (grown,) = (g for g in step.report.growth.grown if g.op == "program")
+    assert grown.held_by == "program" and ": a compiled function's own\n" in str(step.report)
+
+
 def test_out_of_memory_for_the_programs_own_memory_leaves_things_usable(bed, monkeypatch):
     def full_up(nbytes, tag):
         raise gradcore.OutOfMemory(f"out of memory: planted for {tag.role} of {tag.op}")
