@@ -50,9 +50,10 @@ function show(run, recording) {
 }
 
 // What has gained most over the steps, and what holds it.
-function gained({ op, layer, line, count: results, allocated, holder }) {
+function gained({ op, layer, line, count: results, allocated, holder, retained }) {
   return `Most of it: ${count(allocated)} bytes in ${count(results)} result${results === 1 ? "" : "s"} of ${op} in ` +
-    `${layerName(layer)}, ${line}${holder && `, held by ${holder}`}. `;
+    `${layerName(layer)}, ${line}${holder && `, held by ${holder}`}` +
+    `${retained ? ", which backward ran with retain_graph" : ""}. `;
 }
 
 // What links a step to the one before.

@@ -43,6 +43,7 @@ def test_growth_that_a_step_carries_on(browser: Any, tmp_path: Path, monkeypatch
     for _ in range(5):
         with gradcore.step(device="cpu") as step:
             total.append(total.pop() + weight.exp().sum())
+            total[0].backward(retain_graph=True)
     step.recording.save_html(tmp_path / "carries.html")
     growth = step.report.growth
     assert growth is not None
@@ -51,6 +52,8 @@ def test_growth_that_a_step_carries_on(browser: Any, tmp_path: Path, monkeypatch
     total.clear()
     del weight
     opened = Opened(browser, tmp_path / "carries.html")
+    said = opened.page.inner_text("#warning")
     assert (f"add, {short_path(link.reader_line)}, reads a result of the previous step: add, {short_path(link.line)}. "
-            "Did you mean loss.item() or detach()?") in opened.page.inner_text("#warning")
+            "Did you mean loss.item() or detach()?") in said
+    assert "the graph of total[0] in test_growth_that_a_step_carries_on(), which backward ran with retain_graph. " in said
     opened.context.close()
