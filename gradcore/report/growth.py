@@ -124,7 +124,7 @@ class Trend(Generic[_E]):
         if ways:
             # The one that has gone on for longest: three in a row may be steps between two evaluations.
             steps, turns = max(ways)[0], -max(ways)[1]
-            if turns == 1 and self._last[-1] <= self._given_back:
+            if self._last[-1] <= self._given_back(turns):
                 return None
             # Whole rounds, so that the last step is compared with one of its kind.
             steps -= steps % turns
@@ -135,11 +135,10 @@ class Trend(Generic[_E]):
             return Growth(steps, median_low(last[-1 - k] - last[-1 - turns - k] for k in window) // turns)
         return self._slow()
 
-    @property
-    def _given_back(self) -> float:
-        """How high bytes had come twice when three steps or more had added to them and the next one gave some back, as it does
-        with the losses of micro-batches: less than that is no growth."""
-        last = [*self._last]
+    def _given_back(self, turns: int) -> float:
+        """How high bytes had come twice when three steps or more of the last one's kind had added to them and the next one gave
+        some back, as it does with the losses of micro-batches: less than that is no growth."""
+        last = [*self._last][::-turns][::-1]
         fives = zip(last, last[1:], last[2:], last[3:], last[4:], strict=False)
         tops = [top for a, b, c, top, after in fives if a < b < c < top > after]
         return min(tops[-2:]) if len(tops) > 1 else -inf
