@@ -136,11 +136,11 @@ class Trend(Generic[_E]):
         return self._slow()
 
     def _given_back(self, turns: int) -> float:
-        """How high bytes had come twice when three steps or more of the last one's kind had added to them and the next one gave
-        some back, as it does with the losses of micro-batches: less than that is no growth."""
+        """How high bytes had come twice when three steps of the last one's kind had added to them and the next one gave that
+        back, as it does with the losses of micro-batches: less than that is no growth."""
         last = [*self._last][::-turns][::-1]
         fives = zip(last, last[1:], last[2:], last[3:], last[4:], strict=False)
-        tops = [top for a, b, c, top, after in fives if a < b < c < top > after]
+        tops = [top for before, a, b, top, after in fives if after <= before < a < b < top]
         return min(tops[-2:]) if len(tops) > 1 else -inf
 
     def _slow(self) -> Growth | None:

@@ -57,6 +57,8 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
     ([4, 8, 12, 16] * 2, (3, 4)), ([4, 8, 12, 16] * 3, None), ([4, 8, 12, 16] * 2 + [4 * k for k in range(1, 8)], (6, 4)),
     # With an evaluation after each of them.
     ([n for k in range(8 * 3) for n in (4 + k % 8, 90 + k % 8)], None),
+    # What a fifth step alone has is no reason not to tell of a leak below that.
+    ([4 * k + 900 * (k % 5 == 4) for k in range(24)], (3, 4)),
     ([4 + k % 8 + k // 8 for k in range(32)], (7, 1)), ([4 + k % 8 + k // 8 for k in range(29)], None),
     # However many they are; what is typical is what the last ones add.
     ([4 * k for k in range(200)], (199, 4)), ([*range(0, 700, 7), *range(700, 900, 2)], (199, 2)),
