@@ -17,6 +17,7 @@ from typing import Any
 
 from gradcore._references import LEADING, Cells, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
 from gradcore.devices.device import Device, devices
+from gradcore.engine.backward import Sweep
 from gradcore.engine.below import reachable
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
@@ -234,6 +235,9 @@ class _Search:
         if issubclass(type(holder), Device):
             # Every tensor leads to it.
             return Name("", "device", "gradcore")
+        if type(holder) is Sweep:
+            # Only gradcore's own variables lead to the loss of loss_of(model(x)).backward().
+            return Name("the backward that runs", "", "")
         return Name("", *self.variables[id(holder)]) if id(holder) in self.variables else None
 
     def name(self, child: int, name: Name) -> None:

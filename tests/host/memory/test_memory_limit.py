@@ -85,3 +85,23 @@ def test_an_error_in_backward_says_the_line_of_forward_and_that_of_its_caller() 
     assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
     assert all(value is None or type(value) in (int, str) for value in vars(error).values())
     del here, caught
+
+
+def test_what_only_a_backward_holds_is_said_to_be_held_by_that() -> None:
+    """The loss has no name in the program, nor have the gradients on their way; gradcore's own names say nothing to it."""
+    device = make_meta()
+    x = gradcore.ones(1 << 24, device=device, requires_grad=True)
+
+    def loss() -> Any:
+        return x.tanh().tanh().sum()
+
+    for create_graph in (False, True):
+        loss()
+        device.stack.limit.limit = device.ledger.reserved
+        with pytest.raises(gradcore.OutOfMemory) as caught:
+            loss().backward(create_graph=create_graph)
+        text = str(caught.value)
+        assert "residual of tanh in layer (root), " in text
+        assert "held by the backward that runs" in text and "gradcore.engine" not in text
+        del caught
+        device.stack.limit.limit = None
