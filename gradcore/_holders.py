@@ -17,6 +17,7 @@ from typing import Any
 
 from gradcore._references import LEADING, Cells, How, Name, mro, own_dict, parts, referrers, variables, waits_inside
 from gradcore.devices.device import Device, devices
+from gradcore.engine.autocast import Casts
 from gradcore.engine.backward import Sweep
 from gradcore.engine.below import reachable
 from gradcore.engine.dispatch import next_number
@@ -34,6 +35,9 @@ _PARTS = frozenset(("_modules", "_parameters", "_buffers"))
 #: Kinds of objects that refer to what has a better name elsewhere, as optimizers do to parameters: a name that leads through
 #: one of them is given to what has no other.
 BORROWERS: set[type] = set()
+#: Kinds of objects that only gradcore's own variables may lead to, and what the program calls what these hold. The loss of
+#: loss_of(model(x)).backward() has no other name.
+_OWN: dict[type, str] = {Sweep: "the backward that runs", Casts: "autocast until its region ends"}
 #: What is not worth a word of what makes up a cycle.
 _PLUMBING = frozenset((dict, list, tuple, types.CellType, types.FrameType, types.TracebackType))
 #: Reads the slot: a subclass may have a property of the name, as that of a lazy layer's parameters, which raises ValueError.
@@ -235,9 +239,8 @@ class _Search:
         if issubclass(type(holder), Device):
             # Every tensor leads to it.
             return Name("", "device", "gradcore")
-        if type(holder) is Sweep:
-            # Only gradcore's own variables lead to the loss of loss_of(model(x)).backward().
-            return Name("the backward that runs", "", "")
+        if type(holder) in _OWN:
+            return Name(_OWN[type(holder)], "", "")
         return Name("", *self.variables[id(holder)]) if id(holder) in self.variables else None
 
     def name(self, child: int, name: Name) -> None:

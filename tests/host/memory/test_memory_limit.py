@@ -11,6 +11,7 @@ import pytest
 import gradcore
 from gradcore.devices.host.device import make_host
 from gradcore.devices.meta import make_meta
+from gradcore.memory.stack import explain_live
 from gradcore.units import parse_limit, switch_from
 from tests.conftest import raises
 
@@ -85,6 +86,16 @@ def test_an_error_in_backward_says_the_line_of_forward_and_that_of_its_caller() 
     assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
     assert all(value is None or type(value) in (int, str) for value in vars(error).values())
     del here, caught
+
+
+def test_what_autocast_has_cast_is_said_to_be_held_by_it() -> None:
+    device = make_meta()
+    layer = gradcore.nn.Linear(1000, 1000, device=device)
+    with gradcore.autocast("meta", dtype=gradcore.bfloat16):
+        layer(gradcore.ones(1, 1000, device=device))
+        text = "\n".join(explain_live(device.ledger))
+    cast, held = text.split("\n")[3:5]
+    assert "output of cast in layer (root), " in cast and held == f"{'':25}held by autocast until its region ends"
 
 
 def test_what_only_a_backward_holds_is_said_to_be_held_by_that() -> None:
