@@ -125,7 +125,7 @@ def _chosen(ledger: Ledger, wanted: set[int]) -> dict[int, tuple[list[Any], str]
 def _apart(names: list[Name]) -> list[str]:
     """These names, the shortest first, without those of a part of another's object: a view leads to its base."""
     whole: list[Name] = []
-    for name in sorted(set(names), key=lambda n: len(str(n))):
+    for name in sorted(set(names), key=lambda n: (len(str(n)), n)):
         if not any(name.where == n.where and name.path.startswith((f"{n.path}.", f"{n.path}[")) for n in whole):
             whole.append(name)
     return [str(name) for name in whole]

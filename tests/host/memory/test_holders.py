@@ -246,9 +246,9 @@ def test_the_graph_of_a_tensor_keeps_it_and_the_nearest_is_named() -> None:
     y = w.exp()
     kept = y.storage.serial
     FOUND["loss"] = y.sum()
-    FOUND["later"] = FOUND["loss"] * 2 + 1
+    FOUND["more"] = FOUND["loss"] * 2 + 1
     del y
-    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['later'] in {__name__}"
+    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['more'] in {__name__}"
     FOUND["loss"].backward()
     assert holder(kept) == ""
 
@@ -257,9 +257,9 @@ def test_a_graph_that_keeps_something_twice() -> None:
     y = gradcore.ones(100, requires_grad=True).exp()
     kept = y.storage.serial
     FOUND["loss"] = (y * y).sum()
-    FOUND["later"] = FOUND["loss"] * FOUND["loss"]
+    FOUND["more"] = FOUND["loss"] * FOUND["loss"]
     del y
-    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['later'] in {__name__}"
+    assert holder(kept) == f"the graph of FOUND['loss'] in {__name__} and the graph of FOUND['more'] in {__name__}"
 
 
 def test_hooks_of_a_leaf_are_not_its_graph() -> None:
