@@ -91,7 +91,7 @@ def test_an_error_in_backward_says_the_line_of_forward_and_that_of_its_caller() 
 def test_what_autocast_has_cast_is_said_to_be_held_by_it() -> None:
     device = make_meta()
     layer = gradcore.nn.Linear(1000, 1000, device=device)
-    with gradcore.autocast("meta", dtype=gradcore.bfloat16):
+    with gradcore.autocast("meta", dtype=gradcore.float16):
         layer(gradcore.ones(1, 1000, device=device))
         text = "\n".join(explain_live(device.ledger))
     cast, held = text.split("\n")[3:5]
