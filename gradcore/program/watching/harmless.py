@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from types import CodeType, FrameType
 from typing import Any
-from weakref import ref
 
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
 from gradcore.engine.node import leaf_of
 from gradcore.nn.module import Module
-from gradcore.program.guarding.frames import users_line
+from gradcore.nn.utils.prune import BasePruningMethod
+from gradcore.nn.utils.spectral_norm import SpectralNorm
+from gradcore.nn.utils.weight_norm import WeightNorm
 from gradcore.program.guarding.values import copied, equal, is_plain
 
 #: What an assignment calls, and ``requires_grad_()`` of a tensor or of a module, too.
@@ -24,6 +25,11 @@ _PUTS: CodeType = Module._module_put.__code__
 OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
                        if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
                                                          "xor", "lshift", "rshift")})
+#: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
+EXCHANGES = (_PUTS, Module.__delattr__.__code__)
+#: Hooks that store the weight which they compute before each call of a layer.
+STORES_WEIGHT = {WeightNorm.__call__.__code__: "weight_norm", SpectralNorm.__call__.__code__: "spectral_norm",
+                 BasePruningMethod.__call__.__code__: "prune"}
 #: What an assignment of the user's calls.
 ASSIGNING = frozenset((SETS_GRADIENT, _SETS_DATA, SETS_REQUIRES_GRAD, _SETS_ATTRIBUTE))
 
@@ -62,47 +68,3 @@ def _is_made_for(owner: Any, value: Any, new: Container[Any]) -> bool:
     """Is it the gradient that a leaf from before the run is given like one of a backward: made in the run, without a graph?"""
     return (isinstance(value, Tensor) and value.edge is None and value.storage in new
             and leaf_of(owner) is not None and owner not in new)
-
-
-class Requiring:
-    """The tensors that existed before the run and got another ``requires_grad`` in it.
-
-    A replay sets none, so each must end as it began. In between it may have another, as a network that judges while the one
-    that it judges learns: the trace holds what ran then.
-    """
-
-    def __init__(self) -> None:
-        #: By id, each with its state when it was first changed, and with the user's line that changed it last. Weakly, since
-        #: the engine asks what else refers to a gradient.
-        self._seen: dict[int, tuple[ref[Any], tuple[bool, Callable[[], Any]], str]] = {}
-
-    def saw(self, frame: FrameType, new: Container[Any]) -> None:
-        """Take note of a call that sets ``requires_grad``, which has just begun; ``new`` contains what the run has made."""
-        tensor = frame.f_locals["self"]
-        if frame.f_locals["wanted"] == tensor.requires_grad:
-            return
-        if id(tensor) in self._seen and self._seen[id(tensor)][0]() is tensor:
-            self._seen[id(tensor)] = *self._seen[id(tensor)][:2], users_line(frame)
-        elif tensor not in new:
-            self._seen[id(tensor)] = ref(tensor), _state_of(tensor), users_line(frame)
-
-    def changes(self) -> list[str]:
-        """Reasons against a replay: the lines that have left a tensor with another ``requires_grad``, or on another leaf."""
-        found: dict[str, str] = {}
-        for weak, (required, leaf), line in self._seen.values():
-            if (tensor := weak()) is not None:
-                now, its = _state_of(tensor)
-                if now is not required or its() is not leaf():
-                    found.setdefault(line, f"{line} assigns to requires_grad of a {type(tensor).__name__}, {tensor.spec}, "
-                                           "which does not have its former value when the function returns")
-        return [*found.values()]
-
-
-def _nothing() -> None:
-    """Takes the place of a weak reference to a leaf where there is none."""
-
-
-def _state_of(tensor: Any) -> tuple[bool, Callable[[], Any]]:
-    """Does a tensor require a gradient? And weakly the leaf that keeps it, or kept it before."""
-    edge = tensor.edge or getattr(tensor, "_frozen_edge", None)
-    return tensor.edge is not None, _nothing if edge is None else ref(edge[0])

@@ -33,10 +33,9 @@ from gradcore.program.guarding.values import asked
 from gradcore.program.tracing.carried import Stored, place_of
 from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
-from gradcore.program.watching.exchanged import EXCHANGES, STORES_WEIGHT
+from gradcore.program.watching.former import CHANGES_HOOKS, hung, requiring, table_of
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
-from gradcore.program.watching.harmless import ASSIGNING, OPERATORS, SETS_REQUIRES_GRAD, Requiring, is_harmless
-from gradcore.program.watching.hung import CHANGES_HOOKS, Hung
+from gradcore.program.watching.harmless import ASSIGNING, EXCHANGES, OPERATORS, SETS_REQUIRES_GRAD, STORES_WEIGHT, is_harmless
 from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note, note_variables
@@ -96,7 +95,7 @@ class Watcher:
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
         self.gradients = GradientReads(self.drawn)
-        self._requiring, self._hung, self.schedules = Requiring(), Hung(), Schedules()
+        self._requiring, self._hung, self.schedules = requiring(), hung(), Schedules()
         #: Ids of optimizers that ran ops of updates, of which the learning rate is an operand.
         self.updated: set[int] = set()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
@@ -151,10 +150,10 @@ class Watcher:
         if code in _OF_TENSORS:
             if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
                 self._saw_harmless(frame)
-            if code is SETS_REQUIRES_GRAD:
-                self._requiring.saw(frame, self.new)
-            if code in CHANGES_HOOKS:
-                self._hung.saw(frame)
+            if code is SETS_REQUIRES_GRAD and frame.f_locals["wanted"] != first.requires_grad:
+                self._requiring.saw(first, frame, self.new)
+            if code in CHANGES_HOOKS and (table := table_of(frame)) is not None:
+                self._hung.saw(table, frame)
             if code in READS_GRADIENT:
                 self.gradients.saw(frame)
         if code is _SETS_MODE and isinstance(first, Module):
