@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gradcore.errors import NotCovered
-from gradcore.events import Tag
+from gradcore.events import BORROW, Tag
 from gradcore.memory.resource import Block, Stream
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class Storage:
     def nbytes(self) -> int:
         """Requested bytes."""
         return self.block.requested
+
+    @property
+    def extent(self) -> int:
+        """The bytes that tensors may show: also those of another library's memory, of which none were requested."""
+        return self.block.segment.nbytes if self.block.tag.op == BORROW else self.block.requested
 
 
 def new_storage(device: Device, nbytes: int, stream: Stream, tag: Tag, node: int) -> Storage:

@@ -97,7 +97,7 @@ class Builder:
                               "values are not known")
         spec = shown_spec(storage)
         if spec.dtype != dtype:
-            spec = TensorSpec.of((storage.nbytes // dtype.itemsize,), dtype)
+            spec = TensorSpec.of((storage.extent // dtype.itemsize,), dtype)
         array = storage.device.read(storage, spec)
         # Not by ascontiguousarray, which gives a 0-d array a dimension.
         self._hold(Operand(buffer, spec), self.graph.initializer(self.names[buffer], np.asarray(array, order="C")))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
-from gradcore.events import BORROW, Tag
+from gradcore.events import Tag
 from gradcore.program.guarding.values import equal, is_plain, same_array
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.differentiable import Differentiable
@@ -137,10 +137,9 @@ def _values(tensor: Any) -> np.ndarray[Any, Any]:
 
 def _spec(storage: Storage) -> TensorSpec:
     tag = storage.block.tag
-    nbytes = storage.block.segment.nbytes if tag.op == BORROW else storage.nbytes
-    if tag.spec is not None and tag.spec.nbytes == nbytes:
+    if tag.spec is not None and tag.spec.nbytes == storage.extent:
         return tag.spec.like()
-    return TensorSpec.of((nbytes,), np.uint8)
+    return TensorSpec.of((storage.extent,), np.uint8)
 
 
 def _read(storage: Storage, spec: TensorSpec | None = None) -> np.ndarray[Any, Any]:

@@ -73,7 +73,7 @@ class Followed:
         return bool(found)
 
     def _fits(self, buffer: int, storage: Any) -> bool:
-        return all(fits(x.spec, storage.nbytes) for i in self._trace.program.instructions
+        return all(fits(x.spec, storage.extent) for i in self._trace.program.instructions
                    for x in i.tensors() if x.buffer == buffer)
 
 

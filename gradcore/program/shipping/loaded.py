@@ -175,7 +175,7 @@ class LoadedProgram:
         """The inputs in the layouts that the program reads: copied if their own are different, those in one memory together."""
         inputs, buffers = self._trace.program.inputs, self._trace.program.buffers
         other = {x.buffer: (k, x, t) for k, (x, t) in enumerate(zip(inputs, tensors, strict=True))
-                 if t.spec is not x.spec or t.storage.nbytes < buffers[x.buffer].nbytes}
+                 if t.spec is not x.spec or t.storage.extent < buffers[x.buffer].nbytes}
         for k, x, t in other.values():
             if x.buffer in self._written:
                 raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
@@ -200,8 +200,8 @@ class LoadedProgram:
                                  "begins, as in the traced run: set it before each run, or save the program of a later step, "
                                  "which finds gradients and clears them")
         for b, leaf in self._trace.slots.items():
-            if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
-                raise TraceError(f"the gradient of {leaf.path} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "
+            if leaf.grad is not None and leaf.grad.storage.extent < self._trace.program.buffers[b].nbytes:
+                raise TraceError(f"the gradient of {leaf.path} has {leaf.grad.storage.extent} bytes of memory, fewer than in "
                                  "the traced run")
             if leaf.grad is not None and leaf.grad.spec not in self._layouts[b]:
                 raise TraceError(f"the gradient of {leaf.path} is {leaf.grad.spec}, and was {self._layouts[b][0]} in the "

@@ -42,9 +42,9 @@ def _values(storage: Storage) -> Any:
 def shown_spec(storage: Storage) -> TensorSpec:
     """The spec of a whole storage: that of its tag if it fits, otherwise bytes."""
     spec = storage.block.tag.spec
-    if spec is not None and spec.contiguous and not spec.offset and spec.nbytes == storage.nbytes:
+    if spec is not None and spec.contiguous and not spec.offset and spec.nbytes == storage.extent:
         return spec
-    return TensorSpec.of((storage.nbytes,), "uint8")
+    return TensorSpec.of((storage.extent,), "uint8")
 
 
 def current(program: Program, trace: Trace) -> Program:

@@ -12,7 +12,7 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf
 from gradcore.engine.plans import Call
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, Invocation, Raw
+from gradcore.events import ALLOC, BORROW, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, Invocation, Raw
 from gradcore.memory.ledger import opening
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 from gradcore.program.tracing.escapes import escaped, gradient_serial
@@ -149,8 +149,10 @@ class Builder:
         found, launches = {}, 0
         for r in self._recorded.records:
             launches += r[0] == LAUNCH
-            if r[0] == FREE and r[1] in self._index and self._slots.get(self._index[r[1]]) in leaves:
-                found[self._index[r[1]]] = launches
+            b = self._index.get(r[1]) if r[0] == FREE else None
+            # Memory of another library does not count.
+            if b is not None and self._slots.get(b) in leaves and self._buffers[b].tag.op != BORROW:
+                found[b] = launches
         return found
 
     def script(self, records: list[Raw]) -> list[tuple[Any, ...]]:
@@ -210,7 +212,8 @@ class Builder:
                 raise TraceError("a traced function allocates pinned memory: allocate it outside, and pass it as an argument "
                                  "or let the function refer to it")
             record = opening(storage.block)
-        self._buffers.append(Buffer(index, kind, record[4], record[7]))
+        nbytes = record[4] if storage is None else storage.extent
+        self._buffers.append(Buffer(index, kind, nbytes, record[7]))
         if kind == "gradient slot":
             self._slots[index] = self._slot_serials[serial]
         elif kind == "captured":
@@ -219,7 +222,7 @@ class Builder:
             else:
                 self._storages[index] = storage
                 # Its tag may have changed since the log began.
-                self._buffers[index] = Buffer(index, kind, record[4], storage.block.tag)
+                self._buffers[index] = Buffer(index, kind, nbytes, storage.block.tag)
         return index
 
     def _input(self, tensor: Any) -> Operand:

@@ -50,7 +50,7 @@ def _calling() -> list[str]:
 
 
 def _bytes_of(storage: Storage) -> TensorSpec:
-    return TensorSpec.of((storage.nbytes,), np.uint8)
+    return TensorSpec.of((storage.extent,), np.uint8)
 
 
 def _seeds() -> bool:

@@ -21,6 +21,23 @@ def test_sizes_that_are_rounded(function: Any) -> None:
         gradcore.onnx.export(function, gradcore.randn(3, 4), None, dynamic_batch=True)
 
 
+def test_other_ops_for_another_size() -> None:
+    with raises(ExportError, "runs different ops for another batch size"):
+        gradcore.onnx.export(lambda x: x + 1.0 if x.shape[0] % 2 else x * 2.0, gradcore.randn(3, 4), None, dynamic_batch=True)
+
+
+def test_a_dimension_beside_the_batch_is_expanded() -> None:
+    import onnxruntime
+
+    def repeated(x: Any) -> Any:
+        return x[:, None].expand(-1, 5, -1) * 2.0
+
+    proto = gradcore.onnx.export(repeated, gradcore.randn(3, 4), None, dynamic_batch=True)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = gradcore.randn(7, 4)
+    assert session.run(None, {proto.graph.input[0].name: x.numpy()})[0].tolist() == repeated(x).tolist()
+
+
 def test_a_node_without_an_op_is_named_alone() -> None:
     with raises(ExportError, "the values of Slice depend"):
         gradcore.onnx.export(lambda x: x[-1], gradcore.randn(3, 4), None, dynamic_batch=True)

@@ -10,6 +10,8 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.errors import ExportError
+from tests.conftest import raises
 from tests.host.graph_mode.test_onnx import INSTALL, MISSING, agrees
 
 pytestmark = pytest.mark.skipif(MISSING, reason=INSTALL)
@@ -109,3 +111,26 @@ def test_queries_that_see_no_key(mask: str) -> None:
     seen = np.array([[True, False, True], [False, False, False], [False, True, False]])
     given = gradcore.tensor(seen if mask == "bool" else np.where(seen, 0, -np.inf).astype(mask))
     agrees(F.scaled_dot_product_attention, (*(gradcore.randn(2, 2, 3, 4) for _ in range(3)), given))
+
+
+def test_an_array_of_numpys_that_is_captured() -> None:
+    w = gradcore.from_numpy(np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)))
+    agrees(lambda x: x @ w, gradcore.randn(4, 2))
+
+
+def test_memory_that_is_made_and_then_filled() -> None:
+    agrees(lambda x: (gradcore.empty(2, 3).copy_(x), F.mse_loss(x, x * 2, reduction="none")), gradcore.randn(2, 3))
+
+
+def test_what_onnx_does_not_give() -> None:
+    eye = gradcore.eye(2)
+    with raises(ExportError, "max_pool2d in layer (root)", "its result 1 is used, which ONNX does not provide"):
+        gradcore.onnx.export(lambda x: F.max_pool2d(x, 2, return_indices=True), gradcore.randn(1, 1, 4, 4), None)
+    with raises(ExportError, "avg_pool2d in layer (root)", "runtimes use different divisors"):
+        gradcore.onnx.export(lambda x: F.avg_pool2d(x, 2, ceil_mode=True), gradcore.randn(1, 1, 5, 5), None)
+    with raises(gradcore.TraceError, "the function computes nothing from its arguments"):
+        gradcore.onnx.export(lambda x: eye, gradcore.randn(2), None)
+    compiled = gradcore.compile(lambda x: x * 2.0)
+    compiled(gradcore.randn(3, 2)[1:])
+    with raises(ExportError, "input 'input' is a view"):
+        gradcore.onnx.export(compiled, None, None)
