@@ -6,19 +6,19 @@ does with a parameter, and each instruction that is not known here, reads all of
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from gradcore.engine.value import PLAIN
-from gradcore.program.guarding.bytecode import LOADS, READS_ALL, indexed, loaded_by, variables_of
+from gradcore.program.guarding.bytecode import READS_ALL, Step, indexed, steps_of
 
 #: Code that may be left in the middle, when a debugger or its owner looks at its variables.
 _LEFT = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-#: Instructions that take one value each from the stack for the variable that they name.
-_STORES = frozenset(("STORE_FAST", "STORE_DEREF", "STORE_GLOBAL"))
+#: Instructions that take one value each from the stack; and those whose variable other code may read.
+_STORES = frozenset(("STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "POP_TOP"))
+_SEEN = frozenset(("STORE_DEREF", "STORE_GLOBAL"))
 #: What may be left out of a key if it is not read, beside numbers: it holds no tensor.
 _TEXTS = frozenset((str, bytes))
 
@@ -86,21 +86,20 @@ def _read_of(code: CodeType) -> dict[str, frozenset[Any]]:
     """By parameter of which not all is read: the positions and keys of the parts that are, with None; nothing if none is."""
     if READS_ALL & {*code.co_names} or code.co_flags & _LEFT:
         return {}
-    steps = [*dis.get_instructions(code)]
-    loaded: set[Any] = {*code.co_cellvars}.union(*[loaded_by(i) for i in steps]) - {None}
+    steps = steps_of(code)
+    loaded = {*code.co_cellvars, *(s.variable for s in steps if s.opname != "STORE_FAST")} - {None}
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
     return {name: read for name in names if name not in code.co_cellvars
             for read in [_parts(name, steps, loaded)] if read is not None}
 
 
-def _parts(name: str, steps: list[dis.Instruction], loaded: set[Any]) -> frozenset[Any] | None:
+def _parts(name: str, steps: list[Step], loaded: set[str | None]) -> frozenset[Any] | None:
     """The parts of a parameter that code reads, or None if it may read all."""
     read: set[Any] = set()
-    for k, i in enumerate(steps):
-        named = variables_of(i)
-        if name not in named:
+    for k, s in enumerate(steps):
+        if s.variable != name:
             continue
-        if i.opname not in LOADS or name in named[:-1]:
+        if s.opname != "LOAD_FAST":
             return None
         taken = indexed(steps[k + 1:k + 3])
         if taken is None:
@@ -112,34 +111,19 @@ def _parts(name: str, steps: list[dis.Instruction], loaded: set[Any]) -> frozens
     return frozenset(read)
 
 
-def _unpacked(steps: list[dis.Instruction], loaded: set[Any]) -> set[Any] | None:
+def _unpacked(steps: list[Step], loaded: set[str | None]) -> set[Any] | None:
     """The parts that are read if what lies on the stack is unpacked into variables by the next steps; None if it is not, or
     if all are read."""
-    if not steps or steps[0].opname != "UNPACK_SEQUENCE" or steps[0].is_jump_target:
+    if not steps or steps[0].opname != "UNPACK_SEQUENCE" or steps[0].target:
         return None
-    count, k = steps[0].arg or 0, 0
+    count = steps[0].arg or 0
     read: set[int] = set()
-    for i in steps[1:]:
-        if k == count:
-            # From a list or tuple of another length they would not be unpacked, and the length is in the key.
-            return read | {at - count for at in read}
-        if i.is_jump_target:
+    stores = steps[1:count + 1]
+    for k, s in enumerate(stores):
+        # Of `_, _ = pair` Python stores one.
+        if s.target or s.opname not in _STORES:
             return None
-        if i.opname == "POP_TOP":
-            # Of `_, _ = pair` Python stores one.
-            stored: tuple[Any, ...] = (None,)
-        elif i.opname in _STORES:
-            stored = (i.argval,)
-            read |= {k} if i.opname != "STORE_FAST" else set()
-        elif i.opname == "STORE_FAST_STORE_FAST":
-            stored = i.argval
-        elif i.opname == "STORE_FAST_LOAD_FAST" and k == count - 1:
-            stored = i.argval[:1]
-        else:
-            return None
-        read.update(at for at, variable in enumerate(stored, k) if at < count and variable in loaded)
-        k += len(stored)
-        if k > count:
-            # The last one stores something else as well.
-            return None
-    return None
+        if s.opname in _SEEN or s.variable in loaded:
+            read.add(k)
+    # From a list or tuple of another length they would not be unpacked, and the length is in the key.
+    return read | {k - count for k in read} if len(stores) == count else None

@@ -1,39 +1,74 @@
-"""What single instructions of Python's bytecode do, by the names that its versions give them."""
+"""The instructions of Python's bytecode, under names that its versions share."""
 
 from __future__ import annotations
 
 import dis
-from typing import Any
+import sys
+from types import CodeType
+from typing import Any, NamedTuple
 
-#: Instructions that load a constant. Python 3.14 has one of its own for small integers, 3.15 for None and its like.
-LOADS_CONSTANT = frozenset(("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"))
-#: Instructions that load a variable, or several; the last of these is on top of the stack.
-LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
-                   "STORE_FAST_LOAD_FAST"))
+#: By the names that Python 3.14 and 3.15 give them, what loads a constant or a local variable, too.
+_LOADS = {"LOAD_SMALL_INT": "LOAD_CONST", "LOAD_COMMON_CONSTANT": "LOAD_CONST", "LOAD_FAST_BORROW": "LOAD_FAST"}
+#: From Python 3.13 on, one instruction may do what two do with two variables.
+_PAIRS = {"LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"), "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
+          "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"), "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST")}
 #: Instructions of a call behind those that load what is called, and its arguments.
-CALLS = frozenset(("PRECALL", "CALL", "CALL_FUNCTION"))
+CALLS = frozenset(("PRECALL", "CALL"))
 #: Code that uses one of these may read variables that it does not name.
 READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
 
 
-def variables_of(i: dis.Instruction) -> list[Any]:
-    """The variables that an instruction names, or what it may name, if it is not one of those with constants, attributes and
-    globals."""
-    if i.opname in LOADS_CONSTANT or i.opcode in dis.hasname:
-        return []
-    return [v if type(v) is str else None for v in (i.argval if isinstance(i.argval, tuple) else (i.argval,))]
+class Step(NamedTuple):
+    """An instruction, or a half of one of those."""
+
+    opname: str
+    argval: Any
+    arg: int | None
+    opcode: int
+    offset: int
+    #: Do jumps lead here?
+    target: bool
+    #: Its argument as text.
+    text: str
+
+    @property
+    def names(self) -> bool:
+        """Does it name an attribute, a global or a module?"""
+        return self.opcode in dis.hasname
+
+    @property
+    def variable(self) -> str | None:
+        """The variable of a function that it names."""
+        return self.argval if type(self.argval) is str and self.opname != "LOAD_CONST" and not self.names else None
+
+    @property
+    def effect(self) -> int:
+        """By how many items the stack grows."""
+        return dis.stack_effect(self.opcode, self.arg if self.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
 
 
-def loaded_by(i: dis.Instruction) -> list[Any]:
-    """The variables that it does not only store to."""
-    return ([] if i.opname in ("STORE_FAST", "STORE_FAST_STORE_FAST")
-            else variables_of(i)[i.opname == "STORE_FAST_LOAD_FAST":])
+def steps_of(code: CodeType) -> list[Step]:
+    """The instructions of a code object. An attribute that is called is named by ``LOAD_METHOD``."""
+    found: list[Step] = []
+    jumped = False
+    for i in dis.get_instructions(code):
+        target = jumped or i.is_jump_target
+        jumped = i.opname == "EXTENDED_ARG" and target
+        if isinstance(i.argval, tuple) and i.opcode not in dis.hasconst and all(type(v) is str for v in i.argval):
+            halves = _PAIRS.get(i.opname, [i.opname] * len(i.argval))
+            found += [Step(half, name, i.arg, dis.opmap[half], i.offset, target, i.argrepr)
+                      for half, name in zip(halves, i.argval, strict=True)]
+        elif i.opname != "EXTENDED_ARG":
+            calls = i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1
+            found.append(Step("LOAD_METHOD" if calls else _LOADS.get(i.opname, i.opname), i.argval, i.arg, i.opcode, i.offset,
+                              target, i.argrepr))
+    return found
 
 
-def indexed(steps: list[dis.Instruction]) -> set[Any] | None:
+def indexed(steps: list[Step]) -> set[Any] | None:
     """The part that the first two of these steps take by a constant, as ``[0]`` and ``["key"]`` do; None if they do not."""
-    if len(steps) < 2 or any(i.is_jump_target for i in steps) or steps[0].opname not in LOADS_CONSTANT:
+    if len(steps) < 2 or any(s.target for s in steps) or steps[0].opname != "LOAD_CONST":
         return None
     part, by = steps[0].argval, steps[1]
-    takes = by.opname == "BINARY_SUBSCR" or (by.opname == "BINARY_OP" and by.argrepr == "[]")
+    takes = by.opname == "BINARY_SUBSCR" or (by.opname == "BINARY_OP" and by.text == "[]")
     return {part} if takes and type(part) in (int, str) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections import deque
 from collections.abc import Container, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 from gradcore.cells import name_of_file
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
-from gradcore.program.guarding.bytecode import CALLS, LOADS_CONSTANT
+from gradcore.program.guarding.bytecode import CALLS, steps_of
 from gradcore.program.guarding.libraries import is_users
 from gradcore.program.guarding.values import MOST_INSIDE, VALUES, asked
 
@@ -21,7 +20,7 @@ from gradcore.program.guarding.values import MOST_INSIDE, VALUES, asked
 _LISTING = frozenset(("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
                       "named_children"))
 #: Instructions of a call behind those that load what is called.
-_CALLING = LOADS_CONSTANT | CALLS | {"EXTENDED_ARG"}
+_CALLING = CALLS | {"LOAD_CONST"}
 #: Views of a dict.
 _VIEWS: tuple[type, ...] = tuple(type(view({})) for view in (dict.keys, dict.values, dict.items))
 #: Containers in containers that are looked into.
@@ -121,5 +120,5 @@ def is_generated(frame: FrameType) -> bool:
 
 def takes_first(frame: FrameType) -> bool:
     """Does a frame that calls ``next`` ask for the first part of a module, as in ``next(model.parameters()).device``?"""
-    before = [i for i in dis.get_instructions(frame.f_code) if i.offset < frame.f_lasti and i.opname not in _CALLING]
+    before = [s for s in steps_of(frame.f_code) if s.offset < frame.f_lasti and s.opname not in _CALLING]
     return bool(before) and before[-1].opname in ("LOAD_METHOD", "LOAD_ATTR") and before[-1].argval in _LISTING

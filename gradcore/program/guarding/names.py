@@ -6,17 +6,15 @@ only used as ``group["params"]``, and one group by its number. Whatever else cod
 
 from __future__ import annotations
 
-import dis
 import functools
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile
 from types import CodeType
 from typing import Any, NamedTuple
 
 from gradcore.engine.sites import is_inside
-from gradcore.program.guarding.bytecode import CALLS, LOADS, LOADS_CONSTANT, READS_ALL, indexed, loaded_by, variables_of
+from gradcore.program.guarding.bytecode import CALLS, READS_ALL, Step, indexed, steps_of
 
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Code that uses one of these may name attributes by string constants.
@@ -76,12 +74,12 @@ def names_of(code: CodeType) -> Names:
     used = {*code.co_names, *code.co_freevars}
     catches = bool({"AttributeError", "Exception"} & used) and not is_inside(code)
     matches = False
-    for i in dis.get_instructions(code):
-        if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
-            called.add(str(i.argval))
-        elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
-            read.add(str(i.argval))
-        elif i.opname == "MATCH_CLASS":
+    for s in steps_of(code):
+        if s.opname == "LOAD_METHOD":
+            called.add(s.argval)
+        elif s.names and s.opname not in _GLOBAL:
+            read.add(s.argval)
+        elif s.opname == "MATCH_CLASS":
             # `case Config(1, scale=2)` names attributes by a constant, and by the tuple __match_args__ of the class.
             matches = True
             read |= {"__match_args__"}.union(*[x for x in code.co_consts if isinstance(x, tuple)
@@ -101,22 +99,22 @@ def names_within(code: CodeType) -> Names:
 
 def _computes_names(code: CodeType) -> bool:
     """Does the code give ``attrgetter`` or ``__getattribute__`` a name that is no constant, or hand ``getattr`` to others?"""
-    steps = [i for i in dis.get_instructions(code) if i.opname not in ("PUSH_NULL", "EXTENDED_ARG", "KW_NAMES")]
-    for k, i in enumerate(steps):
-        if not i.opname.startswith("LOAD_"):
+    steps = [s for s in steps_of(code) if s.opname not in ("PUSH_NULL", "KW_NAMES")]
+    for k, s in enumerate(steps):
+        if not s.opname.startswith("LOAD_"):
             continue
         # What a class's own __getattribute__ hands on is named by the code that it was called for.
-        if i.argval in {"attrgetter", "__getattribute__"} - {code.co_name} and not _calls_with_constants(steps[k + 1:]):
+        if s.argval in {"attrgetter", "__getattribute__"} - {code.co_name} and not _calls_with_constants(steps[k + 1:]):
             return True
         # A global that is called is loaded by an instruction that says so.
-        if i.argval in ("getattr", "hasattr") and not (i.opname == "LOAD_GLOBAL" and (i.arg or 0) & 1):
+        if s.argval in ("getattr", "hasattr") and not (s.opname == "LOAD_GLOBAL" and (s.arg or 0) & 1):
             return True
     return False
 
 
-def _calls_with_constants(steps: list[dis.Instruction]) -> bool:
+def _calls_with_constants(steps: list[Step]) -> bool:
     """Do the next steps load constants, and call something with them?"""
-    rest = [*dropwhile(lambda s: s.opname in LOADS_CONSTANT, steps)]
+    rest = [*dropwhile(lambda s: s.opname == "LOAD_CONST", steps)]
     return len(rest) < len(steps) and rest[0].opname in CALLS
 
 
@@ -134,10 +132,10 @@ def fields_of(template: str) -> frozenset[str]:
 def _constants(code: CodeType) -> list[Any]:
     """The constants that a code object loads, except for the names of arguments in calls."""
     found: list[Any] = []
-    for i in dis.get_instructions(code):
-        if i.opname in ("LOAD_CONST", "RETURN_CONST"):
-            found.append(i.argval)
-        elif i.opname == "CALL_KW":
+    for s in steps_of(code):
+        if s.opname in ("LOAD_CONST", "RETURN_CONST"):
+            found.append(s.argval)
+        elif s.opname == "CALL_KW":
             found.pop()
     return found
 
@@ -154,7 +152,7 @@ def _texts(constants: Iterable[Any]) -> Iterator[str]:
 @functools.lru_cache(maxsize=4096)
 def globals_of(code: CodeType) -> tuple[str, ...]:
     """The globals that a code object names; attributes with the same name do not count."""
-    found = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL]
+    found = [s.argval for s in steps_of(code) if s.opname in _GLOBAL]
     if "globals" in code.co_names:
         found += [x for x in code.co_consts if isinstance(x, str)]
     return tuple(dict.fromkeys(found))
@@ -163,15 +161,15 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def computes_globals(code: CodeType) -> bool:
     """Does the code take anything of ``globals()``, but by a constant?"""
-    steps = [i for i in _steps(code) if i.opname not in ("PUSH_NULL", "PRECALL")]
-    for k, i in enumerate(steps):
-        if i.opname in _GLOBAL and i.argval == "globals":
+    steps = [s for s in steps_of(code) if s.opname not in ("PUSH_NULL", "PRECALL")]
+    for k, s in enumerate(steps):
+        if s.opname in _GLOBAL and s.argval == "globals":
             called, *rest = steps[k + 1:]
-            if called.opname not in CALLS or not (
-                    indexed(rest[:2]) or (rest[0].opname == "CONTAINS_OP" and steps[k - 1].opname in LOADS_CONSTANT)
-                    or (rest[0].argval == "get" and rest[1].opname in LOADS_CONSTANT
+            if called.opname != "CALL" or not (
+                    indexed(rest[:2]) or (rest[0].opname == "CONTAINS_OP" and steps[k - 1].opname == "LOAD_CONST")
+                    or (rest[0].argval == "get" and rest[1].opname == "LOAD_CONST"
                         # The name alone, or with a default that takes one step to load.
-                        and any(s.opname in CALLS and s.arg == n for n, s in enumerate(rest[2:4], 1)))):
+                        and any(x.opname == "CALL" and x.arg == n for n, x in enumerate(rest[2:4], 1)))):
                 return True
     return False
 
@@ -180,13 +178,13 @@ def computes_globals(code: CodeType) -> bool:
 def imports_of(code: CodeType) -> tuple[str, ...]:
     """The modules that a code object imports itself, with a dot in front for each level of a relative import."""
     found, constants = [], [""]
-    for i in dis.get_instructions(code):
-        if i.opname == "IMPORT_NAME":
+    for s in steps_of(code):
+        if s.opname == "IMPORT_NAME":
             # The level and the names to import are loaded before.
             level = constants[-2] if isinstance(constants[-2], int) else 0
-            found += ["." * level + i.argval] if level else [i.argval, i.argval.partition(".")[0]]
-        elif i.opname in LOADS_CONSTANT:
-            constants.append(i.argval)
+            found += ["." * level + s.argval] if level else [s.argval, s.argval.partition(".")[0]]
+        elif s.opname == "LOAD_CONST":
+            constants.append(s.argval)
     return tuple(dict.fromkeys(found))
 
 
@@ -197,19 +195,14 @@ def _reads_options(code: CodeType) -> bool:
     """May this code, or a comprehension in it, read more of an optimizer's groups than ``params``?"""
     if READS_ALL & {*code.co_names}:
         return True
-    steps = _steps(code)
-    return any(not _takes_params(steps, k, code) for k, i in enumerate(steps)
-               if i.opcode in dis.hasname and i.argval == "param_groups")
+    steps = steps_of(code)
+    return any(not _takes_params(steps, k, code) for k, s in enumerate(steps) if s.names and s.argval == "param_groups")
 
 
-def _steps(code: CodeType) -> list[dis.Instruction]:
-    return [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
-
-
-def _takes_params(steps: list[dis.Instruction], k: int, code: CodeType) -> bool:
+def _takes_params(steps: list[Step], k: int, code: CodeType) -> bool:
     """Is ``params`` all that is taken of the groups that instruction ``k`` loads?"""
     after = steps[k + 1:]
-    if steps[k].opname != "LOAD_ATTR" or not after or after[0].is_jump_target:
+    if steps[k].opname != "LOAD_ATTR" or not after or after[0].target:
         return False
     # From Python 3.15 on, a comprehension takes the iterator after it has kept its variables, a generator expression itself.
     rest = _past_kept(after)
@@ -225,39 +218,33 @@ def _takes_params(steps: list[dis.Instruction], k: int, code: CodeType) -> bool:
     return number is not None and all(type(n) is int for n in number) and indexed(after[2:4]) == {"params"}
 
 
-def _past_kept(steps: list[dis.Instruction]) -> list[dis.Instruction]:
+def _past_kept(steps: list[Step]) -> list[Step]:
     """The steps after those by which a comprehension keeps its variables and makes its result, if it begins here."""
-    return list(dropwhile(lambda i: i.opname in _KEEPS, steps))
+    return list(dropwhile(lambda s: s.opname in _KEEPS, steps))
 
 
-def _in_comprehension(before: list[dis.Instruction]) -> bool:
+def _in_comprehension(before: list[Step]) -> bool:
     """Does the comprehension whose function was made last take only ``params`` of what it goes through?"""
     k = len(before) - 1
     while k > 0 and before[k].opname.startswith("LOAD_"):
         k -= 1
     while k > 0 and before[k].opname in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"):
         k -= 1
-    made = before[k].argval if k >= 0 and before[k].opname in LOADS_CONSTANT else None
+    made = before[k].argval if k >= 0 and before[k].opname == "LOAD_CONST" else None
     if not isinstance(made, CodeType) or made.co_argcount != 1 or READS_ALL & {*made.co_names}:
         return False
-    steps = _steps(made)
-    at = [k for k, i in enumerate(steps) if ".0" in variables_of(i)]
+    steps = steps_of(made)
+    at = [k for k, s in enumerate(steps) if s.variable == ".0"]
     if len(at) != 1:
         return False
-    rest = [i for i in steps[at[0] + 1:] if i.opname not in _BEGINS]
+    rest = [s for s in steps[at[0] + 1:] if s.opname not in _BEGINS]
     return _loops(rest, steps, made)
 
 
-def _loops(rest: list[dis.Instruction], steps: list[dis.Instruction], code: CodeType) -> bool:
+def _loops(rest: list[Step], steps: list[Step], code: CodeType) -> bool:
     """Do the next steps begin a loop, whose variable is a local one of which the code only takes ``params``?"""
-    if [i.opname for i in rest[:2]] not in (["FOR_ITER", "STORE_FAST"], ["FOR_ITER", "STORE_FAST_LOAD_FAST"]):
+    if [s.opname for s in rest[:2]] != ["FOR_ITER", "STORE_FAST"] or rest[1].variable in code.co_cellvars:
         return False
-    group = variables_of(rest[1])[0]
-    if group in code.co_cellvars:
-        return False
-    for k, i in enumerate(steps):
-        # What a comprehension keeps, it puts back.
-        named = [] if i.opname == "LOAD_FAST_AND_CLEAR" else loaded_by(i)
-        if group in named and (i.opname not in LOADS or group in named[:-1] or indexed(steps[k + 1:k + 3]) != {"params"}):
-            return False
-    return True
+    # What a comprehension keeps, it puts back.
+    return all(s.opname == "LOAD_FAST" and indexed(steps[k + 1:k + 3]) == {"params"} for k, s in enumerate(steps)
+               if s.variable == rest[1].variable and s.opname not in ("STORE_FAST", "LOAD_FAST_AND_CLEAR"))

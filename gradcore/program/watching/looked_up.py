@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import dis
 import functools
 import inspect
 import typing
 from collections.abc import Container, Sequence
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradcore.engine.value import Value
-from gradcore.program.guarding.bytecode import LOADS, LOADS_CONSTANT
+from gradcore.program.guarding.bytecode import Step, steps_of
 from gradcore.program.guarding.frames import line_of, parameters
 from gradcore.program.guarding.guards import Attribute, Guard, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library
@@ -20,12 +19,12 @@ from gradcore.program.guarding.names import Names, fields_of
 from gradcore.program.guarding.values import asked, attributes_of, equal
 
 #: Instructions that load a variable.
-_VARIABLES = LOADS | {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+_VARIABLES = frozenset(("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"))
 #: Instructions that only put texts together, so that the constants among them are parts of what they make.
-_JOINS = _VARIABLES | LOADS_CONSTANT | {"LOAD_ATTR", "BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "CONVERT_VALUE",
-                                        "BINARY_OP"}
+_JOINS = _VARIABLES | {"LOAD_CONST", "LOAD_ATTR", "BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "CONVERT_VALUE",
+                       "BINARY_OP"}
 #: What else there is between the arguments of a call and the call.
-_BETWEEN = frozenset(("PRECALL", "CACHE", "EXTENDED_ARG", "KW_NAMES"))
+_BETWEEN = frozenset(("PRECALL", "KW_NAMES"))
 
 #: Code that uses one of these may look up what it is given by a name, as in reduce(getattr, path.split("."), x).
 _TAKES_NAMES = frozenset(("__dict__", "vars", "getattr", "hasattr", "attrgetter"))
@@ -38,18 +37,6 @@ _READS_DEFAULTS: CodeType = inspect._signature_from_function.__code__  # type: i
 LOOKING_UP = _WHOLE | {argparse.Namespace.__contains__.__code__, _ASKS_FOR_ALL, _READS_DEFAULTS}
 
 _unknown = object()
-
-
-class _Step(NamedTuple):
-    """An instruction, or one of the two loads that one stands for: its name, what it names, and by how much the stack grows."""
-
-    opname: str
-    argval: Any
-    effect: int
-    #: Do jumps lead here?
-    target: bool
-    #: Is it no format with a specification, and no operator but ``+``?
-    plain: bool
 
 
 class LookedUp:
@@ -96,7 +83,7 @@ class LookedUp:
             self._read |= fields_of(of)
         elif called is getattr or called is hasattr:
             owner, name, default = _operands(frame.f_code, frame.f_lasti)
-            if not _is_constant(name):
+            if [s.opname for s in name] != ["LOAD_CONST"]:
                 self._looks_up(frame, owner, name, default or called is hasattr)
         elif called is setattr or called is delattr:
             if _value(frame, _operands(frame.f_code, frame.f_lasti)[0]) not in self._new:
@@ -106,7 +93,7 @@ class LookedUp:
             if of is not _unknown:
                 self._reads(of, [], True)
 
-    def _looks_up(self, frame: FrameType, owner: list[_Step], name: list[_Step], optional: bool) -> None:
+    def _looks_up(self, frame: FrameType, owner: list[Step], name: list[Step], optional: bool) -> None:
         text = _value(frame, name)
         # Where it is not known what the name is, a variable may hold it.
         texts = [x for x in (frame.f_locals.values() if not name else [text]) if isinstance(x, str)]
@@ -118,8 +105,7 @@ class LookedUp:
             self._drawn.append(f"{line_of(frame)} computes the name of an attribute: give the name a variable of its own")
         else:
             # Whatever has the parts of the name that are known.
-            self._reads(of, [s.argval for s in name if s.opname in LOADS_CONSTANT] if all(
-                s.opname in _JOINS and s.plain for s in name) else [], optional)
+            self._reads(of, [s.argval for s in name if s.opname == "LOAD_CONST"] if all(map(_joins, name)) else [], optional)
 
     def _reads(self, of: Any, parts: list[Any], optional: bool) -> None:
         """Record that all attributes with these parts of a name may be read, and whether it matters which there are."""
@@ -139,12 +125,18 @@ def _attributes(of: Any, parts: Sequence[Any] = ()) -> set[str]:
             if not a.startswith("__") and all(str(part) in a for part in parts)}
 
 
-def _value(frame: FrameType, steps: list[_Step]) -> Any:
+def _joins(s: Step) -> bool:
+    """Does it only put texts together: no format with a specification, and no operator but ``+``?"""
+    return (s.opname in _JOINS and not (s.opname == "FORMAT_VALUE" and (s.arg or 0) & 4)
+            and (s.opname != "BINARY_OP" or s.text == "+"))
+
+
+def _value(frame: FrameType, steps: list[Step]) -> Any:
     """What steps load if they only load a variable, or an attribute of one."""
     if not steps or any(s.opname != "LOAD_ATTR" for s in steps[1:]):
         return _unknown
     first, *rest = steps
-    if first.opname in LOADS_CONSTANT:
+    if first.opname == "LOAD_CONST":
         return first.argval
     spaces = (frame.f_locals, frame.f_globals, frame.f_builtins) if first.opname in _VARIABLES else ()
     x = next((space[first.argval] for space in spaces if first.argval in space), _unknown)
@@ -159,42 +151,28 @@ def _value(frame: FrameType, steps: list[_Step]) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _operands(code: CodeType, at: int) -> tuple[list[_Step], list[_Step], bool]:
+def _operands(code: CodeType, at: int) -> tuple[list[Step], list[Step], bool]:
     """What loads the first two arguments of the call that is the instruction at this offset, each as far as it is known, and
     whether there is a third."""
-    *before, call = [i for i in dis.get_instructions(code) if i.offset <= at]
-    jumps = call.is_jump_target
-    while before and before[-1].opname in _BETWEEN:
-        jumps = before.pop().is_jump_target or jumps
-    steps = [s for i in before for s in _steps(i)]
+    *steps, call = [s for s in steps_of(code) if s.offset <= at]
+    jumps = call.target
+    while steps and steps[-1].opname in _BETWEEN:
+        jumps = steps.pop().target or jumps
     if call.opname != "CALL" or jumps:
         # The default may be one of two, as in getattr(x, "name", 1 if y else 2).
         begins = max((k for k, s in enumerate(steps) if s.argval in ("getattr", "hasattr")), default=0)
         rest = [s for s in steps[begins + 1:] if s.opname != "LOAD_ATTR"]
-        constant = [s.opname in kinds for s, kinds in zip(rest, (_VARIABLES, LOADS_CONSTANT), strict=False)] == [True, True]
+        constant = len(rest) > 1 and rest[0].opname in _VARIABLES and rest[1].opname == "LOAD_CONST"
         return [], rest[1:2] if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else [], True
     arguments = []
     for _ in range(call.arg or 0):
         k, height = len(steps), 0
         while k > 0 and height < 1:
             k -= 1
-            height += steps[k].effect
+            # Where a comprehension has jumped back, its iterator ends, and leaves an item more.
+            height += steps[k].effect + (steps[k].opname == "JUMP_BACKWARD")
         # An argument to which jumps lead has several values.
         arguments.append([] if any(s.target for s in steps[k + 1:]) else steps[k:])
         steps = steps[:k]
     owner, name = [*arguments[::-1], [], []][:2]
     return owner, name, len(arguments) == 3
-
-
-def _is_constant(name: list[_Step]) -> bool:
-    return [s.opname in LOADS_CONSTANT for s in name] == [True]
-
-
-def _steps(i: dis.Instruction) -> list[_Step]:
-    if i.opname in LOADS and isinstance(i.argval, tuple):
-        return [_Step("LOAD_FAST", v, 1, i.is_jump_target, True) for v in i.argval[i.opname == "STORE_FAST_LOAD_FAST":]]
-    effect = dis.stack_effect(i.opcode, i.arg if i.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
-    plain = not (i.opname == "FORMAT_VALUE" and (i.arg or 0) & 4) and (i.opname != "BINARY_OP" or i.argrepr == "+")
-    # Newer Pythons load a method by the instruction for an attribute.
-    opname = "LOAD_METHOD" if i.opname == "LOAD_ATTR" and effect else i.opname
-    return [_Step(opname, i.argval, effect, i.is_jump_target, plain)]

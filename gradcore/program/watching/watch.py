@@ -146,7 +146,7 @@ class Watcher:
         if event == "c_call":
             self._saw_builtin(frame, arg)
             return
-        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        first: Any = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if code in _OF_TENSORS:
             if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
                 self._saw_harmless(frame)

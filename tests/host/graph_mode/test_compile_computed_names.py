@@ -275,3 +275,13 @@ def test_what_else_stands_in_the_call_is_no_reason() -> None:
     assert [compiled(gradcore.ones(1)).item() for _ in range(3)] == [2.0] * 3 and len(compiled.traces) == 1
     options.value = 7.0
     assert compiled(gradcore.ones(1)).item() == 7.0
+
+
+def test_an_attribute_of_a_new_object_is_set_to_a_list_made_in_the_call() -> None:
+    def f(x: Any, name: str = "a") -> Any:
+        made = SimpleNamespace()
+        setattr(made, name, [2.0 * v for v in (1.0, 2.0)])
+        return x * made.a[1]
+
+    compiled = gradcore.compile(f)
+    assert compiled(gradcore.ones(1)).item() == 4.0 and compiled.programs, compiled.explain()
