@@ -70,7 +70,7 @@ class UntypedStorage:
         return self._storage.device
 
     def nbytes(self) -> int:
-        return self._storage.nbytes
+        return self._storage.extent
 
     __len__ = size = __sizeof__ = nbytes
 

@@ -134,7 +134,7 @@ def storage_ptr(tensor: Tensor) -> int:
 
 def storage_size(tensor: Tensor) -> int:
     """The bytes of the memory that a tensor shows a part of."""
-    return tensor.storage.nbytes
+    return tensor.storage.extent
 
 
 def _leaves(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
