@@ -21,7 +21,9 @@ def _fold(kind: str) -> Any:
     return lambda g, out, x, *, dims, keepdim: g.fold(kind, g.cast(x, out.dtype), dims, keepdim)
 
 
-enter({"sum": _fold("ReduceSum"), "mean": _fold("ReduceMean"), "amax": _fold("ReduceMax"), "amin": _fold("ReduceMin")})
+enter({
+    "sum": _fold("ReduceSum"), "mean": _fold("ReduceMean"), "amax": _fold("ReduceMax"), "amin": _fold("ReduceMin"),
+    "prod": lambda g, out, x, *, dim, keepdim: g.fold("ReduceProd", g.cast(x, out.dtype), (dim,) if x.ndim else (), keepdim)})
 
 
 @converts("any")
@@ -33,11 +35,6 @@ def _any(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> V
 @converts("all")
 def _all(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
     return ~_any(g, out, ~g.cast(x, np.bool_), dims=dims, keepdim=keepdim)
-
-
-@converts("prod")
-def _prod(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> Value:
-    return g.fold("ReduceProd", g.cast(x, out.dtype), (dim,) if x.ndim else (), keepdim)
 
 
 def _arg(kind: str) -> Any:
@@ -118,14 +115,20 @@ def _ranked(g: Graph, out: TensorSpec, x: Value, *, dim: int, start: int, length
 # -- movement ----------------------------------------------------------------------------------------------------------
 
 
-@converts("cat")
-def _cat(g: Graph, out: TensorSpec, tensors: list[Value], *, dim: int) -> Value:
-    return g.node("Concat", *[g.cast(t, out.dtype) for t in tensors], shape=out.shape, axis=dim)
-
-
-@converts("flip")
-def _flip(g: Graph, out: TensorSpec, x: Value, *, dims: Dims) -> Value:
-    return g.slice(x, [(n - 1, -n - 1, -1) if d in dims else (0, n, 1) for d, n in enumerate(x.shape)])
+enter({
+    "cat": lambda g, out, tensors, *, dim: g.node(
+        "Concat", *[g.cast(t, out.dtype) for t in tensors], shape=out.shape, axis=dim),
+    "flip": lambda g, out, x, *, dims: g.slice(x, [
+        (n - 1, -n - 1, -1) if d in dims else (0, n, 1) for d, n in enumerate(x.shape)]),
+    "tril": lambda g, out, x, *, diagonal: g.node("Trilu", x, g.constant(diagonal, np.int64), upper=0),
+    "triu": lambda g, out, x, *, diagonal: g.node("Trilu", x, g.constant(diagonal, np.int64), upper=1),
+    "embedding": lambda g, out, weight, index, *, padding: g.node("Gather", weight, index, shape=out.shape, axis=0),
+    "take": lambda g, out, x, index, *, dim, wrap=True: g.node(
+        "Gather", x, g.cast(index, np.int64), shape=out.shape, axis=dim),
+    "take_along": lambda g, out, x, index, *, dim, wrap=True: g.node(
+        "GatherElements", x, _along(g, x, index, dim), shape=out.shape, axis=dim),
+    "put_along_": lambda g, out, x, index, values, *, dim: g.node(
+        "ScatterElements", x, _along(g, x, index, dim), g.expand(values, index.shape), axis=dim)})
 
 
 @converts("roll")
@@ -137,33 +140,6 @@ def _roll(g: Graph, out: TensorSpec, x: Value, *, shifts: Dims, dims: Dims) -> V
             parts = [[(a, b, 1) if d == dim else (0, m, 1) for d, m in enumerate(x.shape)] for a, b in ((at, n), (0, at))]
             x = g.node("Concat", *[g.slice(x, p) for p in parts], shape=x.shape, axis=dim)
     return x
-
-
-def _triangle(upper: int) -> Any:
-    return lambda g, out, x, *, diagonal: g.node("Trilu", x, g.constant(diagonal, np.int64), upper=upper)
-
-
-enter({"tril": _triangle(0), "triu": _triangle(1)})
-
-
-@converts("embedding")
-def _embedding(g: Graph, out: TensorSpec, weight: Value, index: Value, *, padding: int | None) -> Value:
-    return g.node("Gather", weight, index, shape=out.shape, axis=0)
-
-
-@converts("take")
-def _take(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int, wrap: bool = True) -> Value:
-    return g.node("Gather", x, g.cast(index, np.int64), shape=out.shape, axis=dim)
-
-
-@converts("take_along")
-def _take_along(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int, wrap: bool = True) -> Value:
-    return g.node("GatherElements", x, _along(g, x, index, dim), shape=out.shape, axis=dim)
-
-
-@converts("put_along_")
-def _put_along(g: Graph, out: TensorSpec, x: Value, index: Value, values: Value, *, dim: int) -> Value:
-    return g.node("ScatterElements", x, _along(g, x, index, dim), g.expand(values, index.shape), axis=dim)
 
 
 def _along(g: Graph, x: Value, index: Value, dim: int) -> Value:
@@ -189,22 +165,9 @@ def _padded(g: Graph, out: TensorSpec, x: Value, *, shape: Dims, index: tuple[tu
 # -- constants ---------------------------------------------------------------------------------------------------------
 
 
-@converts("full")
-def _full(g: Graph, out: TensorSpec, value: Any, *, shape: Dims, dtype: Any) -> Value:
-    return g.expand(g.number(value, out.dtype), out.shape)
-
-
-@converts("empty")
-def _empty(g: Graph, out: TensorSpec, *, shape: Dims, dtype: Any) -> Value:
+enter({
+    "full": lambda g, out, value, *, shape, dtype: g.expand(g.number(value, out.dtype), out.shape),
     # Uninitialized memory is written before it is read, so any value does.
-    return g.expand(g.constant(0, out.dtype), out.shape)
-
-
-@converts("arange")
-def _arange(g: Graph, out: TensorSpec, start: Any, step: Any, *, length: int, dtype: Any) -> Value:
-    return g.constant((start + np.arange(length) * step).astype(out.dtype))
-
-
-@converts("eye")
-def _eye(g: Graph, out: TensorSpec, *, rows: int, columns: int, dtype: Any) -> Value:
-    return g.constant(np.eye(rows, columns, dtype=out.dtype))
+    "empty": lambda g, out, *, shape, dtype: g.expand(g.constant(0, out.dtype), out.shape),
+    "arange": lambda g, out, start, step, *, length, dtype: g.constant((start + np.arange(length) * step).astype(out.dtype)),
+    "eye": lambda g, out, *, rows, columns, dtype: g.constant(np.eye(rows, columns, dtype=out.dtype))})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.onnx.table import Refused
+from gradcore.program.shipping.saved import free
 from gradcore.spec import TensorSpec
 
 #: Versions of operators and file format: 18 is the first with all operators used here, and with axes of reductions as inputs.
@@ -85,12 +86,7 @@ class Graph:
 
     def free(self, name: str) -> str:
         """An unused name, based on ``name``."""
-        found, k = name, 1
-        while found in self._taken:
-            k += 1
-            found = f"{name}_{k}"
-        self._taken.add(found)
-        return found
+        return free(name, self._taken, "_")
 
     def initializer(self, name: str, array: np.ndarray[Any, Any]) -> Value:
         name = self.free(name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.functional.sampling import shares
 from gradcore.onnx.graph import Graph, Value
-from gradcore.onnx.table import Refused, converts
+from gradcore.onnx.table import Refused, converts, enter
 from gradcore.spec import TensorSpec
 from gradcore.tiling import Pair
 
@@ -19,9 +19,13 @@ def _turned(g: Graph, x: Value) -> Value:
     return g.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2])
 
 
-@converts("matmul")
-def _matmul(g: Graph, out: TensorSpec, a: Value, b: Value, *, transpose_a: bool, transpose_b: bool) -> Value:
-    return g.node("MatMul", _turned(g, a) if transpose_a else a, _turned(g, b) if transpose_b else b, shape=out.shape)
+enter({
+    "matmul": lambda g, out, a, b, *, transpose_a, transpose_b: g.node(
+        "MatMul", _turned(g, a) if transpose_a else a, _turned(g, b) if transpose_b else b, shape=out.shape),
+    "softmax": lambda g, out, x, *, dim: g.node("Softmax", x, axis=dim) if x.ndim else g.constant(1.0, x.dtype),
+    "log_softmax": lambda g, out, x, *, dim: g.node("LogSoftmax", x, axis=dim) if x.ndim else g.constant(0.0, x.dtype),
+    "cross_entropy": lambda g, out, logits, target, weight, *, reduction, ignore_index: g.node(
+        "SoftmaxCrossEntropyLoss", logits, target, weight, shape=out.shape, reduction=reduction, ignore_index=ignore_index)})
 
 
 @converts("linear")
@@ -147,17 +151,7 @@ def _rms_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, *, dims
     return made if weight is None else made * weight
 
 
-# -- softmax and attention ---------------------------------------------------------------------------------------------
-
-
-@converts("softmax")
-def _softmax(g: Graph, out: TensorSpec, x: Value, *, dim: int) -> Value:
-    return g.node("Softmax", x, axis=dim) if x.ndim else g.constant(1.0, x.dtype)
-
-
-@converts("log_softmax")
-def _log_softmax(g: Graph, out: TensorSpec, x: Value, *, dim: int) -> Value:
-    return g.node("LogSoftmax", x, axis=dim) if x.ndim else g.constant(0.0, x.dtype)
+# -- attention ---------------------------------------------------------------------------------------------------------
 
 
 @converts("attention")
@@ -185,13 +179,6 @@ def _random(g: Graph, out: TensorSpec, *operands: Any, **attrs: Any) -> Value:
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
-
-
-@converts("cross_entropy")
-def _cross_entropy(g: Graph, out: TensorSpec, logits: Value, target: Value, weight: Value | None, *, reduction: str,
-                   ignore_index: int) -> Value:
-    return g.node("SoftmaxCrossEntropyLoss", logits, target, weight, shape=out.shape, reduction=reduction,
-                  ignore_index=ignore_index)
 
 
 @converts("mse_loss")

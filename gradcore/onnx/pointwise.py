@@ -74,6 +74,13 @@ enter({
                                                      g.number(y, out.dtype)),
     "ne": lambda g, out, x, y: ~g.pointwise("Equal", x, y, dtype=common(x, y), result=np.bool_),
     "logical_not": lambda g, out, x: ~g.number(x, np.bool_),
+    "isnan": lambda g, out, x: g.node("IsNaN", floating(g, x), dtype=np.bool_),
+    "isinf": lambda g, out, x: g.node("IsInf", floating(g, x), dtype=np.bool_),
+    "isfinite": lambda g, out, x: ~(g.node("IsNaN", floating(g, x), dtype=np.bool_)
+                                    | g.node("IsInf", floating(g, x), dtype=np.bool_)),
+    "frac": lambda g, out, x: x - _trunc(g, out, x),
+    "lerp": lambda g, out, x, y, weight: (x := g.number(x, out.dtype)) + (g.number(y, out.dtype) - x) * weight,
+    "logit": lambda g, out, x: g.node("Log", (x := g.cast(x, out.dtype)) / (1.0 - x)),
     "bitwise_not": lambda g, out, x: g.node("Not" if out.dtype == np.bool_ else "BitwiseNot", g.number(x, out.dtype)),
     "fmod": lambda g, out, x, y: g.pointwise("Mod", x, y, dtype=out.dtype, fmod=1),
     # onnxruntime has no power of small integers, and one of int32 does not wrap around.
@@ -135,23 +142,8 @@ def _rest(g: Graph, x: Value, y: Value) -> tuple[Value, Value]:
     return rest, ~rest.equals(0.0) & (signs[0] ^ signs[1])
 
 
-@converts("isnan")
-def _isnan(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("IsNaN", floating(g, x), dtype=np.bool_)
-
-
-@converts("isinf")
-def _isinf(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return g.node("IsInf", floating(g, x), dtype=np.bool_)
-
-
 def floating(g: Graph, x: Value) -> Value:
     return x if is_floating(x.dtype) else g.cast(x, np.float32)
-
-
-@converts("isfinite")
-def _isfinite(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return ~(_isnan(g, out, x) | _isinf(g, out, x))
 
 
 @converts("expm1")
@@ -183,17 +175,6 @@ def _trunc(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.node("Sign", x) * g.node("Floor", abs(x))
 
 
-@converts("frac")
-def _frac(g: Graph, out: TensorSpec, x: Value) -> Value:
-    return x - _trunc(g, out, x)
-
-
-@converts("lerp")
-def _lerp(g: Graph, out: TensorSpec, x: Any, y: Any, weight: Any) -> Value:
-    x, y = g.number(x, out.dtype), g.number(y, out.dtype)
-    return x + (y - x) * weight
-
-
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
@@ -204,12 +185,6 @@ def _gelu(g: Graph, out: TensorSpec, x: Value, *, tanh: bool) -> Value:
     else:
         curve = g.node("Erf", x * math.sqrt(0.5))
     return x * 0.5 * (curve + 1.0)
-
-
-@converts("logit")
-def _logit(g: Graph, out: TensorSpec, x: Value) -> Value:
-    x = g.cast(x, out.dtype)
-    return g.node("Log", x / (1.0 - x))
 
 
 @converts("elu")

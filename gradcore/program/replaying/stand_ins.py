@@ -30,7 +30,7 @@ class StandIns:
     def __init__(self, device: Device, program: Program) -> None:
         self._device = device
         self._blocks: dict[int, Block] = {}
-        #: By buffer: the bytes that instructions read, as far as they lie from its start; it may be much larger.
+        #: By buffer: the bytes up to the last that an instruction reads; the buffer may be much larger.
         self._sizes: Counter[int] = Counter()
         for x in chain(*(i.tensors() for i in program.instructions)):
             self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.span[1])

@@ -136,7 +136,7 @@ def tensor_names(trace: Trace, guards: Sequence[Asking]) -> tuple[dict[int, str]
     names: dict[int, str] = {}
     for leaf, b in trace.leaves.items():
         if b in trace.storages:
-            leaf_names[leaf] = _free(leaf.path or known.get(id(trace.storages[b]), "parameter"), taken)
+            leaf_names[leaf] = free(leaf.path or known.get(id(trace.storages[b]), "parameter"), taken)
             if shown_spec(trace.storages[b]) is leaf.spec:
                 names.setdefault(b, leaf_names[leaf])
     for optimizer, _, params in trace.updates:
@@ -149,7 +149,7 @@ def tensor_names(trace: Trace, guards: Sequence[Asking]) -> tuple[dict[int, str]
         if b not in names:
             tag = storage.block.tag
             fallback = tag.op if tag.op == "generator" else tag.role.replace(" ", "_")
-            names[b] = _free(known.get(id(storage), fallback), taken)
+            names[b] = free(known.get(id(storage), fallback), taken)
     return names, leaf_names
 
 
@@ -161,11 +161,12 @@ def _seen(guards: Sequence[Asking]) -> tuple[list[Module], list[tuple[str, Any]]
     return modules, tensors
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free(name: str, taken: set[str], mark: str = ".") -> str:
+    """The name, or with a number behind a ``mark`` if it is taken; from now on it is."""
     found, k = name, 1
     while found in taken:
         k += 1
-        found = f"{name}.{k}"
+        found = f"{name}{mark}{k}"
     taken.add(found)
     return found
 

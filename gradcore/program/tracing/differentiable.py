@@ -160,15 +160,13 @@ class Differentiable:
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
         call = _Call(self, replay)
         differentiable = [results[k] for k in second.roots]
-        kept = [*(inputs[k] for k in self._read), *self._read_later(), *replay.in_slots(1).values()]
+        # The captured tensors must not be written to in between either.
+        captured = (value_over(self.trace.storages[b], spec) for b, spec in self._later)
+        kept = [*(inputs[k] for k in self._read), *captured, *replay.in_slots(1).values()]
         node = custom_node(COMPILED, edges, differentiable, kept, call.rule)
         for k, result in enumerate(differentiable):
             result.edge = (node, k)
         return results
-
-    def _read_later(self) -> list[Any]:
-        """The captured tensors that the second part reads, which must not be written to in between."""
-        return [value_over(self.trace.storages[b], spec) for b, spec in self._later]
 
     def give_back(self, replay: Replay) -> None:
         replay.release()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from weakref import getweakrefcount
 
@@ -24,8 +24,6 @@ from gradcore.trees import mapped
 #: By these a class says that there is more to an instance than its attributes.
 _OWN = ("__new__", "__getattribute__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__",
         "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__del__")
-#: The default of ``gradients``: of no leaf.
-_NONE: Mapping[int, Leaf] = MappingProxyType({})
 
 
 class Output:
@@ -107,9 +105,10 @@ class Templates:
     ``new`` contains what the run has made, such as instances; without it they are taken as they are.
     """
 
-    def __init__(self, arguments: list[Any], gradients: Mapping[int, Leaf] = _NONE, new: Container[Any] | None = None) -> None:
+    def __init__(self, arguments: list[Any], gradients: Mapping[int, Leaf] | None = None,
+                 new: Container[Any] | None = None) -> None:
         self._arguments = arguments
-        self._gradients = gradients
+        self._gradients = gradients or {}
         self._new = new
         #: The tensors that the program has to return.
         self.outputs: list[Any] = []
