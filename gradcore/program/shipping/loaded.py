@@ -181,7 +181,15 @@ class LoadedProgram:
                 raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
         with no_grad():
             wholes = {b: functional.empty(buffers[b].nbytes, dtype=np.uint8, device=self.device) for b in other}
-            return [value_over(wholes[x.buffer].storage, x.spec).copy_(t) if x.buffer in wholes else t
+            for k, (x, t) in enumerate(zip(inputs, tensors, strict=True)):
+                if x.buffer in wholes:
+                    to, of = _once(x.spec, x.spec), _once(t.spec, x.spec)
+                    if to.overlapping or any(n > 1 and s and not own for n, s, own in zip(
+                            t.spec.shape, t.spec.strides, x.spec.strides, strict=True)):
+                        raise SpecError(f"input {k} must have one place for several elements, as in the traced run, {x.spec}, "
+                                        f"but is {t.spec}: expand it")
+                    value_over(wholes[x.buffer].storage, to).copy_(value_over(t.storage, of))
+            return [value_over(wholes[x.buffer].storage, x.spec) if x.buffer in wholes else t
                     for x, t in zip(inputs, tensors, strict=True)]
 
     def _check_options(self) -> None:
@@ -221,6 +229,12 @@ class LoadedProgram:
 def _lie_alike(first: TensorSpec, there: TensorSpec, x: TensorSpec, t: TensorSpec) -> bool:
     """Do two tensors, ``there`` and ``t``, lie in one memory as ``first`` and ``x`` do, which may begin elsewhere?"""
     return shift(t, x) == shift(there, first) and t.strides == x.strides and there.strides == first.strides
+
+
+def _once(spec: TensorSpec, expanded: TensorSpec) -> TensorSpec:
+    """A spec with one element for the several that lie in one place where a dimension was ``expanded``."""
+    shape = tuple(n if s else min(n, 1) for n, s in zip(spec.shape, expanded.strides, strict=True))
+    return TensorSpec.strided(shape, spec.dtype, spec.strides, spec.offset)
 
 
 def _layouts(program: Program, buffer: int, leaf: TensorSpec) -> list[TensorSpec]:

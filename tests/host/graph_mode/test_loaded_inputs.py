@@ -236,3 +236,11 @@ def test_it_is_not_run_in_a_traced_function(tmp_path: Path) -> None:
         with raises(TraceError, "or another recording, or ran a graph or a loaded program: do that around the call"):
             gradcore.compile(lambda x, run=run: run(x) + 1)(x)  # type: ignore[misc]
         assert run(x).tolist() == [2] * 3
+
+
+def test_an_input_that_was_expanded_is_expanded(tmp_path: Path) -> None:
+    loaded = gradcore.load_program(saved(lambda x: x * 2, tmp_path, gradcore.ones(2, 1).expand(2, 3)))
+    for column in (gradcore.tensor([[1.0], [2.0]]), gradcore.arange(3.0)[1:, None], gradcore.arange(4.0)[1:4:1][:2, None]):
+        assert loaded(column.expand(2, 3)).tolist() == [[2.0] * 3, [4.0] * 3]
+    with raises(SpecError, "input 0 must have one place for several elements", "but is float32[2, 3]: expand it"):
+        loaded(gradcore.ones(2, 3))
