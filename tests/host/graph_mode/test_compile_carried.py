@@ -239,3 +239,22 @@ def test_nothing_is_left_of_a_model_with_state() -> None:
     del model, steps
     gc.collect()
     assert gradcore.memory_allocated("cpu") == before
+
+
+def test_an_attribute_that_is_deleted_between_calls() -> None:
+    class Sum:
+        def add(self, x: Any) -> Any:
+            self.total = x if getattr(self, "total", None) is None else self.total + x
+            return self.total * 2
+
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        owner = Sum()
+        add = wrap(owner.add)
+        results = []
+        for k in range(8):
+            if k == 5:
+                del owner.total
+            results.append((add(gradcore.full((2,), float(k))).tolist(), owner.total.tolist()))
+        found.append(results)
+    assert found[0] == found[1] and add.programs

@@ -110,3 +110,10 @@ def test_check_every_at_another_place() -> None:
         wanted = 3 * x[first:first + 2].sum().item()
         assert f(x[first:first + 2]).item() == wanted
     assert len(f.traces) == 1
+
+
+def test_strides_of_one_row_are_in_the_reason() -> None:
+    f = gradcore.compile(lambda x: x * 2)
+    for n in (3, 4):
+        f(gradcore.ones(1, n)[:, -1:])
+    assert f.traces[1] == "argument 0, float32[1, 1] on cpu, has strides (4, 1) and had (3, 1)"

@@ -146,3 +146,11 @@ def test_gradients_of_what_was_written_to_in_between_raise_as_in_eager_mode() ->
     out = (model(x) ** 2).sum()
     for g, p in zip(slopes.execute(), gradcore.autograd.grad(out, list(model.parameters())), strict=True):
         assert (g - p).abs().max().item() < 1e-4
+
+
+def test_inputs_of_another_device_or_in_other_memory_than_traced_are_refused() -> None:
+    graph = gradcore.trace(lambda x, y: x + y, (x := gradcore.ones(2), x))
+    with raises(TraceError, "was traced on cpu, but input 0 is on meta"):
+        graph.execute(*[gradcore.ones(2, device="meta")] * 2)
+    with raises(TraceError, "with input 1 sharing another input's memory, but got separate ones: trace it again"):
+        graph.execute(gradcore.ones(2), gradcore.ones(2))

@@ -244,3 +244,10 @@ def test_an_input_that_was_expanded_is_expanded(tmp_path: Path) -> None:
         assert loaded(column.expand(2, 3)).tolist() == [[2.0] * 3, [4.0] * 3]
     with raises(SpecError, "input 0 must have one place for several elements", "but is float32[2, 3]: expand it"):
         loaded(gradcore.ones(2, 3))
+
+
+def test_an_input_on_another_device_is_refused(tmp_path: Path) -> None:
+    loaded = gradcore.load_program(saved(lambda x: x * 2, tmp_path, gradcore.ones(2)))
+    assert repr(loaded) == "<program of 1 instruction on cpu>"
+    with raises(SpecError, "input 0 is on meta, and the program on cpu"):
+        loaded(gradcore.ones(2, device="meta"))
