@@ -50,24 +50,15 @@ _CHAINED = frozenset(("to", "to_empty", "cpu", "cuda", "float", "double", "half"
 _OF_CONTAINERS = tuple(f"__{x}__" for x in ("len", "getitem", "setitem", "delitem", "iter", "reversed", "contains", "bool"))
 
 
-def _kind(module: Module) -> type[CompiledModule]:
+@functools.cache
+def _class_with(names: tuple[str, ...]) -> type[CompiledModule]:
     """The class for a compiled module: it has those special methods of containers that the module has, and no others, so that
     Python itself says which are missing."""
-    return _with(tuple(name for name in _OF_CONTAINERS if hasattr(type(module), name)))
+    def passed_on(name: str) -> Callable[..., Any]:
+        return lambda self, *args: getattr(self._function, name)(*args)
 
-
-@functools.cache
-def _with(names: tuple[str, ...]) -> type[CompiledModule]:
-    if not names:
-        return CompiledModule
-    return type(CompiledModule.__name__, (CompiledModule,), {name: _passed_on(name) for name in names})
-
-
-def _passed_on(name: str) -> Callable[..., Any]:
-    def method(self: CompiledModule, *args: Any) -> Any:
-        return getattr(self._function, name)(*args)
-
-    return method
+    own = {name: passed_on(name) for name in names}
+    return type(CompiledModule.__name__, (CompiledModule,), own) if own else CompiledModule
 
 
 def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True, fullgraph: bool = False,
@@ -93,7 +84,9 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
     require_int("max_programs", max_programs, 1)
     if disable:
         return function
-    kind = _kind(function) if isinstance(function, Module) else Compiled
+    kind: type[Compiled] = Compiled
+    if isinstance(function, Module):
+        kind = _class_with(tuple(name for name in _OF_CONTAINERS if hasattr(type(function), name)))
     return kind(function, check_every=check_every, max_programs=max_programs, capture=capture)
 
 
