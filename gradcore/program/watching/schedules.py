@@ -21,42 +21,39 @@ _TELL = frozenset(("get_last_lr", "get_lr", "_get_closed_form_lr"))
 
 
 class Schedules:
-    """Records the steps of schedules, in order. ``refused`` has reasons against a replay."""
+    """Records the steps of schedules, in order; reasons against a replay go to ``drawn``."""
 
-    def __init__(self) -> None:
+    def __init__(self, drawn: list[str]) -> None:
+        self._drawn = drawn
         self.stepped: list[LRScheduler] = []
-        self.refused: dict[str, None] = {}
         #: By id of an optimizer: it, and what it fixed before the first step. Guards see that as it is after the run.
         self._fixed: dict[int, tuple[Optimizer, Any]] = {}
 
     def saw(self, frame: FrameType, schedule: LRScheduler, is_new: bool, is_older: Callable[[Any], bool]) -> None:
         """Take note of a method of a schedule that begins; ``is_older`` tells whether an object is from before the run."""
-        kind, code = type(schedule).__name__, frame.f_code
+        kind, code, refuse = type(schedule).__name__, frame.f_code, self._drawn.append
         if is_new:
             # A copy comes with its optimizer.
             optimizer = frame.f_locals.get("optimizer") or vars(schedule).get("optimizer")
             if isinstance(optimizer, Optimizer) and is_older(optimizer):
-                self._refuse(f"{users_line(frame)} makes a {kind} for an optimizer from outside: make it there, too")
+                refuse(f"{users_line(frame)} makes a {kind} for an optimizer from outside: make it there, too")
         elif not is_inside(code):
             if is_method(code, schedule):
-                self._refuse(f"{kind}.{code.co_name}() is not a method of gradcore's: call schedule.step() after the function")
+                refuse(f"{kind}.{code.co_name}() is not a method of gradcore's: call schedule.step() after the function")
         elif code.co_name in ("state_dict", "load_state_dict"):
-            self._refuse(f"{users_line(frame)} calls {kind}.{code.co_name}(), with what each step changes: call it outside")
+            refuse(f"{users_line(frame)} calls {kind}.{code.co_name}(), with what each step changes: call it outside")
         elif code.co_name == "step":
             if any(map(_steps, upwards(frame.f_back))):
                 return
             if any(frame.f_locals.get(name) is not None for name in ("epoch", "metrics")):
-                self._refuse(f"{kind}.step() is given an epoch or a metric: call it after the function")
+                refuse(f"{kind}.step() is given an epoch or a metric: call it after the function")
             self.stepped.append(schedule)
             self._fixed.setdefault(id(schedule.optimizer), (schedule.optimizer, _fixed(schedule.optimizer)))
 
     def updates(self, frame: FrameType, optimizer: Optimizer) -> None:
         """Take note of an update, which a replay runs with the rate that the optimizer has before the run."""
         for kind in (type(s).__name__ for s in self.stepped if s.optimizer is optimizer):
-            self._refuse(f"{users_line(frame)} updates parameters after {kind}.step(): call that after the function")
-
-    def _refuse(self, reason: str) -> None:
-        self.refused[reason] = None
+            self._drawn.append(f"{users_line(frame)} updates parameters after {kind}.step(): call that after the function")
 
     def sets(self, key: tuple[Any, ...]) -> bool:
         """Is it the key of an attribute that steps change? Once the run has ended."""
@@ -68,9 +65,8 @@ class Schedules:
         return {id(part): part._schedule_advances for schedule in self.stepped for part in _parts(schedule)}
 
     def changes(self, names: Names, reads_rates: Callable[[Any], bool]) -> Iterator[str]:
-        """Reasons against a replay. ``names`` are those that the function names, ``reads_rates`` tells whether it may read the
-        learning rates of an optimizer."""
-        yield from self.refused
+        """More reasons, once the run has ended. ``names`` are those that the function names, ``reads_rates`` tells whether it
+        may read the learning rates of an optimizer."""
         told = _TELL.union(*self._advances.values())
         for schedule in dict.fromkeys(self.stepped):
             if names.whole or reads_rates(schedule.optimizer) or not told.isdisjoint(names.read | names.called):

@@ -95,7 +95,7 @@ class Watcher:
         #: By instruction that assigns, or whose result is assigned: how often that changed nothing that a replay would not.
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
         self.gradients = GradientReads(self.drawn)
-        self._requiring, self._hung, self.schedules = requiring(), hung(), Schedules()
+        self._requiring, self._hung, self.schedules = requiring(), hung(), Schedules(self.drawn)
         #: Ids of optimizers that ran ops of updates, of which the learning rate is an operand.
         self.updated: set[int] = set()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
