@@ -19,7 +19,7 @@ READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "cu
 
 
 class Step(NamedTuple):
-    """An instruction, or a half of one of those."""
+    """An instruction; one for two variables is two steps."""
 
     opname: str
     argval: Any
