@@ -13,6 +13,7 @@ from gradcore.nn.module import Module
 from gradcore.nn.utils.prune import BasePruningMethod
 from gradcore.nn.utils.spectral_norm import SpectralNorm
 from gradcore.nn.utils.weight_norm import WeightNorm
+from gradcore.program.guarding.frames import by_id
 from gradcore.program.guarding.values import copied, equal, is_plain
 
 #: What an assignment calls, and ``requires_grad_()`` of a tensor or of a module, too.
@@ -22,9 +23,9 @@ _SETS_DATA: CodeType = Gradients.data.fset.__code__  # type: ignore[attr-defined
 _SETS_ATTRIBUTE: CodeType = Module.__setattr__.__code__
 _PUTS: CodeType = Module._module_put.__code__
 #: The in-place operators. What they return, which the statement assigns, is the tensor that was there.
-OPERATORS = frozenset(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
-                       if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
-                                                         "xor", "lshift", "rshift")})
+OPERATORS = by_id(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
+                  if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
+                                                    "xor", "lshift", "rshift")})
 #: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
 EXCHANGES = (_PUTS, Module.__delattr__.__code__)
 #: Hooks that store the weight which they compute before each call of a layer.

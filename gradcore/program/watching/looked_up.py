@@ -12,7 +12,7 @@ from typing import Any
 
 from gradcore.engine.value import Value
 from gradcore.program.guarding.bytecode import Step, steps_of
-from gradcore.program.guarding.frames import line_of, parameters
+from gradcore.program.guarding.frames import by_id, line_of, parameters
 from gradcore.program.guarding.guards import Attribute, Guard, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library
 from gradcore.program.guarding.names import Names, fields_of
@@ -34,7 +34,7 @@ _WHOLE = frozenset((argparse.Namespace.__eq__.__code__, argparse.Namespace.__rep
 _ASKS_FOR_ALL: CodeType = type(typing.SupportsInt).__instancecheck__.__code__
 _READS_DEFAULTS: CodeType = inspect._signature_from_function.__code__  # type: ignore[attr-defined]
 #: Python's own code whose calls are looked at.
-LOOKING_UP = _WHOLE | {argparse.Namespace.__contains__.__code__, _ASKS_FOR_ALL, _READS_DEFAULTS}
+LOOKING_UP = by_id((*_WHOLE, argparse.Namespace.__contains__.__code__, _ASKS_FOR_ALL, _READS_DEFAULTS))
 
 _unknown = object()
 

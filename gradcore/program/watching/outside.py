@@ -49,7 +49,7 @@ from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.utils import parametrize
-from gradcore.program.guarding.frames import line_of, upwards, users_line
+from gradcore.program.guarding.frames import by_id, line_of, upwards, users_line
 from gradcore.program.guarding.guards import Guard, Item, Never, identical, same_mark
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import names_of
@@ -104,8 +104,8 @@ _SETTINGS: dict[CodeType, Callable[[], Any]] = {code: tells for tells, sets in (
 ) for code in (tells.__code__, sets.__code__)} | {
     is_deterministic_algorithms_warn_only_enabled.__code__: is_deterministic_algorithms_warn_only_enabled}
 #: All of these.
-_NOTED = frozenset((*_TAKES_ENTROPY, *_ASKS, *_EFFECTS, *_SETTINGS, _ASKS_FOR_THREAD, _COMPUTES, _READS_VARIABLE, _IMPORTS,
-                    *_ASKS_KIND, *_LISTS_VARIABLES))
+_NOTED = by_id((*_TAKES_ENTROPY, *_ASKS, *_EFFECTS, *_SETTINGS, _ASKS_FOR_THREAD, _COMPUTES, _READS_VARIABLE, _IMPORTS,
+                *_ASKS_KIND, *_LISTS_VARIABLES))
 _READING = frozenset((open, input, np.fromfile))
 _CLOCKS = frozenset(f for f in vars(time).values() if callable(f) and f not in (time.sleep, time.struct_time))
 #: Functions of the operating system's module that give the same answer each time.
@@ -159,7 +159,7 @@ class Outside:
         """Look at a call; ``called`` is the function if that is written in C, which code outside gradcore calls."""
         if event == "c_call":
             self._saw_builtin(frame, called)
-        elif event == "call" and frame.f_code in _NOTED:
+        elif event == "call" and id(frame.f_code) in _NOTED:
             self._saw_function(frame)
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:

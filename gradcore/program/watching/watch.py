@@ -41,12 +41,12 @@ from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note, note_variables
 from gradcore.program.watching.schedules import Schedules
 
-#: One set for all, since the hash of code takes long.
-_OF_TENSORS = ASSIGNING | READS_GRADIENT | CHANGES_HOOKS
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
 _UPDATES: CodeType = Optimizer._optim_launch.__code__
 _LOADS: CodeType = Optimizer._optim_load.__code__
+#: What :meth:`Watcher._saw_library` looks at, by id, since the hash of code takes long.
+_LOOKED_AT = {id(c): c for c in (*ASSIGNING, *READS_GRADIENT, *CHANGES_HOOKS, *EXCHANGES, *STORES_WEIGHT, _SETS_MODE, _LOADS)}
 #: What tells a caller the options of an optimizer, which only the library's own code names then.
 _TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: Methods that run first with a new object, or with a copy.
@@ -133,13 +133,13 @@ class Watcher:
         code = frame.f_code
         if self._outside.tells(frame, event, arg):
             return
-        if event == "return" and arg is not None and code in OPERATORS:
+        if event == "return" and arg is not None and id(code) in OPERATORS:
             # If it raises, nothing is assigned.
             self._saw_harmless(frame)
         if event not in ("call", "c_call") or ((inside := is_inside(code)) and event == "c_call"):
             return
         self._outside.saw(frame, event, arg)
-        if event == "call" and code in LOOKING_UP:
+        if event == "call" and id(code) in LOOKING_UP:
             self._looked_up.enters(frame)
         if is_library(code.co_filename):
             return
@@ -147,24 +147,8 @@ class Watcher:
             self._saw_builtin(frame, arg)
             return
         first: Any = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code in _OF_TENSORS:
-            if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
-                self._saw_harmless(frame)
-            if code is SETS_REQUIRES_GRAD and frame.f_locals["wanted"] != first.requires_grad:
-                self._requiring.saw(first, frame, self.new)
-            if code in CHANGES_HOOKS and (table := table_of(frame)) is not None:
-                self._hung.saw(table, frame)
-            if code in READS_GRADIENT:
-                self.gradients.saw(frame)
-        if code is _SETS_MODE and isinstance(first, Module):
-            for module in first.modules():
-                if id(module) not in self.fresh:
-                    self.modes.setdefault(id(module), (module, module.training))
-        if code in EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried, self.new):
-            self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
-        if code in STORES_WEIGHT:
-            self.drawn.append(f"{users_line(frame)} calls a layer in which nn.utils.{STORES_WEIGHT[code]} stores a weight: a "
-                              "parametrization stores none")
+        if id(code) in _LOOKED_AT:
+            self._saw_library(frame, first)
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
                 self.made.append(ref(first))
@@ -176,8 +160,6 @@ class Watcher:
             self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, frame, inside)
-        if code is _LOADS and id(first) not in self.fresh:
-            self.drawn.append(f"{users_line(frame)} loads the state of a {type(first).__name__}, which a replay would not do")
         if is_optimizer(first) and id(first) not in self.fresh:
             self.counted.setdefault(id(first), numbers_of(first))
         if isinstance(first, FunctionCtx):
@@ -186,6 +168,27 @@ class Watcher:
             self._saw_arguments(frame)
         if not inside:
             self._saw_variables(frame)
+
+    def _saw_library(self, frame: FrameType, first: Any) -> None:
+        """Record what a function of the library's is about to change or to read, of its ``first`` argument."""
+        code = frame.f_code
+        if code in ASSIGNING and is_harmless(frame, self._carried, self.new):
+            self._saw_harmless(frame)
+        if code is SETS_REQUIRES_GRAD and frame.f_locals["wanted"] != first.requires_grad:
+            self._requiring.saw(first, frame, self.new)
+        if code in CHANGES_HOOKS and (table := table_of(frame)) is not None:
+            self._hung.saw(table, frame)
+        if code in READS_GRADIENT:
+            self.gradients.saw(frame)
+        if code is _SETS_MODE and isinstance(first, Module):
+            self.modes = {id(m): (m, m.training) for m in first.modules() if id(m) not in self.fresh} | self.modes
+        if code in EXCHANGES and id(first) not in self.fresh and not is_harmless(frame, self._carried, self.new):
+            self.drawn.append(f"{users_line(frame)} changes which parameters, buffers or children a {type(first).__name__} has")
+        if code in STORES_WEIGHT:
+            self.drawn.append(f"{users_line(frame)} calls a layer in which nn.utils.{STORES_WEIGHT[code]} stores a weight: a "
+                              "parametrization stores none")
+        if code is _LOADS and id(first) not in self.fresh:
+            self.drawn.append(f"{users_line(frame)} loads the state of a {type(first).__name__}, which a replay would not do")
 
     def _saw_harmless(self, frame: FrameType) -> None:
         """Record that the caller's instruction changed nothing that a replay would not."""
