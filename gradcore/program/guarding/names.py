@@ -49,10 +49,9 @@ class Names(NamedTuple):
     texts: frozenset[str] = frozenset()
 
     def union(self, *others: Names) -> Names:
-        return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
-                     self.asked.union(*[n.asked for n in others]), self.whole or any(n.whole for n in others),
-                     self.upward or any(n.upward for n in others), self.options or any(n.options for n in others),
-                     self.texts.union(*[n.texts for n in others]))
+        parts: Any = zip(self, *others, strict=True)
+        united: list[Any] = [any(each) if type(each[0]) is bool else each[0].union(*each[1:]) for each in parts]
+        return Names(*united)
 
     def among(self, own: Mapping[str, Any]) -> list[str]:
         """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
