@@ -169,7 +169,7 @@ class Device:
         return None
 
     def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:
-        """A replay's calls, reordered and split as suits the device, with the same results."""
+        """A replay's calls, split as suits the device, with the same results."""
         return calls
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:

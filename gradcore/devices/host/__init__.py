@@ -2,5 +2,5 @@
 
 Kernels are written with ``kernel``, over pieces of arrays; those of elementwise functions with ``pointwise``, or with
 ``scratch`` if they need many temporaries; ``halves`` converts to float16 and back. In a replay, ``tape`` writes kernels out as
-calls of NumPy, ``pieces`` cuts runs of such calls into pieces, and ``fused`` has kernels for several instructions.
+calls of NumPy, and ``fused`` has kernels for several instructions.
 """

@@ -17,7 +17,6 @@ from gradcore.devices.host.fused import fused
 from gradcore.devices.host.kernel import HOST_KERNELS
 from gradcore.devices.host.kernels.extremes import in_rows
 from gradcore.devices.host.kernels.in_place import in_place_kernels
-from gradcore.devices.host.pieces import in_pieces
 from gradcore.devices.host.tape import written_out
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import HostSource
@@ -60,7 +59,7 @@ class HostDevice(Device):
         return fused(kind, steps)
 
     def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:
-        return in_rows(in_pieces(calls))
+        return in_rows(calls)
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         return suited(kernel, operands)

@@ -13,7 +13,6 @@ from gradcore.devices.host.kernels.erf import gelu_with_grad
 from gradcore.devices.host.kernels.losses import add_up
 from gradcore.devices.host.kernels.products import PRODUCTS
 from gradcore.devices.host.kernels.softmax import NARROW
-from gradcore.devices.host.pieces import region
 from gradcore.devices.host.tape import noted
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
@@ -33,6 +32,11 @@ def fused(kind: str, steps: Steps) -> Steps | None:
     return KINDS[kind](steps)
 
 
+def _bytes(array: Array) -> tuple[int, int]:
+    """Where a contiguous array begins in memory, and its length."""
+    return array.ctypes.data, array.nbytes
+
+
 def gelu_with_slopes(steps: Steps) -> Steps | None:
     """gelu recomputed, a linear layer's gradient, and gelu's gradient: gelu and its gradient share one evaluation of erf.
 
@@ -40,7 +44,7 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
     """
     (first,), products, (second,) = steps
     (x, out, _), (slopes, _, result, _) = first[1], second[1]
-    if len(products) < 2 or any(f not in PRODUCTS for f, _ in products[:2]) or region(products[0][1][-1]) != region(slopes):
+    if len(products) < 2 or any(f not in PRODUCTS for f, _ in products[:2]) or _bytes(products[0][1][-1]) != _bytes(slopes):
         return None
     spare = products[1][1][-1]
     length = min(spare.size // 6, PIECE) // 16 * 16
@@ -50,7 +54,7 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
     both = partial(gelu_with_grad, **first[0].keywords)  # type: ignore[attr-defined]
     arrays = [x, out, slopes, *room]
     return [[], [products[0], *(noted(both, arrays) or [(both, arrays)]), *products[1:]],
-            [] if region(result) == region(slopes) else [(np.copyto, [result, slopes])]]
+            [] if _bytes(result) == _bytes(slopes) else [(np.copyto, [result, slopes])]]
 
 
 def loss_with_slopes(steps: Steps) -> Steps | None:

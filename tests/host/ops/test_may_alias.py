@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from gradcore.devices.host.device import HostDevice, make_host
-from gradcore.devices.host.pieces import in_pieces
 from gradcore.devices.host.tape import written_out
 from gradcore.dtypes import bfloat16
 from gradcore.engine.plans import Call
@@ -67,7 +66,7 @@ class Over:
                 tracemalloc.reset_peak()
                 kernel(*over)
                 self.worst = max(self.worst, tracemalloc.get_traced_memory()[1] - before)
-                for function, operands in in_pieces(written_out(name, kernel, tape) or [(kernel, tape)]):
+                for function, operands in written_out(name, kernel, tape) or [(kernel, tape)]:
                     function(*operands)
                 self.seen |= {inputs[k] for k in places}
                 if not over[at].tobytes() == tape[at].tobytes() == expected[at].tobytes():

@@ -51,7 +51,7 @@ def _repeated(number: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Arra
 def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
     """Write ``ufunc``, the maximum or the minimum, of ``x`` and a number to ``out``."""
     if type(x) is not np.ndarray or x.size < _AT_ONCE:
-        # A probe records the plain call, which may be cut into pieces before it is viewed as rows.
+        # A probe records the plain call, which is viewed as rows once the calls are written out.
         ufunc(x, number, out=out)
     elif x.size <= _ROW and x.dtype == out.dtype and x.dtype.char in "fd":
         ufunc(x, _repeated(repr(float(number)), x.dtype, x.shape), out=out)
