@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -125,28 +124,8 @@ def flip(x: Array, out: Array, *, dims: tuple[int, ...]) -> None:
 
 @kernel
 def roll(x: Array, out: Array, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
-    if len(set(dims)) == 1 and x.size and x.flags.c_contiguous:
-        n, tail = x.shape[dims[0]], math.prod(x.shape[dims[0] + 1:])
-        _roll_rows(x.reshape(-1, n * tail), out.reshape(-1, n * tail), sum(shifts) % n * tail)
-        return
     for source, target in turned(x.shape, shifts, dims):
         out[target] = x[source]
-
-
-def _roll_rows(x: Array, out: Array, shift: int) -> None:
-    """Roll rows by so many elements, fewer than a row has."""
-    width = x.shape[1]
-    if not shift:
-        out[...] = x
-        return
-    # All rows at once, by the shorter way: what comes from the next row is written over.
-    flat, target = x.reshape(-1), out.reshape(-1)
-    if 2 * shift <= width:
-        target[shift:] = flat[:-shift]
-        out[:, :shift] = x[:, width - shift:]
-    else:
-        target[:shift - width] = flat[width - shift:]
-        out[:, shift:] = x[:, :width - shift]
 
 
 @kernel
