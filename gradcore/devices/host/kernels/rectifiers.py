@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host.kernel import Array, kernel, pieces
+from gradcore.devices.host.kernel import Array, kernel
 from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.pointwise import ROOM, choose, is_repeated, walk
 from gradcore.devices.host.scratch import keep_where, over, scratched, spread, take_where
@@ -205,13 +204,6 @@ def hardswish_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, room:
     keep_where(bits, t, out)
 
 
-def _usual(slope: Any, out: Array, *operands: Array) -> bool:
-    """Is the slope a number between 0 and 1, and can ``out`` be written to before all operands have been read?"""
-    return not isinstance(slope, np.ndarray) and 0 < slope <= 1 and out.flags.c_contiguous and all(
-        a.dtype == out.dtype and a.shape == out.shape and a.flags.c_contiguous and not np.may_share_memory(a, out)
-        for a in operands)
-
-
 def _number(x: Any) -> Any:
     """An operand, as a number if it is the same for all elements."""
     return x.flat[0].item() if isinstance(x, np.ndarray) and x.size and is_repeated(x) else x
@@ -220,21 +212,16 @@ def _number(x: Any) -> Any:
 @kernel
 def leaky_relu(x: Array, slope: Any, out: Array) -> None:
     slope = _number(slope)
-    if isinstance(slope, np.ndarray) and _usual(1, out, x):
+    if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
+        over(_leaky, (x,), out, "x", slope=slope)
+    elif isinstance(slope, np.ndarray) and x.shape == out.shape and x.dtype == out.dtype and x.flags.c_contiguous and (
+            out.flags.c_contiguous and not np.may_share_memory(x, out)):
         # A slope for each channel.
         extreme(np.minimum, x, 0, out)
         np.multiply(out, slope, out)
         over(_add_positive, (x, out), out, "x")
-        return
-    if isinstance(slope, np.ndarray) or not 0 < slope <= 1:
+    else:
         walk(lambda x, slope: np.maximum(x, 0) + np.minimum(x, 0) * slope, (x, slope), out, ROOM // 3)
-        return
-    if not _usual(slope, out, x):
-        over(_leaky, (x,), out, "x", slope=slope)
-        return
-    for xs, outs in pieces(x, out):
-        np.multiply(xs, slope, outs)
-        np.maximum(xs, outs, out=outs)
 
 
 def _add_positive(x: Array, other: Array, out: Array, t: Array) -> None:
@@ -249,18 +236,11 @@ def _leaky(x: Array, out: Array, t: Array, *, slope: float) -> None:
 
 @kernel
 def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
-    slope, factor = _number(slope), _number(dy)
-    varied = isinstance(factor, np.ndarray)
+    slope = _number(slope)
     if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
         walk(lambda dy, x, slope: choose(x > 0, dy, dy * slope), (dy, x, slope), out, ROOM // 3)
-        return
-    if not _usual(slope, out, x, *[dy] * varied):
+    else:
         over(_leaky_grad, (dy, x), out, "x", slope=slope)
-        return
-    for (xs, outs), gs in zip(pieces(x, out), chain.from_iterable(pieces(dy)) if varied else repeat(factor), strict=False):
-        np.greater(xs, 0, outs)
-        extreme(np.maximum, outs, slope, outs)
-        np.multiply(outs, gs, outs)
 
 
 def _leaky_grad(dy: Array, x: Array, out: Array, t: Array, *, slope: float) -> None:
