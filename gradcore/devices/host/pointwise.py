@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host.kernel import HOST_KERNELS, Array
+from gradcore.devices.host.kernel import Array
 
 #: Bytes of a piece, and of all temporaries of a piece for functions whose callers know how many they hold.
 _BYTES, ROOM = 8 << 10, 48 << 10
@@ -59,15 +59,6 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
                 part[...] = function(*some, **attrs)
             else:
                 function(*some, part, *room(part.size), **attrs)
-
-
-def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a kernel by its function of pieces: operands, then attributes by keyword."""
-    def kernel(*arrays: Any, **attrs: Any) -> None:
-        walk(function, arrays[:-1], arrays[-1], **attrs)
-
-    HOST_KERNELS[function.__name__] = kernel
-    return function
 
 
 def _bits(mask: Array, size: int) -> Array:

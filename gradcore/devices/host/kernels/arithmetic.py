@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel
-from gradcore.devices.host.pointwise import pointwise, walk
+from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import over, scratched, spread, take_where
 
 
@@ -103,11 +103,13 @@ def addcdiv(x: Array, y: Array, z: Any, out: Array, t: Array, *, value: float = 
     np.add(x, t, out)
 
 
-@pointwise
-def sinc(x: Array) -> Any:
-    return np.sinc(x)
+@kernel
+def sinc(x: Array, out: Array) -> None:
+    walk(np.sinc, (x,), out)
 
 
-@pointwise
-def logit(x: Array) -> Any:
-    return np.log(x / (1 - x))
+@scratched("x")
+def logit(x: Array, out: Array, t: Array) -> None:
+    np.subtract(1, x, t)
+    np.divide(x, t, t)
+    np.log(t, out)
