@@ -168,10 +168,6 @@ class Device:
         """Faster calls for those of neighboring instructions, a list for each; None if there are none."""
         return None
 
-    def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:
-        """A replay's calls, split as suits the device, with the same results."""
-        return calls
-
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         """The kernel adapted to these dtypes, and the bytes that this allocates beside what is declared."""
         return kernel, 0

@@ -15,7 +15,6 @@ from gradcore.devices.device import Device, register
 from gradcore.devices.host import kernels  # noqa: F401 - they register themselves
 from gradcore.devices.host.fused import fused
 from gradcore.devices.host.kernel import HOST_KERNELS
-from gradcore.devices.host.kernels.extremes import in_rows
 from gradcore.devices.host.kernels.in_place import in_place_kernels
 from gradcore.devices.host.tape import written_out
 from gradcore.memory.resource import Block, Segment, Stream
@@ -57,9 +56,6 @@ class HostDevice(Device):
 
     def fused(self, kind: str, steps: Steps) -> Steps | None:
         return fused(kind, steps)
-
-    def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:
-        return in_rows(calls)
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         return suited(kernel, operands)

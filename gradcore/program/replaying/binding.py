@@ -34,25 +34,24 @@ class Binding:
         self.trace = trace
         self.program = trace.program
         self.plan = plan
-        self.device = device = arena.device
+        self.device = arena.device
         self.arena = arena
         #: By buffer, created when first used.
         self._parts: dict[int, Part] = {}
         self._origins: dict[int, tuple[TensorSpec, Tag, Any]] = {}
         #: By buffer of an input, cotangent or gradient slot: the places that take its array.
         self.patches: dict[int, list[Patch]] = {}
-        self._stand_ins = StandIns(device, self.program)
+        self._stand_ins = StandIns(self.device, self.program)
         #: By update: the places of its numbers, as (list, index in the list, position among the update's operands).
         self.numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in trace.updates]
         steps = self._steps()
         parts = [slice(*span) for span in self.program.spans]
-        #: By part: its calls, and the instruction of each, valid if the device does not rearrange them.
-        self.calls: list[list[KernelCall]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
+        #: By part: its calls, and the instruction of each.
+        self.calls: list[list[KernelCall]] = [list(chain(*steps[part])) for part in parts]
         self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
                         for part in parts]
-        arranged = {id(args) for _, args in chain(*self.calls)}
-        #: The instructions of calls that the device has left as they are, by the id of their arguments.
-        self._places = {id(args): k for k, step in enumerate(steps) for _, args in step if id(args) in arranged}
+        #: The instructions of calls, by the id of their arguments.
+        self._places = {id(args): k for k, step in enumerate(steps) for _, args in step}
         self.patches |= self._stand_ins.patches(list(chain(*self.calls)))
         shown = ((leaf, None if x is None else self.shown(x)) for leaf, x in trace.left)
         self.gradients: list[Left] = [[leaf, g, None if g is None else g.array] for leaf, g in shown]
