@@ -36,16 +36,15 @@ BINARY(BitwiseRightShift, x >> (y < 0 || y > 63 ? 63 : y))
     struct Name { template <typename C> static __device__ __forceinline__ C of(C x, C y, C z) { return expression; } };
 
 template <typename C> __device__ __forceinline__ C larger(C x, C y) { return x > y ? x : y; }
-template <typename C> __device__ __forceinline__ C magnitude(C x) { return x < 0 ? -x : x; }
 template <typename C> __device__ __forceinline__ C squashed(C x) { return (C)0.5 * tanh((C)0.5 * x) + (C)0.5; }
 // log(1 + exp(x)) without overflow.
-template <typename C> __device__ __forceinline__ C log_one_exp(C x) { return larger(x, (C)0) + log1p(exp(-magnitude(x))); }
+template <typename C> __device__ __forceinline__ C log_one_exp(C x) { return larger(x, (C)0) + log1p(exp(-size_of(x))); }
 template <typename C> __device__ __forceinline__ C log_sum_exp(C x, C y) {
-    return x == y ? x + (C)0.6931471805599453 : x != x || y != y ? x + y : larger(x, y) + log1p(exp(-magnitude(x - y)));
+    return x == y ? x + (C)0.6931471805599453 : x != x || y != y ? x + y : larger(x, y) + log1p(exp(-size_of(x - y)));
 }
 
 BINARY(Logaddexp, log_sum_exp(x, y))
-TERNARY(Lerp, magnitude(z) < (C)0.5 ? x + z * (y - x) : y - (y - x) * ((C)1 - z))
+TERNARY(Lerp, size_of(z) < (C)0.5 ? x + z * (y - x) : y - (y - x) * ((C)1 - z))
 // x where the mask is not set, else the number.
 TERNARY(MaskedFill, y != 0 ? z : x)
 
@@ -57,8 +56,8 @@ template <typename C> __device__ __forceinline__ C mish_slope(C x) {
     return t + x * squashed(x) * ((C)1 - t * t);
 }
 BINARY(MishGrad, x * mish_slope(y))
-UNARY(Softsign, x / ((C)1 + magnitude(x)))
-BINARY(SoftsignGrad, x / (((C)1 + magnitude(y)) * ((C)1 + magnitude(y))))
+UNARY(Softsign, x / ((C)1 + size_of(x)))
+BINARY(SoftsignGrad, x / (((C)1 + size_of(y)) * ((C)1 + size_of(y))))
 UNARY(Logsigmoid, -log_one_exp(-x))
 BINARY(LogsigmoidGrad, x * squashed(-y))
 template <typename C> __device__ __forceinline__ C sixth(C x) {
@@ -71,9 +70,9 @@ UNARY(Hardswish, x * sixth(x))
 BINARY(HardswishGrad, y <= -3 ? (C)0 : y < 3 ? x * (y / (C)3 + (C)0.5) : x)
 BINARY(LeakyRelu, x > 0 ? x : x * y)
 TERNARY(LeakyReluGrad, y > 0 ? x : x * z)
-BINARY(Hardshrink, magnitude(x) <= y ? (C)0 : x)
-BINARY(Softshrink, magnitude(x) <= y ? (C)0 : x - copysign(y, x))
-TERNARY(ShrinkGrad, magnitude(y) <= z ? (C)0 : x)
+BINARY(Hardshrink, size_of(x) <= y ? (C)0 : x)
+BINARY(Softshrink, size_of(x) <= y ? (C)0 : x - copysign(y, x))
+TERNARY(ShrinkGrad, size_of(y) <= z ? (C)0 : x)
 TERNARY(Threshold, x <= y ? z : x)
 TERNARY(Hardtanh, Least::of(Most::of(x, y), z))
 

@@ -42,9 +42,8 @@ class Matrix(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES,
-    or RELU_GRADIENT.
-    ``added``: out += x y, in the precision of the computation."""
+    """out = x y, or out += x y if ``added``, for a batch of matrices of m rows and n columns, with k products summed in the
+    precision of the computation; ``then`` is a key of EPILOGUES, or RELU_GRADIENT."""
 
     kind: str
     m: int

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.gpu import launch as gl
-from gradcore.devices.gpu.kernels.movement import copy
-from gradcore.devices.gpu.kernels.movement import strided as show
+from gradcore.devices.gpu.kernels.movement import copy, strided
 from gradcore.devices.kernels import split_workspace
 
 
@@ -41,7 +40,7 @@ def inv(a: Any, out: Any, workspace: Any) -> None:
     n = a.shape[-1]
     gl.zero(out)
     if out.size:
-        copy(1, show(out.reshape(-1), (math.prod(a.shape[:-2]), n), (n * n, n + 1), 0))
+        copy(1, strided(out.reshape(-1), (math.prod(a.shape[:-2]), n), (n * n, n + 1), 0))
     _eliminate(_copied(a, workspace), out)
 
 

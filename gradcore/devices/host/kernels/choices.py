@@ -69,8 +69,8 @@ def masked_fill_(x: Array, mask: Array, value: Any) -> None:
         np.copyto(x, value, where=mask, casting="unsafe")
 
 
-@scratched("xx?")
-def nan_to_num(x: Array, out: Array, t: Array, u: Array, mask: Array, *, nan: float = 0.0, posinf: float | None = None,
+@scratched("?")
+def nan_to_num(x: Array, out: Array, mask: Array, *, nan: float = 0.0, posinf: float | None = None,
                neginf: float | None = None) -> None:
     # Where all is finite, as mostly, there is nothing to replace.
     if x.dtype.kind != "f" or np.isfinite(x, mask).all():
