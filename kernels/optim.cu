@@ -76,6 +76,7 @@ struct SgdHow {
 };
 
 struct Sgd {
+    typedef SgdHow How;
     static const int states = 1;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const SgdHow& how) {
@@ -96,6 +97,7 @@ struct AdamHow {
 // With `Most`, AMSGrad: the root is that of the largest v so far. A v that is NaN stays it.
 template <bool Most>
 struct AdamOf {
+    typedef AdamHow How;
     static const int states = 2 + Most;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const AdamHow& how) {
@@ -120,6 +122,7 @@ struct SquareHow {
 };
 
 struct Rmsprop {
+    typedef SquareHow How;
     static const int states = 3;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const SquareHow& how) {
@@ -133,6 +136,7 @@ struct Rmsprop {
 };
 
 struct Adagrad {
+    typedef SquareHow How;
     static const int states = 1;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const SquareHow& how) {
@@ -143,6 +147,7 @@ struct Adagrad {
 };
 
 struct Adadelta {
+    typedef SquareHow How;
     static const int states = 2;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const SquareHow& how) {
@@ -161,6 +166,7 @@ struct MeanHow {
 };
 
 struct Moments {
+    typedef MeanHow How;
     static const int states = 2;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const MeanHow& how) {
@@ -175,6 +181,7 @@ struct Moments {
 };
 
 struct Lion {
+    typedef MeanHow How;
     static const int states = 1;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const MeanHow& how) {
@@ -186,6 +193,7 @@ struct Lion {
 
 // With MeanHow, whose rate is the corrected one. A NaN stays one, as in PyTorch.
 struct Adamax {
+    typedef MeanHow How;
     static const int states = 2;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const MeanHow& how) {
@@ -203,6 +211,7 @@ struct RpropHow {
 };
 
 struct Rprop {
+    typedef RpropHow How;
     static const int states = 2;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const RpropHow& how) {
@@ -220,6 +229,7 @@ struct AsgdHow {
 };
 
 struct Asgd {
+    typedef AsgdHow How;
     static const int states = 1;
     template <typename A>
     static __device__ __forceinline__ void of(A& p, A g, A* s, const AsgdHow& how) {
@@ -231,58 +241,8 @@ struct Asgd {
 
 // An update's numbers are a launch argument, unless `there` is given: then they are read from that address when the launch runs,
 // so a captured launch uses those of each run.
-
-template <typename T>
-__global__ void sgd(const __grid_constant__ Group group, const __grid_constant__ SgdHow given, const SgdHow* there) {
-    update<Sgd, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void adam(const __grid_constant__ Group group, const __grid_constant__ AdamHow given, const AdamHow* there) {
-    update<AdamOf<false>, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void amsgrad(const __grid_constant__ Group group, const __grid_constant__ AdamHow given, const AdamHow* there) {
-    update<AdamOf<true>, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void rmsprop(const __grid_constant__ Group group, const __grid_constant__ SquareHow given, const SquareHow* there) {
-    update<Rmsprop, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void adagrad(const __grid_constant__ Group group, const __grid_constant__ SquareHow given, const SquareHow* there) {
-    update<Adagrad, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void adadelta(const __grid_constant__ Group group, const __grid_constant__ SquareHow given, const SquareHow* there) {
-    update<Adadelta, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void moments(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
-    update<Moments, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void lion(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
-    update<Lion, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void adamax(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
-    update<Adamax, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void rprop(const __grid_constant__ Group group, const __grid_constant__ RpropHow given, const RpropHow* there) {
-    update<Rprop, T>(group, there ? *there : given);
-}
-
-template <typename T>
-__global__ void asgd(const __grid_constant__ Group group, const __grid_constant__ AsgdHow given, const AsgdHow* there) {
-    update<Asgd, T>(group, there ? *there : given);
+template <typename Update, typename T>
+__global__ void step(const __grid_constant__ Group group, const __grid_constant__ typename Update::How given,
+                     const typename Update::How* there) {
+    update<Update, T>(group, there ? *there : given);
 }

@@ -339,5 +339,6 @@ UNBOUND = {
     "convolution": {f"{name}<float, {height}, 1{rest}>" for height in (32, 64) for name, rest in (
         ("conv2d", ""), ("conv2d_input_grad", ", 0"), ("conv2d_input_grad", ", 1"), ("conv2d_weight_grad", ""))},
     "loss": {f"cross_entropy<{kind}, long long, 1, true>" for kind in ("float", "double", "half", "bfloat")},
-    "softmax": {"softmax<bfloat, false, 8>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
+    "softmax": {"softmax<bfloat, false, 8>"}, "reduce": {"fold<Sum, bfloat, bfloat>"},
+    "optim": {"step<AdamOf<false>, bfloat>", "step<AdamOf<false>, half>"},
 }

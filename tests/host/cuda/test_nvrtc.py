@@ -115,7 +115,7 @@ def test_wide_accesses_are_made_of_packs():
 
 def test_an_updates_numbers_are_read_once():
     """Nothing is read or divided in double beside each element: the stores of a step do not lie where its numbers do."""
-    code = Nvrtc(library_path()).ptx(source_of("optim"), "adam<float>")
+    code = Nvrtc(library_path()).ptx(source_of("optim"), "step<AdamOf<false>, float>")
     assert max(found.start() for found in re.finditer(r"\sld\.\S*f64", code)) < code.index("st.global")
 
 

@@ -36,7 +36,10 @@ ASGD = np.dtype([(name, "f8") for name in ("rate", "share", "shrink", "decay")] 
 
 
 def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: Sequence[Any]) -> None:
-    """A launch for each dtype and each 64 tensors; lists may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
+    """A launch of the update called ``name`` in kernels/optim.cu for each dtype and each 64 tensors; lists may be empty.
+
+    ``how(*numbers)`` are the fields of ``dtype``.
+    """
     there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
     if any(hasattr(number, "shape") for number in numbers):
         # A rate that is a tensor is read at each launch, behind what wrote it, whatever stream the user's own CuPy code has.
@@ -45,7 +48,7 @@ def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: S
             numbers = tuple([float(x) if hasattr(x, "shape") else x for x in numbers])
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
     for kind, blocks, group in _addressed(*lists):
-        gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
+        gl.run_blocks("optim", "step", (name, kind), blocks, group, given, there)
 
 
 def _addressed(*lists: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
@@ -86,7 +89,7 @@ def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr
     def how(lr: float, momentum: float) -> tuple[Any, ...]:
         return lr, momentum, dampening, weight_decay, bool(moments), nesterov, maximize, first
 
-    _update("sgd", SGD, how, (lr, momentum), params, grads, moments)
+    _update("Sgd", SGD, how, (lr, momentum), params, grads, moments)
 
 
 @gl.kernel
@@ -103,7 +106,8 @@ def amsgrad_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], 
     def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
         return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, eps, weight_decay, decoupled, maximize
 
-    _update("amsgrad" if largest else "adam", ADAM, how, (lr, step, beta1), params, grads, means, squares, largest)
+    name = "AdamOf<true>" if largest else "AdamOf<false>"
+    _update(name, ADAM, how, (lr, step, beta1), params, grads, means, squares, largest)
 
 
 @gl.kernel
@@ -113,7 +117,7 @@ def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any]
     def how(lr: float, momentum: float) -> tuple[Any, ...]:
         return lr, alpha, eps, weight_decay, momentum, bool(moments), maximize, bool(means)
 
-    _update("rmsprop", SQUARE, how, (lr, momentum), params, grads, squares, means, moments)
+    _update("Rmsprop", SQUARE, how, (lr, momentum), params, grads, squares, means, moments)
 
 
 @gl.kernel
@@ -122,7 +126,7 @@ def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], l
     def how(lr: float) -> tuple[Any, ...]:
         return lr, 0.0, eps, weight_decay, 0.0, False, maximize, False
 
-    _update("adagrad", SQUARE, how, (lr,), params, grads, sums)
+    _update("Adagrad", SQUARE, how, (lr,), params, grads, sums)
 
 
 @gl.kernel
@@ -131,7 +135,7 @@ def adadelta_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any
     def how(lr: float) -> tuple[Any, ...]:
         return lr, rho, eps, weight_decay, 0.0, False, maximize, False
 
-    _update("adadelta", SQUARE, how, (lr,), params, grads, squares, deltas)
+    _update("Adadelta", SQUARE, how, (lr,), params, grads, squares, deltas)
 
 
 @gl.kernel
@@ -142,7 +146,7 @@ def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
         return (lr, beta1, beta2, eps, *decays(lr, weight_decay, decoupled), ahead, behind, (1 - beta2 ** step) ** -0.5, 1.0,
                 maximize)
 
-    _update("moments", MEAN, how, (lr, step, ahead, behind, beta1), params, grads, means, squares)
+    _update("Moments", MEAN, how, (lr, step, ahead, behind, beta1), params, grads, means, squares)
 
 
 @gl.kernel
@@ -153,7 +157,7 @@ def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
         return (lr, beta1, beta2, eps, *decays(lr, weight_decay, decoupled), 1 / (1 - beta1 ** step), 0.0, 1.0, factor,
                 maximize)
 
-    _update("moments", MEAN, how, (lr, step, factor, beta1), params, grads, means, squares)
+    _update("Moments", MEAN, how, (lr, step, factor, beta1), params, grads, means, squares)
 
 
 @gl.kernel
@@ -162,7 +166,7 @@ def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr:
     def how(lr: float, beta1: float) -> tuple[Any, ...]:
         return lr, beta1, beta2, 0.0, *decays(lr, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize
 
-    _update("lion", MEAN, how, (lr, beta1), params, grads, means)
+    _update("Lion", MEAN, how, (lr, beta1), params, grads, means)
 
 
 @gl.kernel
@@ -171,7 +175,7 @@ def adamax_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], i
     def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
         return lr / (1 - beta1 ** step), beta1, beta2, eps, weight_decay, 1.0, 0.0, 0.0, 1.0, 1.0, maximize
 
-    _update("adamax", MEAN, how, (lr, step, beta1), params, grads, means, infs)
+    _update("Adamax", MEAN, how, (lr, step, beta1), params, grads, means, infs)
 
 
 @gl.kernel
@@ -180,7 +184,7 @@ def rprop_(params: Sequence[Any], grads: Sequence[Any], prevs: Sequence[Any], si
     def how(smaller: float, larger: float, least: float, most: float) -> tuple[Any, ...]:
         return smaller, larger, least, most, maximize
 
-    _update("rprop", RPROP, how, (smaller, larger, least, most), params, grads, prevs, sizes)
+    _update("Rprop", RPROP, how, (smaller, larger, least, most), params, grads, prevs, sizes)
 
 
 @gl.kernel
@@ -189,7 +193,7 @@ def asgd_(params: Sequence[Any], grads: Sequence[Any], averages: Sequence[Any], 
     def how(eta: float, mu: float, lambd: float) -> tuple[Any, ...]:
         return eta, mu, 1 - lambd * eta, weight_decay, maximize
 
-    _update("asgd", ASGD, how, (eta, mu, lambd), params, grads, averages)
+    _update("Asgd", ASGD, how, (eta, mu, lambd), params, grads, averages)
 
 
 # -- all gradients together --------------------------------------------------------------------------------------------
