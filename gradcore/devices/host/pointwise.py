@@ -32,29 +32,17 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
     if not out.size:
         return
     dtype = out.dtype if dtype is None else dtype
-    # What is the same for each piece, by place among the operands: numbers, or rows of them.
-    same: dict[int, Any] = {}
-    repeated = []
-    for k, a in enumerate(operands):
-        if not isinstance(a, np.ndarray):
-            same[k] = a
-        elif is_repeated(a):
-            repeated.append(k)
-    # A number expanded to an array, as the cotangent of a sum, is written once, not for each piece.
-    if repeated and len(operands) > len(same) + len(repeated):
-        nbytes = min(nbytes * 3 // 4, 16 << 10) // len(repeated)
-        same |= {k: np.full(min(nbytes // dtype.itemsize, out.size), operands[k].flat[0], dtype) for k in repeated}
-    arrays = [a for k, a in enumerate(operands) if k not in same] if same else operands
-    if any(a.dtype != dtype or a.shape != out.shape or not a.flags.c_contiguous for a in (*arrays, out)):
+    numbers = [(k, a) for k, a in enumerate(operands) if not isinstance(a, np.ndarray)]
+    arrays = [a for a in operands if isinstance(a, np.ndarray)]
+    if any(a.dtype != dtype or not (is_repeated(a) or (a.shape == out.shape and a.flags.c_contiguous)) for a in (*arrays, out)):
         nbytes = min(nbytes, _BYTES)
-    places = sorted(same.items()) if same else ()
     flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
                    [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [dtype] * (len(arrays) + 1),
                    casting="unsafe", buffersize=nbytes // dtype.itemsize) as pieces:
         for *some, part in pieces:
-            for k, a in places:
-                some.insert(k, a[:part.size] if isinstance(a, np.ndarray) else a)
+            for k, a in numbers:
+                some.insert(k, a)
             if room is None:
                 part[...] = function(*some, **attrs)
             else:
