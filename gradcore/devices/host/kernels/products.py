@@ -118,29 +118,31 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
     target = out.reshape([n for d, n in enumerate(x.shape) if d not in dims])
     if x.ndim == 2 and len(dims) == 1 and x.strides[0] < x.strides[1]:
         x, dims = x.T, (1 - dims[0],)
-    large = x.size >= _AT_LEAST and x.dtype == out.dtype and x.dtype.itemsize >= 4
-    plain = large and target.size > 1 and x.dtype.kind == "f" and (x.flags.c_contiguous or (x.ndim == 2 and _spaced(x)))
-    short = len(dims) == 1 and dims[0] > 0 and 2 <= x.shape[dims[0]] <= _SHORT
-    count = math.prod(x.shape[d] for d in dims)
+    if x.size < _AT_LEAST or x.dtype != out.dtype or x.dtype.itemsize < 4:
+        np.add.reduce(x, axis=dims, out=target)
+        return
+    floats, count = x.dtype.kind == "f", math.prod(x.shape[d] for d in dims)
     start, stop = (min(dims), max(dims) + 1) if dims else (0, 0)
-    width = math.prod(x.shape[stop:])
-    if large and short:
-        lead: tuple[Any, ...] = (slice(None),) * dims[0]
-        first, second, *others = (x[(*lead, k)] for k in range(x.shape[dims[0]]))
+    # Can the dimensions be merged, and those before them and behind them?
+    plain = floats and target.size > 1 and stop - start == len(dims) and (x.flags.c_contiguous or (x.ndim == 2 and _spaced(x)))
+    if len(dims) == 1 and start > 0 and 2 <= count <= _SHORT:
+        lead: tuple[Any, ...] = (slice(None),) * start
+        first, second, *others = (x[(*lead, k)] for k in range(count))
         np.add(first, second, target)
         for part in others:
             np.add(target, part, target)
-    elif large and not any(x.strides[d] for d in dims):
+    elif not any(x.strides[d] for d in dims):
         once = x[tuple(slice(1 if d in dims else None) for d in range(x.ndim))]
         np.multiply(once.reshape(target.shape), count, target)
-    elif plain and stop - start == len(dims) and stop < x.ndim and (not start or count > PIECE_ROWS):
+    elif plain and stop < x.ndim and (not start or count > PIECE_ROWS):
+        width = math.prod(x.shape[stop:])
         for part, sums in zip(x.reshape(-1, count, width), target.reshape(-1, width), strict=True):
             column_sums(part, sums)
-    elif plain and stop - start == len(dims) and stop == x.ndim and count <= _ROW:
+    elif plain and stop == x.ndim and count <= _ROW:
         np.matmul(x.reshape(-1, count), ones(count, x.dtype), out=target.reshape(-1))
-    elif large and x.dtype.kind == "f" and target.size == 1 and x.flags.c_contiguous and _MANY <= x.size <= _ROW * (KEPT // 16):
+    elif floats and target.size == 1 and x.flags.c_contiguous and _MANY <= x.size <= _ROW * (KEPT // 16):
         _add_all(x.reshape(-1), target)
-    elif not (large and x.dtype.kind == "f" and len(dims) > 1 and target.size and _add_blocks(x, dims, target)):
+    elif not (floats and len(dims) > 1 and target.size and _add_blocks(x, dims, target)):
         np.add.reduce(x, axis=dims, out=target)
 
 
