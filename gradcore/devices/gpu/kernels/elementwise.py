@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,52 +31,66 @@ def wide(dtype: Any) -> np.dtype[Any]:
 #: Functions that compare operands in the dtype that these promote to.
 _COMPARED = frozenset(("Eq", "Ne", "Lt", "Le", "Gt", "Ge"))
 
-#: An operand's shape, strides and dtype; for a Python number, its type.
-Key = Any
+
+class _Tensor(NamedTuple):
+    """What the plan of a launch depends on of an array; ``flat``: it is contiguous. Strides are in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    flat: bool
 
 
-def _key(x: Any) -> Key:
-    return (x.shape, x.strides, x.dtype, x.flags.c_contiguous) if hasattr(x, "dtype") else type(x)
+#: A tensor, or the type of a Python number.
+_Operand = Any
+
+
+def _tensor(x: Any) -> _Tensor:
+    return _Tensor(x.shape, x.strides, x.dtype, x.flags.c_contiguous)
+
+
+def _kind(x: _Operand, shape: tuple[int, ...]) -> str:
+    """How an operand of a result of this shape is read."""
+    if isinstance(x, type):
+        return "Number"
+    if math.prod(x.shape) == 1:
+        return "Cell"
+    if x.flat and x.shape == shape:
+        return "tensor"
+    # A row that repeats is whole trailing dimensions; other broadcasts are read by strides.
+    lead = next((d for d, n in enumerate(x.shape) if n != 1), len(x.shape))
+    row = x.shape[lead:]
+    return "Row" if x.flat and row and row == shape[len(shape) - len(row):] else "strided"
 
 
 @functools.lru_cache(maxsize=8192)
-def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *operands: Key) -> tuple[str, int, Any, list[str]]:
+def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: _Tensor,
+          *operands: _Operand) -> tuple[str, int, Any, list[str]]:
     """The instance, its number of threads, the axes if it reads by strides (else None), and the kinds of the operands."""
-    shape, _, dtype, flat = out
-    kinds, sizes = [], [dtype.itemsize]
-    for x in operands:
-        if isinstance(x, type):
-            kinds.append("Number")
-        elif math.prod(x[0]) == 1:
-            kinds.append("Cell")
-        elif x[0] == shape and x[3]:
-            kinds.append("tensor")
-            sizes.append(x[2].itemsize)
-        else:
-            # A row that repeats is whole trailing dimensions; other broadcasts are read by strides.
-            row = list(x[0])
-            while row and row[0] == 1:
-                del row[0]
-            kinds.append("Row" if x[3] and row and tuple(row) == shape[len(shape) - len(row):] else "strided")
-    names = [f"Number<{gl.name_of(compute)}>" if isinstance(x, type) else
+    shape, dtype = out.shape, out.dtype
+    kinds = [_kind(x, shape) for x in operands]
+    names = [f"Number<{gl.name_of(compute)}>" if kind == "Number" else
              f"Cell<{gl.name_of(_read_as(x, function, out, operands))}>" if kind == "Cell" else
-             f"Row<{gl.name_of(x[2])}>" if kind == "Row" else f"const {gl.name_of(x[2])}*"
+             f"Row<{gl.name_of(x.dtype)}>" if kind == "Row" else f"const {gl.name_of(x.dtype)}*"
              for x, kind in zip(operands, kinds, strict=True)]
     count = math.prod(shape)
-    if flat and "strided" not in kinds:
-        length = 16 // max(sizes) if aligned else 1
-        return (gl.instance("map", function, compute, length, dtype, *names), -(-count // length), None, kinds)
-    steps = [tuple(s // dtype.itemsize for s in out[1])]
+    if out.flat and "strided" not in kinds:
+        widest = max([dtype.itemsize, *[x.dtype.itemsize for x, kind in zip(operands, kinds, strict=True) if kind == "tensor"]])
+        length = 16 // widest if aligned else 1
+        return gl.instance("map", function, compute, length, dtype, *names), -(-count // length), None, kinds
+    steps, itemsizes = [tuple([s // dtype.itemsize for s in out.strides])], [dtype.itemsize]
     for k, x in enumerate(operands):
         if kinds[k] in ("Number", "Cell"):
             steps.append((0,) * len(shape))
+            itemsizes.append(0)
             continue
-        lead = len(shape) - len(x[0])
-        steps.append((0,) * lead + tuple(0 if n == 1 else s // x[2].itemsize for n, s in zip(x[0], x[1], strict=True)))
-        names[k], kinds[k] = f"const {gl.name_of(x[2])}*", "strided"
+        size = x.dtype.itemsize
+        steps.append((*[0] * (len(shape) - len(x.shape)),
+                      *[0 if n == 1 else s // size for n, s in zip(x.shape, x.strides, strict=True)]))
+        itemsizes.append(size)
+        names[k], kinds[k] = f"const {gl.name_of(x.dtype)}*", "strided"
     sizes, lie = gl.merged(shape, *steps)
-    length = _access(sizes, lie, [dtype.itemsize, *[x[2].itemsize if kind == "strided" else 0 for x, kind in zip(
-        operands, kinds, strict=True)]]) if aligned else 1
+    length = _access(sizes, lie, itemsizes) if aligned else 1
     if length > 1:
         names = [f"Same<{name[6:-1]}>" if kind == "strided" and step == 0 else name
                  for name, kind, step in zip(names, kinds, lie[-1][1:], strict=True)]
@@ -86,16 +100,15 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
     return gl.instance("map_strided", function, compute, length, dtype, *names), count // length, where, kinds
 
 
-def _read_as(x: Key, function: str, out: Key, operands: tuple[Key, ...]) -> np.dtype[Any]:
+def _read_as(x: _Tensor, function: str, out: _Tensor, operands: tuple[_Operand, ...]) -> np.dtype[Any]:
     """The dtype that a tensor of one element is read as: a 0-d integer beside ones with dimensions as theirs, in which it wraps
     around. Its low bytes, which come first, are that number.
     """
-    dtype: np.dtype[Any] = x[2]
-    led = [y[2] for y in operands if not isinstance(y, type) and y[0]]
-    if x[0] or not led or dtype.kind not in "iu" or any(d.kind not in "iub" for d in led):
-        return dtype
-    narrow: np.dtype[Any] = np.result_type(*led) if function in _COMPARED else out[2]
-    return narrow if narrow.kind in "iu" and np.result_type(dtype, narrow) != narrow else dtype
+    led = [y.dtype for y in operands if isinstance(y, _Tensor) and y.shape]
+    if x.shape or not led or x.dtype.kind not in "iu" or any(d.kind not in "iub" for d in led):
+        return x.dtype
+    narrow: np.dtype[Any] = np.result_type(*led) if function in _COMPARED else out.dtype
+    return narrow if narrow.kind in "iu" and np.result_type(x.dtype, narrow) != narrow else x.dtype
 
 
 def _access(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
@@ -113,7 +126,8 @@ def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
     if not out.size:
         return
     aligned = gl.packed(out, *[x for x in operands if hasattr(x, "dtype") and x.size > 1])
-    name, threads, axes, kinds = _plan(function, compute, aligned, _key(out), *map(_key, operands))
+    given: list[Any] = [_tensor(x) if hasattr(x, "dtype") else type(x) for x in operands]
+    name, threads, axes, kinds = _plan(function, compute, aligned, _tensor(out), *given)
     values = []
     for x, kind in zip(operands, kinds, strict=True):
         if kind == "Number":
