@@ -6,6 +6,7 @@ attributes by keyword. It allocates nothing that grows with its operands, which 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -74,3 +75,12 @@ def slices(count: int, step: int) -> Iterable[slice]:
     """Slices of ``step`` elements, the last perhaps of fewer, of the first dimension of arrays with ``count``."""
     # Mostly there is one, which a generator takes longer to give than a tuple.
     return (slice(0, step),) if 0 < count <= step else (slice(start, start + step) for start in range(0, count, step))
+
+
+def cut(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array of ``most`` elements or fewer: several of its first dimension, or parts of one of them."""
+    rest = math.prod(shape[1:])
+    step = max(most // max(rest, 1), 1)
+    for here in slices(shape[0], step):
+        for others in cut(shape[1:], most) if rest > most else [(slice(None),) * (len(shape) - 1)]:
+            yield here, *others

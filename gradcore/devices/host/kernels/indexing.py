@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host.kernel import Array, kernel, pieces, slices
+from gradcore.devices.host.kernel import Array, cut, kernel, pieces, slices
 from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import lent
 from gradcore.devices.kernels import check_bounds, split_workspace
@@ -29,8 +29,8 @@ LINES, COPIED = 16, 4096
 _PLACED = 3072
 #: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
 _WRITTEN = 1536
-#: The same for arrays that need not be copied.
-_WRITTEN_AT_ONCE = 1 << 14
+#: The same for arrays that need not be copied: with a temporary of 8 bytes each.
+_WRITTEN_AT_ONCE = 6144
 
 
 def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
@@ -220,39 +220,20 @@ def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[A
     check_bounds(int(index.min()), int(index.max()), x.shape[dim], False)
     values = np.broadcast_to(values, index.shape)
     steps = [math.prod(x.shape[d + 1:]) for d in range(x.ndim)]
-    *lead, length = index.shape
-    across = np.arange(length) * steps[-1] if dim < index.ndim - 1 else np.zeros(1, np.int64)
-    flat = [a.reshape(-1, length) if a.flags.c_contiguous or is_repeated(a) else None for a in (index, values)]
-    # Several lines along the last dimension, or a part of one. Arrays that are not contiguous are copied, by line.
-    most = _WRITTEN if flat[0] is None or flat[1] is None else _WRITTEN_AT_ONCE
-    some = min(length, most)
-    lines, count = most // some, math.prod(lead)
-    # Do lines differ in more than the position that is given?
-    apart = len(lead) > (dim < len(lead))
-    with lent(min(most, index.size), np.dtype(np.int64)) as room:
-        for block in range(0, count, LISTED):
-            size = min(LISTED, count - block)
-            at = np.unravel_index(np.arange(block, block + size), lead) if lead else ()
-            before = sum((c * step for d, (c, step) in enumerate(zip(at, steps, strict=False)) if d != dim),
-                         np.zeros(1, np.int64))
-            for first in range(0, size, lines):
-                here = slice(first, min(first + lines, size))
-                numbers, given = (a[tuple(c[here] for c in at)].reshape(-1, length) if f is None else f[block:][here]
-                                  for f, a in zip(flat, (index, values), strict=True))
-                for start in range(0, length, some):
-                    part = slice(start, start + some)
-                    source = numbers[:, part]
-                    places = room[:source.size].reshape(source.shape)
-                    if source.dtype == places.dtype:
-                        np.multiply(source, steps[dim], places)
-                    else:
-                        np.copyto(places, source)
-                        np.multiply(places, steps[dim], places)
-                    if apart:
-                        np.add(places, before[here, None] if len(before) > 1 else before, places)
-                    if dim < index.ndim - 1:
-                        np.add(places, across[part], places)
-                    yield places, given[:, part]
+    # Arrays that are not contiguous are copied, by piece.
+    plain = all(a.flags.c_contiguous or is_repeated(a) for a in (index, values))
+    with lent(min(_WRITTEN_AT_ONCE, index.size), np.dtype(np.int64)) as room:
+        for at in cut(index.shape, _WRITTEN_AT_ONCE if plain else _WRITTEN):
+            numbers = index[at]
+            places = room[:numbers.size].reshape(numbers.shape)
+            np.multiply(numbers, steps[dim], places, dtype=np.int64)
+            for d, part in enumerate(at):
+                if d != dim and index.shape[d] > 1:
+                    start, stop, _ = part.indices(index.shape[d])
+                    # They have no name, under which they would stay while the next are made.
+                    np.add(places, np.arange(start * steps[d], stop * steps[d], steps[d]).reshape(
+                        -1, *[1] * (index.ndim - 1 - d)), places)
+            yield places, values[at]
 
 
 @kernel

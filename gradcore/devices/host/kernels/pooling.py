@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host.kernel import PIECE_ROWS, Array, kernel, slices
+from gradcore.devices.host.kernel import PIECE_ROWS, Array, cut, kernel, slices
 from gradcore.devices.host.kernels.columns import window_parts
 from gradcore.devices.host.kernels.products import add_over
 from gradcore.devices.host.scratch import KEPT, lent
@@ -154,21 +154,12 @@ def _add_at_places(dy: Array, index: Array, out: Array, kernel: Pair, stride: Pa
     size = out.shape[2] * out.shape[3]
     inside, y, x = _steps(out.shape, kernel, stride, padding, dilation, dy.shape)
     flat, planes, where = out.reshape(-1), dy.reshape(-1, *dy.shape[2:]), index.reshape(-1, *dy.shape[2:])
-    for at in _cut(planes.shape, 2048):
+    for at in cut(planes.shape, 2048):
         place = inside[where[at]]
         np.add(place, y[at[1]], place)
         np.add(place, x[at[2]], place)
         np.add(place, np.arange(at[0].start, at[0].start + len(place)).reshape(-1, 1, 1) * size, place)
         np.add.at(flat, place.reshape(-1), planes[at].reshape(-1))
-
-
-def _cut(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
-    """Parts of an array of ``most`` elements or fewer: several of its first dimension, or parts of one of them."""
-    rest = math.prod(shape[1:])
-    step = max(most // max(rest, 1), 1)
-    for here in slices(shape[0], step):
-        for others in _cut(shape[1:], most) if rest > most else [(slice(None),) * (len(shape) - 1)]:
-            yield here, *others
 
 
 @kernel
