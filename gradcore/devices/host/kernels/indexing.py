@@ -162,10 +162,9 @@ def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, sha
 def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
     take(weight, index, out, workspace, dim=0, wrap=False)
     if padding is not None:
-        flat = out.reshape(index.size, weight.shape[1])
-        for k, place in _numbered(positions(index, weight.shape[0], workspace)):
-            if place == padding:
-                flat[k] = 0
+        flat, places = out.reshape(index.size, weight.shape[1]), positions(index, weight.shape[0], workspace).reshape(-1)
+        for some in slices(index.size, LISTED):
+            flat[some][places[some] == padding] = 0
 
 
 def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> Array:
