@@ -249,8 +249,6 @@ def gelu_grad(dy: Any, x: Any, out: Any, workspace: Any, *, tanh: bool = False) 
 
 def gelu_with_grad(x: Any, out: Any, slopes: Any, *, tanh: bool = False) -> None:
     """Write gelu of ``x`` to ``out``, and replace the cotangent in ``slopes`` by the gradient; all are contiguous."""
-    if not x.size:
-        return
     length = 16 // x.itemsize if gl.packed(x, out, slopes) else 1
     functions = ("GeluTanh", "GeluTanhGrad") if tanh else ("Gelu", "GeluGrad")
     types = (*functions, wide(x.dtype), length, x.dtype)
