@@ -25,52 +25,6 @@ def _parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tu
         yield (*part, first, first if temporaries == 1 else room[step:step + size].reshape(shape))
 
 
-@kernel
-def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any, workspace: Array, *,
-         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    temporaries = 2 if maximize or weight_decay or nesterov else 1
-    if moments and temporaries == 1 and not first and not dampening:
-        _plain_momentum(params, grads, moments, lr, momentum, workspace)
-        return
-    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, d, *rest, tmp, t in _parts_of(workspace, temporaries, param, grad, *moments[k:k + 1]):
-            if maximize:
-                d = np.negative(d, t)
-            if weight_decay:
-                np.multiply(p, weight_decay, tmp)
-                d = np.add(tmp, d, t)
-            if moments:
-                m = rest[0]
-                if first:
-                    np.copyto(m, d)
-                else:
-                    np.multiply(m, momentum, m)
-                    if dampening:
-                        np.multiply(d, 1 - dampening, tmp)
-                        np.add(m, tmp, m)
-                    else:
-                        np.add(m, d, m)
-                if nesterov:
-                    np.multiply(m, momentum, tmp)
-                    d = np.add(tmp, d, t)
-                else:
-                    d = m
-            np.multiply(d, lr, tmp)
-            np.subtract(p, tmp, p)
-
-
-def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, lr: float, momentum: float, workspace: Array) -> None:
-    """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
-    multiply, room = np.multiply, workspace.view(params[0].dtype)
-    for param, grad, moment in zip(params, grads, moments, strict=True):
-        for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
-            multiply(m, momentum, m)
-            np.add(m, d, m)
-            step = room[:p.size].reshape(p.shape)
-            multiply(m, lr, step)
-            np.subtract(p, step, p)
-
-
 def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maximize: bool, params: Arrays, grads: Arrays,
           *states: Arrays) -> Iterator[tuple[Array, ...]]:
     """Pieces of a parameter, shrunk, of its gradient as the update takes it, of its states, and of two temporaries.
@@ -87,6 +41,46 @@ def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maxim
                 np.multiply(p, decay, t)
                 g = np.add(g, t, r)
             yield p, g, *rest, t, r
+
+
+@kernel
+def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any, workspace: Array, *,
+         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+    temporaries = 2 if maximize or weight_decay or nesterov else 1
+    if moments and temporaries == 1 and not first and not dampening:
+        _plain_momentum(params, grads, moments, lr, momentum, workspace)
+        return
+    for p, d, *rest, tmp, t in _each(workspace, temporaries, weight_decay, 1.0, maximize, params, grads, moments):
+        if moments:
+            m = rest[0]
+            if first:
+                np.copyto(m, d)
+            else:
+                np.multiply(m, momentum, m)
+                if dampening:
+                    np.multiply(d, 1 - dampening, tmp)
+                    np.add(m, tmp, m)
+                else:
+                    np.add(m, d, m)
+            if nesterov:
+                np.multiply(m, momentum, tmp)
+                d = np.add(tmp, d, t)
+            else:
+                d = m
+        np.multiply(d, lr, tmp)
+        np.subtract(p, tmp, p)
+
+
+def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, lr: float, momentum: float, workspace: Array) -> None:
+    """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
+    multiply, room = np.multiply, workspace.view(params[0].dtype)
+    for param, grad, moment in zip(params, grads, moments, strict=True):
+        for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
+            multiply(m, momentum, m)
+            np.add(m, d, m)
+            step = room[:p.size].reshape(p.shape)
+            multiply(m, lr, step)
+            np.subtract(p, step, p)
 
 
 @kernel
