@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import opcode
+import reprlib
 from collections.abc import Iterable, Sequence
 from types import NoneType, TracebackType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -17,6 +18,9 @@ _OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach", "
 #: Whose objects are given in a tensor's place.
 _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 _RAISE = opcode.opmap["RAISE_VARARGS"]
+#: Writes no more than a few items of a container, and survives a class's own repr.
+_TEXTS = reprlib.Repr()
+_TEXTS.maxstring = _TEXTS.maxother = 10 ** 6
 
 
 def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[str, Any], name: str = "",
@@ -33,13 +37,14 @@ def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[st
     if not _unforeseen(error.__traceback__):
         return
     hints = get_type_hints(function, localns={"Tensor": _Tensor})
-    unsure = {k: x for k, x in given.items() if hints.get(k, Any) is Any or not _fits(x, hints[k])}
+    fits = {k: _fits(x, hints.get(k, Any)) for k, x in given.items()}
+    unsure = {k: x for k, x in given.items() if not fits[k]}
     if isinstance(error, AttributeError):
         place = next((places.get(k, "") for k, x in unsure.items() if x is error.obj), "")
         blame_tensor(name, error, (*unsure.values(), *args[len(positional):]), place)
     for k, x in unsure.items():
-        if hints.get(k, Any) is not Any:
-            what = "" if x is None else f": {' '.join(repr(x).split()):.60}"
+        if fits[k] is False:
+            what = "" if x is None else f": {_text(x):.60}"
             raise TypeError(f"{name}(): argument {places.get(k, repr(k))} must be {_words(hints[k])}, not "
                             f"{type(x).__name__}{what}") from None
 
@@ -51,11 +56,15 @@ def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place:
     """
     if (_innermost(error.__traceback__) and error.name in _OF_TENSORS
             and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE and _came_in(error.obj, passed)):
-        kind, given = type(error.obj).__name__, " ".join(repr(error.obj).split())
+        kind, given = type(error.obj).__name__, _text(error.obj)
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
             f"() expects tensors, but got {given:.60} of type {kind}")
         it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
         raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
+
+
+def _text(x: Any) -> str:
+    return " ".join(_TEXTS.repr(x).split())
 
 
 def _innermost(trace: TracebackType | None) -> TracebackType | None:
@@ -87,17 +96,21 @@ class _Tensor:
 _STANDS_FOR = {_Tensor: ("spec",), int: ("__index__",), float: ("__float__", "__index__"), bool: ("__index__", "__array__")}
 
 
-def _fits(x: Any, hint: Any) -> bool:
-    """May ``x`` be given for this annotation? What is not understood is taken for right."""
+def _fits(x: Any, hint: Any) -> bool | None:
+    """May ``x`` be given for this annotation? None if that is not known: for what is not understood here, and for the items of
+    an iterable that may run code of its own.
+    """
     kind, parts = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return any(_fits(x, part) for part in parts)
+        found = {_fits(x, part) for part in parts}
+        return True in found or (None if None in found else False)
     if kind in (Sequence, Iterable, list, tuple):
-        return hasattr(x, "__iter__") and not isinstance(x, str) and (
-            not hasattr(x, "__len__") or hasattr(x, "spec") or all(_fits(item, parts[0]) for item in x))
+        if isinstance(x, (list, tuple)):
+            return all(_fits(item, parts[0]) is not False for item in x)
+        return None if hasattr(x, "__iter__") and not isinstance(x, str) else False
     if hint in _STANDS_FOR:
         return any(hasattr(x, name) for name in _STANDS_FOR[hint])
-    return hint is Any or not isinstance(hint, type) or isinstance(x, hint)
+    return isinstance(x, hint) if isinstance(hint, type) and hint is not Any else None
 
 
 def _words(hint: Any) -> str:

@@ -36,6 +36,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "of tensors": (lambda: gradcore.hstack(None), "hstack(): argument 'tensors' (position 1) must be sequence of Tensor, not"),
     "one or more": (lambda: x().norm((1,)), "norm(): argument 'p' (position 1) must be float, str or None, not tuple: (1,)"),
     "a number for a tensor": (lambda: gradcore.float_power("a", x()), "(position 1) must be Tensor or float, not str: 'a'"),
+    "items of a generator": (lambda: gradcore.hstack(k for k in range(3)), "hstack() expects tensors, but got 0 of type int"),
+    "a long list": (lambda: gradcore.topk(x(), [0.5] * 1000), "must be int, not list: [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ...]"),
     "a long one": (lambda: gradcore.eye("a" * 1000), f"must be int, not str: '{'a' * 59}")}
 
 
@@ -53,6 +55,20 @@ def test_what_stands_for_a_number_is_not_blamed(number: Callable[[int], Any]) ->
     # The error is about the other argument.
     with pytest.raises(TypeError, match=re.escape("histc(): argument 'max' (position 4) must be float, not str: 'a'")):
         gradcore.histc(x(), 3, number(1), "a")
+
+
+class Own:
+    """What has no text of its own."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("shown")
+
+
+def test_no_error_of_an_argument_replaces_the_librarys() -> None:
+    with pytest.raises(TypeError, match=re.escape("topk(): argument 'k' (position 2) must be int, not Own: <Own instance")):
+        gradcore.topk(x(), Own())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="len\\(\\) of unsized object"):
+        gradcore.rot90(x(), 1, np.array(1))  # type: ignore[arg-type]
 
 
 class Replacing:
