@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import opcode
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile
 from types import NoneType, TracebackType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -34,7 +35,7 @@ def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[st
     positional = code.co_varnames[:code.co_argcount]
     given = {**dict(zip(positional, args, strict=False)), **named}
     places = {k: f"{k!r} (position {at})" for at, k in enumerate(positional, 1 - bound)}
-    if not _unforeseen(error.__traceback__):
+    if isinstance(error, Warning) or not _unforeseen(error.__traceback__):
         return
     hints = get_type_hints(function, localns={"Tensor": _Tensor})
     fits = {k: _fits(x, hints.get(k, Any)) for k, x in given.items()}
@@ -54,7 +55,7 @@ def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place:
 
     It came with the arguments that were ``passed``; ``place`` is the one that it was given as, if that is known.
     """
-    if (_innermost(error.__traceback__) and error.name in _OF_TENSORS
+    if (_is_ours([*_path(error.__traceback__)][-1]) and error.name in _OF_TENSORS
             and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE and _came_in(error.obj, passed)):
         kind, given = type(error.obj).__name__, _text(error.obj)
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
@@ -67,19 +68,24 @@ def _text(x: Any) -> str:
     return " ".join(_TEXTS.repr(x).split())
 
 
-def _innermost(trace: TracebackType | None) -> TracebackType | None:
-    """Where the error came up, if that is a line of the library or of NumPy's."""
-    while trace is not None and trace.tb_next is not None:
+def _is_ours(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_globals.get("__name__", "").startswith(("gradcore.", "numpy."))
+
+
+def _path(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The places that an error came through, the innermost last."""
+    while trace is not None:
+        yield trace
         trace = trace.tb_next
-    place = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
-    return trace if place.startswith(("gradcore.", "numpy.")) else None
 
 
 def _unforeseen(trace: TracebackType | None) -> bool:
-    """Was the error raised by NumPy or by Python itself, and not by a line of the library that says what is wrong?"""
-    last = _innermost(trace)
-    return last is not None and (last.tb_frame.f_globals["__name__"].startswith("numpy.")
-                                 or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE)
+    """Was the error raised by NumPy or by Python itself, and not by a line of the library that says what is wrong, nor below
+    code of the user's that the library called?"""
+    inside = [*dropwhile(lambda place: not _is_ours(place), _path(trace))]
+    return bool(inside) and all(map(_is_ours, inside)) and (
+        inside[-1].tb_frame.f_globals["__name__"].startswith("numpy.")
+        or inside[-1].tb_frame.f_code.co_code[inside[-1].tb_lasti] != _RAISE)
 
 
 def _came_in(x: Any, passed: Iterable[Any]) -> bool:

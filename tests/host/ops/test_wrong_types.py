@@ -71,6 +71,16 @@ def test_no_error_of_an_argument_replaces_the_librarys() -> None:
         gradcore.rot90(x(), 1, np.array(1))  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_error_of_the_users_own_is_not_replaced() -> None:
+    with pytest.raises(UserWarning, match="overload of addcmul_ is deprecated"):
+        x().addcmul_(0.5, x(), x())
+    y = x().requires_grad_()
+    y.register_hook(lambda gradient: np.linalg.inv(np.zeros((2, 2))))
+    with pytest.raises(np.linalg.LinAlgError):
+        y.sum().backward(None, "a")  # type: ignore[arg-type]
+
+
 class Replacing:
     """A library whose functions get ``value`` in the place of the plain argument with this number, of all that are given."""
 
