@@ -69,7 +69,8 @@ def _text(x: Any) -> str:
 
 
 def _is_ours(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_globals.get("__name__", "").startswith(("gradcore.", "numpy."))
+    name: str = trace.tb_frame.f_globals.get("__name__", "")
+    return name.startswith(("gradcore.", "numpy."))
 
 
 def _path(trace: TracebackType | None) -> Iterator[TracebackType]:
