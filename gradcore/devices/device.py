@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -305,10 +305,10 @@ def get_device(name: str | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    name = "cpu" if name is None else name
-    found = _devices.get(name) if isinstance(name, Hashable) else None
+    name = "cpu" if name is None else str(name)
+    found = _devices.get(name)
     if found is None:
-        parts = _NAME.fullmatch(str(name))
+        parts = _NAME.fullmatch(name)
         if parts is None or parts[1] not in _makers:
             raise DeviceError(f"unknown device {name!r}: expected one of {', '.join(sorted(_makers))}, or cuda:N")
         kind, index = parts[1], int(parts[2] or 0)

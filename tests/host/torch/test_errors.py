@@ -223,7 +223,7 @@ MISTAKES: list[Case] = [
     ("a function as a module", lambda: nn.Sequential(F.relu), TypeError, ("relu is not a Module subclass",)),
     ("a class as a module", lambda: nn.Sequential(nn.ReLU), TypeError, ("ReLU is a class", "write ReLU(...)")),
     *[(f"the device {name}", lambda name=name: gradcore.device(name), DeviceError, (f"unknown device '{name}'",))
-      for name in ("cuda:", "cuda:01", "cuda:\u00b2", "cpu:00")],
+      for name in ("cuda:", "cuda:01", "cuda:\u00b2", "cpu:00", ([],))],
     ("a device that is none", lambda: nn.Linear(1, 1).to("gpu"), DeviceError, ("unknown device 'gpu'", "cuda")),
     ("samples of other shapes", lambda: loaded(f(1), f(2)), RuntimeError,
      ("equal size, but got [1] at entry 0 and [2] at entry 1", "collate_fn")),
