@@ -70,6 +70,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, 
             requires_grad: bool = False) -> Tensor:
     """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
     if requires_grad or copy:
+        obj = obj if gpu_of(obj) is None else as_tensor(obj, dtype, device)
         dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
         return copied(obj, dtype, device, requires_grad)
     return as_tensor(obj, dtype, device)
