@@ -54,8 +54,8 @@ def test_as_tensor_shares_what_lies_on_its_device():
         assert x.storage.nbytes and x.device == options.get("device", "cpu") and x.tolist() == VALUES.tolist()
     for options in ({"copy": True}, {"requires_grad": True}, {"copy": True, "device": "cpu"}):
         x = gradcore.asarray(array, **{"device": "cuda", **options})
-        assert x.storage.nbytes and x.device == options.get("device", "cuda") and x.requires_grad == ("requires_grad" in options)
-        assert x.tolist() == VALUES.tolist()
+        assert x.storage.nbytes and x.device == options.get("device", "cuda") and x.tolist() == VALUES.tolist()
+        assert x.requires_grad == ("requires_grad" in options)
 
 
 def test_layouts_and_copies():
