@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -17,9 +18,10 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.state import scoped
 from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
+from gradcore.program.calls.keys import ALIGNED
 from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Operand, Program, options_of
-from gradcore.program.replaying.arena import shift
+from gradcore.program.replaying.arena import moved, shift
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.shipping.files import Shipment, read_program
 from gradcore.program.shipping.saved import current, save_trace
@@ -97,6 +99,7 @@ class LoadedProgram:
         self._replay = replay_of(self._trace, self.plan)
         written = program.written()
         self._written = {x.buffer for x in program.inputs if x.buffer in written}
+        self._used = _used(program)
         #: By slot: the layouts that the gradient in it may have.
         self._layouts = {b: _layouts(program, b, leaf.spec) for b, leaf in self._trace.slots.items()}
 
@@ -173,24 +176,25 @@ class LoadedProgram:
 
     def _brought(self, tensors: list[Any]) -> list[Any]:
         """The inputs in the layouts that the program reads: copied if their own are different, those in one memory together."""
-        inputs, buffers = self._trace.program.inputs, self._trace.program.buffers
+        inputs, used = self._trace.program.inputs, self._used
         other = {x.buffer: (k, x, t) for k, (x, t) in enumerate(zip(inputs, tensors, strict=True))
-                 if t.spec is not x.spec or t.storage.extent < buffers[x.buffer].nbytes}
+                 if t.spec is not x.spec or t.storage.extent < used[x.buffer][1]}
         for k, x, t in other.values():
             if x.buffer in self._written:
                 raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
         with no_grad():
-            wholes = {b: functional.empty(buffers[b].nbytes, dtype=np.uint8, device=self.device) for b in other}
+            wholes = {b: functional.empty(used[b][1] - used[b][0], dtype=np.uint8, device=self.device) for b in other}
+            specs = [moved(x.spec, -used[x.buffer][0]) for x in inputs]
             for k, (x, t) in enumerate(zip(inputs, tensors, strict=True)):
                 if x.buffer in wholes:
-                    to, of = _once(x.spec, x.spec), _once(t.spec, x.spec)
+                    to, of = _once(specs[k], x.spec), _once(t.spec, x.spec)
                     if to.overlapping or any(n > 1 and s and not own for n, s, own in zip(
                             t.spec.shape, t.spec.strides, x.spec.strides, strict=True)):
                         raise SpecError(f"input {k} must have one place for several elements, as in the traced run, {x.spec}, "
                                         f"but is {t.spec}: expand it")
                     value_over(wholes[x.buffer].storage, to).copy_(value_over(t.storage, of))
-            return [value_over(wholes[x.buffer].storage, x.spec) if x.buffer in wholes else t
-                    for x, t in zip(inputs, tensors, strict=True)]
+            return [value_over(wholes[x.buffer].storage, spec) if x.buffer in wholes else t
+                    for x, spec, t in zip(inputs, specs, tensors, strict=True)]
 
     def _check_options(self) -> None:
         for k, (optimizer, group, traced) in enumerate(self._options):
@@ -224,6 +228,16 @@ class LoadedProgram:
 
     def __repr__(self) -> str:
         return f"<program of {count_of(len(self._trace.program.instructions), 'instruction')} on {self.device.name}>"
+
+
+def _used(program: Program) -> dict[int, tuple[int, int]]:
+    """By buffer of inputs: where the bytes begin that the program uses, as far as their alignment goes, and where they end. The
+    traced input may have been a small part of its memory."""
+    found = {x.buffer: x.spec.span for x in program.inputs}
+    for x in chain(program.outputs, *(i.tensors() for i in program.instructions)):
+        if x.buffer in found and x.spec.numel:
+            found[x.buffer] = min(found[x.buffer][0], x.spec.span[0]), max(found[x.buffer][1], x.spec.span[1])
+    return {b: (low - low % ALIGNED, high) for b, (low, high) in found.items()}
 
 
 def _lie_alike(first: TensorSpec, there: TensorSpec, x: TensorSpec, t: TensorSpec) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -251,3 +252,16 @@ def test_an_input_on_another_device_is_refused(tmp_path: Path) -> None:
     assert repr(loaded) == "<program of 1 instruction on cpu>"
     with raises(SpecError, "input 0 is on meta, and the program on cpu"):
         loaded(gradcore.ones(2, device="meta"))
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_a_copy_of_an_input_has_the_bytes_that_the_program_uses(lent: bool, tmp_path: Path) -> None:
+    values = np.ones((1000, 100), np.float32)
+    batch = (gradcore.from_numpy(values) if lent else gradcore.tensor(values))[500:502]
+    loaded = gradcore.load_program(saved(lambda x: (x[1:] * 2, x.t()[1:]), tmp_path, batch))
+    given = gradcore.arange(200.0).view(2, 100)
+    with gradcore.step(device="cpu") as step:
+        before = gradcore.memory_allocated("cpu")
+        doubled, turned = loaded(given)
+    assert step.report.peak.allocated < before + 4096
+    assert doubled.tolist() == (given[1:] * 2).tolist() and turned.tolist() == given.t()[1:].tolist()
