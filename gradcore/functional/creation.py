@@ -224,7 +224,7 @@ def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
     return bounds if dtype is None or np.dtype(dtype).kind not in "iu" else tuple(map(int, bounds))
 
 
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
+def linspace(start: Tensor | float, end: Tensor | float, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
     """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host."""
     steps = plain(steps)
@@ -261,6 +261,7 @@ def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any
 
     They are floats unless ``dtype`` is given. Prefer :func:`arange`, which excludes ``end``, as Python's ranges do.
     """
+    start, end, step = (plain_number("range", name, x) for name, x in (("start", start), ("end", end), ("step", step)))
     if end is None:
         start, end = 0, start
     creation.length_of_range(start, end, step)  # raises for a step that never reaches the end

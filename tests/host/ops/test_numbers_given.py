@@ -224,3 +224,11 @@ def test_factors_that_are_computed_again(mode: str, torch: Any) -> None:
             np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
     with raises(ValueError, "recompute_scale_factor is not meaningful with an explicit size."):
         gradcore.nn.functional.interpolate(gradcore.tensor(values), 3, recompute_scale_factor=True)
+
+
+def test_bounds_of_range_may_be_tensors() -> None:
+    # PyTorch's warns.
+    half, two = gradcore.tensor(0.5), gradcore.tensor(2)
+    assert gradcore.range(half, half + 3, two).tolist() == [0.5, 2.5]
+    with raises(TypeError, "range(): argument 'end' must be Number, not Tensor"):
+        gradcore.range(half, gradcore.ones(2))

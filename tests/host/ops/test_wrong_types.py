@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "one or more": (lambda: x().norm((1,)), "norm(): argument 'p' (position 1) must be float, str or None, not tuple: (1,)"),
     "a number for a tensor": (lambda: gradcore.float_power("a", x()), "(position 1) must be Tensor or float, not str: 'a'"),
     "items of a generator": (lambda: gradcore.hstack(k for k in range(3)), "hstack() expects tensors, but got 0 of type int"),
+    "a bound": (lambda: gradcore.linspace("a", 1, 3), "linspace(): argument 'start' (position 1) must be Tensor or float"),
     "a long list": (lambda: gradcore.topk(x(), [0.5] * 1000), "must be int, not list: [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ...]"),
     "a long one": (lambda: gradcore.eye("a" * 1000), f"must be int, not str: '{'a' * 59}")}
 
