@@ -140,6 +140,7 @@ def test_annotations_can_be_read() -> None:
 
 MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "an optimizer": (lambda: optim.Adam([x()], lr=None), "a learning rate must be a number, but got None of type NoneType"),
+    "an array": (lambda: dist.Normal(np.ones(2), 1), "tensors or numbers, but got array([1., 1.]) of type ndarray"),
     "a distribution": (lambda: dist.Normal(None, 1), "must be tensors or numbers, but got None of type NoneType")}
 
 
