@@ -202,7 +202,7 @@ def broadcast(*values: Any) -> list[Any]:
     Raises TypeError for anything else.
     """
     for v in values:
-        if not isinstance(v, Tensor) and (not hasattr(v, "__float__") or getattr(v, "shape", ())):
+        if not isinstance(v, Tensor) and (not hasattr(v, "__float__") or bool(getattr(v, "shape", None))):
             raise TypeError(f"a distribution's parameters must be tensors or numbers, but got {v!r} of type {type(v).__name__}")
     like = next((v for v in values if isinstance(v, Tensor)), None)
     options: dict[str, Any] = {} if like is None else {"dtype": like.dtype, "device": like.device}
