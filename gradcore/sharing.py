@@ -23,7 +23,9 @@ def share_elements(a: TensorSpec, b: TensorSpec) -> bool:
     (first, end), (other_first, other_end) = a.span, b.span
     if end <= other_first or other_end <= first:
         return False
-    if a.dtype != b.dtype or min((*a.strides, *b.strides), default=0) < 0:
+    if a.dtype != b.dtype:
+        return share_elements(_in_bytes(a), _in_bytes(b))
+    if min((*a.strides, *b.strides), default=0) < 0:
         return True
     # a.offset + sum(stride * i) = b.offset + sum(stride * j): for each stride, what i - j can be.
     ranges: dict[int, tuple[int, int]] = {}
@@ -47,3 +49,8 @@ def share_elements(a: TensorSpec, b: TensorSpec) -> bool:
         return False
 
     return found(len(strides) - 1, b.offset - a.offset)
+
+
+def _in_bytes(x: TensorSpec) -> TensorSpec:
+    size = x.dtype.itemsize
+    return TensorSpec.strided((*x.shape, size), "uint8", (*(s * size for s in x.strides), 1), x.offset * size)

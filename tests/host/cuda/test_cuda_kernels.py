@@ -329,6 +329,8 @@ def test_columns_of_one_matrix_may_be_written_from_each_other(emulated):
     for turned in (pairs[..., 1], pairs[..., 1].T):
         gpu_elementwise.check_apart(pairs[..., 0], turned)
     gpu_elementwise.check_apart(whole[:, ::2], whole[:, 1::2])
+    # Records with fields of several dtypes.
+    gpu_elementwise.check_apart(whole[:, 2:], whole.view(np.int16)[:, 1:4])
     with pytest.raises(RuntimeError, match="single memory location"):
         gpu_elementwise.check_apart(pairs[..., 1], pairs[..., 1].T)
     gpu_elementwise.check_apart(line[::2], line[3].reshape(()))

@@ -102,12 +102,12 @@ def test_views_share_elements_if_a_place_is_in_both() -> None:
     def some() -> TensorSpec:
         ndim = rng.randint(0, 3)
         sizes = tuple(rng.choice((0, 1, 2, 3, 4, 4)) for _ in range(ndim))
-        return TensorSpec.strided(sizes, np.float32, tuple(rng.choice((0, 1, 2, 3, 4, 6, 8, 12)) for _ in range(ndim)),
-                                  rng.randint(0, 20))
+        return TensorSpec.strided(sizes, rng.choice((np.float32, np.float32, np.int16)),
+                                  tuple(rng.choice((0, 1, 2, 3, 4, 6, 8, 12)) for _ in range(ndim)), rng.randint(0, 20))
 
     def held(x: TensorSpec) -> set[int]:
-        return {x.offset + sum(i * s for i, s in zip(at, x.strides, strict=True))
-                for at in itertools.product(*map(range, x.shape))}
+        return {x.dtype.itemsize * (x.offset + sum(i * s for i, s in zip(at, x.strides, strict=True))) + byte
+                for at in itertools.product(*map(range, x.shape)) for byte in range(x.dtype.itemsize)}
 
     for _ in range(3000):
         a, b = some(), some()

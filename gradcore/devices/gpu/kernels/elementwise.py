@@ -224,7 +224,7 @@ def check_apart(x: Any, y: Any) -> None:
         return
     (first, last), (start, end) = gl.extent(x), gl.extent(y)
     if first < end and start < last and share_elements(*[TensorSpec.strided(
-            a.shape, a.dtype, gl.elements(a), (a.data.ptr - min(first, start)) // a.itemsize) for a in (x, y)]):
+            a.shape, a.dtype, gl.elements(a), (a.data.ptr - min(first, start) // 16 * 16) // a.itemsize) for a in (x, y)]):
         raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
                            "single memory location. Please clone() the tensor before performing the operation.")
 
