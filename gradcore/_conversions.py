@@ -164,10 +164,9 @@ class Conversions(Value):
         """The tensor in the CPU's memory; itself if it is there."""
         return self.to("cpu")
 
-    def cuda(self, device: int | str | None = None, non_blocking: Any = False) -> Any:
+    def cuda(self, device: int | str | Device | None = None, non_blocking: Any = False) -> Any:
         """The tensor on a GPU, given by number or name; itself if it is there. DeviceError if there is none."""
-        return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}",
-                       non_blocking=non_blocking)
+        return self.to(device="cuda" if device is None else device, non_blocking=non_blocking)
 
     def float(self) -> Any:
         """The tensor as float32; itself if it is that, as in all of these."""
@@ -241,7 +240,7 @@ def given_to(args: tuple[Any, ...], device: Any = None, dtype: Any = None, non_b
             non_blocking = a
         elif isinstance(a, Value):
             device, dtype = a.device, a.dtype  # type: ignore[attr-defined]
-        elif isinstance(a, (Device, str)) and not _is_dtype(a):
+        elif isinstance(a, (Device, str, int)) and not _is_dtype(a):
             device = a
         elif a is not None:
             dtype = a

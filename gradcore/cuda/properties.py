@@ -28,9 +28,9 @@ class DeviceProperties(NamedTuple):
     L2_cache_size: int
 
 
-def named(device: AnyDevice = None) -> str | Device:
-    """A device as given, a GPU's name for its number, and ``cuda`` for None."""
-    return f"cuda:{device}" if isinstance(device, int) else device or "cuda"
+def named(device: AnyDevice = None) -> str | int | Device:
+    """A device as given, and ``cuda`` for None."""
+    return "cuda" if device is None else device
 
 
 def gpu(device: AnyDevice = None) -> Device:

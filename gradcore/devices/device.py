@@ -298,14 +298,14 @@ def register(kind: str, maker: Callable[[int], Device]) -> None:
     _makers[kind] = maker
 
 
-def get_device(name: str | Device | None = None) -> Device:
-    """The device called ``name`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``), made at first use; None is ``cpu``.
+def get_device(name: str | int | Device | None = None) -> Device:
+    """The device called ``name`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``, or 1 for that), made at first use; None is ``cpu``.
 
     Raises :class:`DeviceError` for an unknown name, and for a device that this machine does not have.
     """
     if isinstance(name, Device):
         return name
-    name = "cpu" if name is None else str(name)
+    name = "cpu" if name is None else f"cuda:{name}" if type(name) is int else str(name)
     found = _devices.get(name)
     if found is None:
         parts = _NAME.fullmatch(name)
@@ -330,13 +330,13 @@ def get_default_device() -> Device:
     return _current.places[-1] or _devices.get("cpu") or get_device("cpu")
 
 
-def set_default_device(device: str | Device | None) -> None:
+def set_default_device(device: str | int | Device | None) -> None:
     """Make ``device``, None for the CPU, this thread's device for tensors that name none. Raises as :func:`get_device` does."""
     # What is bound to a device already stays there: arrays in from_numpy, generators.
     _current.places[0] = None if device is None else get_device(device)
 
 
-def device_of_new(name: str | Device | None) -> Device:
+def device_of_new(name: str | int | Device | None) -> Device:
     """The device called ``name``, or the default one."""
     return get_default_device() if name is None else get_device(name)
 

@@ -13,7 +13,7 @@ class _Naming(type):
 
     def __call__(cls, type: str | int | Device | None = None, index: int | None = None) -> Device:
         if index is None:
-            return get_device(f"cuda:{type}" if isinstance(type, int) else type)
+            return get_device(type)
         if not isinstance(type, str) or ":" in type:
             raise DeviceError(f"type (string) must not include an index because index was passed explicitly: got {type!r}")
         return get_device(f"{type}:{index}")

@@ -66,9 +66,9 @@ class Converted:
         """Move to the CPU."""
         return Converted.to(self, "cpu")
 
-    def cuda(self: C, device: int | None = None) -> C:
-        """Move to a GPU, by default the current one."""
-        return Converted.to(self, "cuda" if device is None else f"cuda:{device}")
+    def cuda(self: C, device: Any = None) -> C:
+        """Move to a GPU, given by number or name, by default the current one."""
+        return Converted.to(self, device="cuda" if device is None else device)
 
     def float(self: C) -> C:
         """Convert floating parameters and buffers to float32."""

@@ -19,6 +19,14 @@ def test_an_allocation_that_no_op_declares_is_an_error_in_these_tests():
         bridge.allocate(512)
 
 
+def test_a_gpu_may_be_given_by_its_number_its_name_or_itself():
+    x = gradcore.ones(2)
+    for given in (0, "cuda", gradcore.device("cuda")):
+        moved = [x.to(given), x.to(device=given), x.cuda(given), gradcore.ones(2, device=given),
+                 nn.Linear(2, 2).to(given).weight, nn.Linear(2, 2).cuda(given).weight]
+        assert {str(t.device) for t in moved} == {"cuda:0"}
+
+
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("batch", [1, 7, 64, 512])
 @pytest.mark.parametrize("model", list(SIZES))
