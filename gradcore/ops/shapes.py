@@ -79,13 +79,11 @@ def divide(x: Operand, y: Operand) -> TensorSpec:
 
 
 def like(x: TensorSpec) -> TensorSpec:
-    need_tensor("a unary op", x)
     return x.like()
 
 
 def float_like(x: TensorSpec) -> TensorSpec:
     """The same shape; integers become floats."""
-    need_tensor("a unary op", x)
     return x.like(x.dtype if x.floating else default_float())
 
 
@@ -98,7 +96,6 @@ def float_like_by(temporaries: int) -> Callable[[TensorSpec], Inferred]:
 
 
 def bool_like(x: TensorSpec) -> TensorSpec:
-    need_tensor("a unary op", x)
     return x.like(np.bool_)
 
 

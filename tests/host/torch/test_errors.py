@@ -93,6 +93,8 @@ TYPES: list[Case] = [
     ("add None", lambda: gradcore.add(f(2), None), TypeError, ("add", "'y'", "None")),
     ("add an array", lambda: gradcore.add(f(2), np.ones(2)), TypeError, ("add", "ndarray")),
     ("numbers alone", lambda: gradcore.maximum(1, 2), TypeError, ("at least one operand must be a tensor", "int, int")),
+    *[(f"{name} of a number", lambda name=name: getattr(gradcore, name)(4), TypeError,
+       (f"{name}(): expected tensors, but got operands int",)) for name in ("sqrt", "relu", "abs", "isnan")],
     ("complex", lambda: f(2) * 1j, TypeError, ("mul", "complex")),
     ("matmul a number", lambda: f(2, 2) @ 3, TypeError, ("matmul takes two tensors", "int")),
     ("matmul dtypes", lambda: f(2, 2) @ f(2, 2, dtype=np.float64), SpecError, ("same dtype", "float32 != float64")),
