@@ -19,9 +19,6 @@ _OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach", "
 #: Whose objects are given in a tensor's place.
 _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 _RAISE = opcode.opmap["RAISE_VARARGS"]
-#: Writes no more than a few items of a container, and survives a class's own repr.
-_TEXTS = reprlib.Repr()
-_TEXTS.maxstring = _TEXTS.maxother = 10 ** 6
 
 
 def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[str, Any], name: str = "",
@@ -45,7 +42,7 @@ def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[st
         blame_tensor(name, error, (*unsure.values(), *args[len(positional):]), place)
     for k, x in unsure.items():
         if fits[k] is False:
-            what = "" if x is None else f": {_text(x):.60}"
+            what = "" if x is None else f": {shown(x):.60}"
             raise TypeError(f"{name}(): argument {places.get(k, repr(k))} must be {_words(hints[k])}, not "
                             f"{type(x).__name__}{what}") from None
 
@@ -57,14 +54,26 @@ def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place:
     """
     if (_is_ours([*_path(error.__traceback__)][-1]) and error.name in _OF_TENSORS
             and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE and _came_in(error.obj, passed)):
-        kind, given = type(error.obj).__name__, _text(error.obj)
+        kind, given = type(error.obj).__name__, shown(error.obj)
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
             f"() expects tensors, but got {given:.60} of type {kind}")
         it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
         raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
 
 
-def _text(x: Any) -> str:
+class _Texts(reprlib.Repr):
+    """Writes no more than a few items of a container, survives a class's own repr, and reads no tensor."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        return f"Tensor {x.spec}" if hasattr(x, "spec") else super().repr1(x, level)
+
+
+_TEXTS = _Texts()
+_TEXTS.maxstring = _TEXTS.maxother = 10 ** 6
+
+
+def shown(x: Any) -> str:
+    """What was given, in one line. A tensor is its spec: its values are many, and may not be read in a trace."""
     return " ".join(_TEXTS.repr(x).split())
 
 

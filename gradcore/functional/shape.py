@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import with_name
+from gradcore.blame import shown
 from gradcore.dtypes import promote
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import need_values
@@ -33,7 +34,7 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     found = tuple(map(plain, sizes))
     for n in found:
         if not isinstance(n, int) or isinstance(n, bool):
-            raise TypeError(f"a size must be an int, but got {n!r} of type {type(n).__name__} in {sizes}")
+            raise TypeError(f"a size must be an int, but got {shown(n)} of type {type(n).__name__} in {shown(sizes)}")
     return found
 
 

@@ -108,6 +108,19 @@ def test_the_error_names_the_argument(case: str) -> None:
         call()
 
 
+@pytest.mark.parametrize("call, text", [
+    (lambda x: gradcore.sum([x, x]), "must be Tensor, not list: convert [Tensor float32[2, 2], Tensor float32[2, 2]]"),
+    (lambda x: gradcore.nn.Flatten()([x]), "Flatten() expects tensors, but got [Tensor float32[2, 2]] of type list"),
+    (lambda x: gradcore.nn.Flatten()({"x": (x,)}), "but got {'x': (Tensor float32[2, 2],)} of type dict"),
+    (lambda x: x.dot([x]), "dot(): argument 'tensor' (position 1) must be Tensor, not list: convert [Tensor float32[2, 2]]"),
+    (lambda x: x.view([x]), "a size must be an int, but got Tensor float32[2, 2] of type Tensor in [Tensor float32[2, 2]]")])
+def test_no_values_are_read_for_the_error(call: Callable[[Any], Any], text: str) -> None:
+    """In a trace that would be an error of its own."""
+    for function in (call, gradcore.compile(call)):
+        with pytest.raises(TypeError, match=re.escape(text)):
+            function(x())
+
+
 @pytest.mark.parametrize("call", [lambda: gradcore.sum(x()), lambda: F.softmax(x(), 0), lambda: x().softmax(dim=0),
                                   lambda: gradcore.nn.Softmax(0)(x()), lambda: gradcore.softmax(x(), 0, out=x())])
 def test_an_error_of_the_library_itself_blames_no_argument(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
