@@ -176,7 +176,7 @@ def test_in_a_trace_the_line_that_reads_an_attribute_is_named() -> None:
 
 def test_a_tensor_that_is_no_integer_is_no_size() -> None:
     for size in (gradcore.tensor(2.0), gradcore.tensor(True)):
-        with raises(TypeError, "a size must be an int, but got tensor("):
+        with raises(TypeError, "a size must be an int, but got Tensor "):
             gradcore.zeros(3, size)
 
 
