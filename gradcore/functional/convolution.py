@@ -48,6 +48,17 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
     return squeeze(out, 0) if lone else out
 
 
+def _check_channels(name: str, input: Tensor, weight: Tensor, groups: int, taps: str) -> None:
+    """Raise :class:`SpecError` for a weight that does not fit: the op would name the shapes that it is given in their place."""
+    given, found = list(input.spec.shape), list(weight.spec.shape)
+    count = taps.count("k")
+    if len(found) != 2 + count:
+        raise SpecError(f"{name}: expected weight [O, C / groups, {taps}], but got {found}")
+    if given[-1 - count] != found[1] * groups:
+        raise SpecError(f"Given groups={groups}, weight of size {found}, expected input{given} to have {found[1] * groups} "
+                        f"channels, but got {given[-1 - count]} channels instead")
+
+
 def _named_padding(x: Tensor, weight: Tensor, padding: str, stride: tuple[int, int],
                    dilation: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
     total = same_padding(padding, weight.spec.shape[2:], stride, dilation)
@@ -104,7 +115,9 @@ def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
            dilation: Size = 1, groups: int = 1) -> Tensor:
     """Cross-correlation: input [N, C, L] or [C, L], weight [O, C / groups, k], bias [O]; :func:`conv2d` with a height of 1."""
     sides: Any = padding if isinstance(padding, str) else (0, single("padding", padding))
-    out = conv2d(flat("conv1d", input), unsqueeze(weight, -2), bias, (1, single("stride", stride)), sides,
+    x = flat("conv1d", input)
+    _check_channels("conv1d", input, weight, groups, "k")
+    out = conv2d(x, unsqueeze(weight, -2), bias, (1, single("stride", stride)), sides,
                  (1, single("dilation", dilation)), groups)
     return squeeze(out, -2)
 
@@ -130,11 +143,7 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
     """
     steps, holes = triple("stride", stride), triple("dilation", dilation)
     x, lone = batched("conv3d", input, 3)
-    if weight.spec.ndim != 5:
-        raise SpecError(f"conv3d: expected weight [O, C / groups, kD, kH, kW], but got {list(weight.spec.shape)}")
-    if x.spec.shape[1] != weight.spec.shape[1] * groups:
-        raise SpecError(f"Given groups={groups}, weight of size {list(weight.spec.shape)}, expected input{list(x.spec.shape)} "
-                        f"to have {weight.spec.shape[1] * groups} channels, but got {x.spec.shape[1]} channels instead")
+    _check_channels("conv3d", input, weight, groups, "kD, kH, kW")
     o, c, depth, kh, kw = weight.spec.shape
     x, edges = _padded(x, (depth, kh, kw), padding, steps, holes)
     if holes[0] * (depth - 1) + 1 > x.spec.shape[2]:

@@ -32,10 +32,12 @@ def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: P
     if not weight[0] or not min(weight[2:]):
         raise SpecError(f"conv2d: expected a weight [O, C / groups, kH, kW] with an output channel and a kernel of 1 or more, "
                         f"but got {list(weight)}")
-    if x[1] != weight[1] * groups or weight[0] % groups:
+    if x[1] != weight[1] * groups:
         raise SpecError(f"Given groups={groups}, weight of size {list(weight)}, expected input{list(x)} to have "
-                        f"{weight[1] * groups} channels, but got {x[1]} channels instead"
-                        + (f"; {weight[0]} output channels are not divisible by groups" if weight[0] % groups else ""))
+                        f"{weight[1] * groups} channels, but got {x[1]} channels instead")
+    if weight[0] % groups:
+        raise SpecError(f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, but got weight of "
+                        f"size {list(weight)} instead")
     if min(_out(x, weight, stride, padding, dilation)) < 1:
         raise SpecError(f"Calculated padded input size per channel: ({x[2] + 2 * padding[0]} x {x[3] + 2 * padding[1]}). "
                         f"Kernel size: ({weight[2]} x {weight[3]}) with dilation {dilation}. Kernel size can't be greater "

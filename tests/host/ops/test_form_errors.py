@@ -245,6 +245,12 @@ CASES: dict[str, Case] = {
     "cholesky of NaN": (lambda t: t.linalg.cholesky(t.eye(2) * np.nan), LinAlgError, ("linalg.cholesky", "positive definite")),
     "cross": (lambda t: t.linalg.cross(f(t, 2), f(t, 2)), SpecError, ("must have length 3. Got 2",)),
     "matrix_norm": (lambda t: t.linalg.matrix_norm(f(t, 2, 2), 1, dim=(0, 0)), SpecError, ("must be different", "(0, 0)")),
+    "conv1d": (lambda t: t.nn.functional.conv1d(f(t, 2, 5, 3), f(t, 4, 3, 3)), SpecError,
+               ("Given groups=1, weight of size [4, 3, 3], expected input[2, 5, 3] to have 3 channels, but got 5",)),
+    "conv1d weight": (lambda t: t.nn.functional.conv1d(f(t, 2, 3, 5), f(t, 4, 3)), SpecError,
+                      ("conv1d: expected weight [O, C / groups, k], but got [4, 3]",)),
+    "conv2d groups": (lambda t: t.nn.functional.conv2d(f(t, 2, 4, 5, 5), f(t, 3, 2, 3, 3), groups=2), SpecError,
+                      ("Given groups=2, expected weight to be divisible by 2 at dimension 0, but got weight of size [3, 2",)),
     "multi_dot": (lambda t: t.linalg.multi_dot([f(t, 2)]), SpecError, ("at least 2 tensors but got 1",)),
 }
 
