@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         growth, told = _growth(found)
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
-                          "steps": len(found.steps), "peak_step": found.peak_step, "with_events": sorted(found.recordings),
+                          "steps": len(found.steps), "peak_step": found.peak_step, "with_events": _with_events(found),
                           "growth": None if growth is None else {**asdict(growth), "step": told},
                           "step": number, "report": recording.report.to_dict()}))
         return
@@ -69,6 +69,11 @@ def run(options: argparse.Namespace) -> None:
     _print_live(console, recording)
 
 
+def _with_events(found: Run) -> list[int]:
+    """The steps whose events are in the file: of one at the level counts it has a report alone."""
+    return [number for number, recording in sorted(found.recordings.items()) if recording.records]
+
+
 def _about(path: Path, found: Run) -> str:
     about = ", ".join(f"{k} {v}" for k, v in found.about.items() if isinstance(v, (str, int)))
     lines = [f"{path}: {about}" if about else str(path)]
@@ -76,7 +81,7 @@ def _about(path: Path, found: Run) -> str:
         figures = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in (found.result or {}).items()
                             if isinstance(v, (str, int, float)))
         ended = "not finished" if found.result is None else f"ended with {figures}" if figures else "ended"
-        there = [str(number) for number, recording in sorted(found.recordings.items()) if recording.records]
+        there = [*map(str, _with_events(found))]
         events = (f"the events of step{'s' * (len(there) > 1)} {', '.join(there)}" if there else
                   "no events: a run at the level counts has none")
         lines.append(f"{count_of(len(found.steps), 'step')}, {ended}; the highest peak is in step {found.peak_step}; "

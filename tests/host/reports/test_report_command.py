@@ -117,6 +117,7 @@ def test_a_run_at_the_level_counts_has_no_events(capsys: Any, tmp_path: Path) ->
     assert command(capsys, "train", "--steps", 2, "--quiet", "--device", "cpu", "--record", "counts", "--out", tmp_path)[0] == 0
     status, out, _ = command(capsys, "report", tmp_path)
     assert status == 0 and "the file has no events: a run at the level counts has none" in out
+    assert json.loads(command(capsys, "report", tmp_path, "--json")[1])["with_events"] == []
     status, _, err = command(capsys, "export", tmp_path, "--format", "csv", "-o", tmp_path / "step.csv")
     assert status == 1 and "of a step at the level 'counts' (record it at 'events')" in err
     status, _, err = command(capsys, "report", tmp_path, "--beside", tmp_path)
