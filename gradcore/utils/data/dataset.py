@@ -41,11 +41,14 @@ class IterableDataset(Dataset[T]):
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Tuples of the rows of tensors of equal length. Raises ValueError for different lengths."""
+    """Tuples of the rows of tensors of equal length. Raises ValueError for different lengths, TypeError for no tensors."""
 
     _compile_decides = frozenset(("tensors",))
 
     def __init__(self, *tensors: Tensor) -> None:
+        for other in (t for t in tensors if not isinstance(t, Tensor)):
+            raise TypeError(f"TensorDataset expects tensors, but got {type(other).__name__}: convert it with "
+                            "gradcore.tensor(...)")
         if len({t.size(0) for t in tensors}) > 1:
             raise ValueError(f"Size mismatch between tensors: expected one length, but got {[t.size(0) for t in tensors]}")
         self.tensors = tensors

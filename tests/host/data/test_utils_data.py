@@ -170,6 +170,9 @@ def test_sets_and_splits() -> None:
         both[8]
     with raises(ValueError, "They are [4, 4] and 10"):
         data.random_split(Squares(10), [4, 4])
+    for other in ([1.0, 2.0], np.ones(2), None):
+        with raises(TypeError, f"expects tensors, but got {type(other).__name__}: convert it with gradcore.tensor(...)"):
+            data.TensorDataset(gradcore.ones(2), other)
     with raises(ValueError, "Size mismatch between tensors: expected one length, but got [2, 3]"):
         data.TensorDataset(gradcore.ones(2), gradcore.ones(3))
     with raises(ValueError, "datasets should not be an empty iterable"):
