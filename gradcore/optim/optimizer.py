@@ -172,7 +172,7 @@ class Optimizer(StateHooks):
         return hang(self._optim_after, hook)
 
     def _optim_update(self, group: Group) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no step()")
 
     #: The numbers in a parameter's state, with their initial values. Parameters with different numbers take separate ops.
     _optim_numbers: Numbers = {}

@@ -273,3 +273,13 @@ def test_an_option_without_a_default_is_required() -> None:
     assert Plain([{"params": [p], "lr": 0.1}]).param_groups[0]["lr"] == 0.1
     with raises(ValueError, "parameter group didn't specify a value of required optimization parameter lr"):
         Plain([p])
+
+
+def test_one_without_a_step_says_so() -> None:
+    class Stepless(optim.Optimizer):
+        def stepp(self) -> None:
+            """Not found by its name."""
+
+    with raises(NotImplementedError, "Stepless has no step()"):
+        Stepless([nn.Parameter(gradcore.ones(2))], {}).step()
+    del Stepless
