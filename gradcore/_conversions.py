@@ -164,7 +164,7 @@ class Conversions(Value):
         """The tensor in the CPU's memory; itself if it is there."""
         return self.to("cpu")
 
-    def cuda(self, device: int | str | Device | None = None, non_blocking: Any = False) -> Any:
+    def cuda(self, device: str | int | Device | None = None, non_blocking: Any = False) -> Any:
         """The tensor on a GPU, given by number or name; itself if it is there. DeviceError if there is none."""
         return self.to(device="cuda" if device is None else device, non_blocking=non_blocking)
 

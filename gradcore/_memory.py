@@ -10,7 +10,7 @@ from gradcore.memory.arena import in_arenas
 from gradcore.memory.stack import explain_live
 from gradcore.units import format_bytes, parse_limit
 
-AnyDevice = str | Device | None
+AnyDevice = str | int | Device | None
 
 
 def memory_allocated(device: AnyDevice = None) -> int:

@@ -45,7 +45,7 @@ class Generator:
     Its state, int64 [4], keeps its address, so captured and replayed programs go on drawing from it.
     """
 
-    def __init__(self, device: str | Device | None = None) -> None:
+    def __init__(self, device: str | int | Device | None = None) -> None:
         self.device = get_device(device)
         self._seed = DEFAULT_SEED
         self._permutations = 0
@@ -170,7 +170,7 @@ class Generator:
 _seed = [DEFAULT_SEED]
 
 
-def default_generator(device: str | Device | None = None) -> Generator:
+def default_generator(device: str | int | Device | None = None) -> Generator:
     """The device's default generator, created when first used."""
     device = get_device(device).compute
     found: Generator | None = device.generator

@@ -58,7 +58,8 @@ class step:
     #: Does the report of steps that grow name what in the program holds the bytes? It takes a tenth of a second.
     names_holders = True
 
-    def __init__(self, batch_size: int | None = None, device: str | Device | None = None, level: str | None = None) -> None:
+    def __init__(self, batch_size: int | None = None, device: str | int | Device | None = None,
+                 level: str | None = None) -> None:
         if isinstance(batch_size, np.integer):
             batch_size = int(batch_size)
         if batch_size is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from gradcore.devices.device import Device, get_device
 from gradcore.memory.resource import Stream as _Queue
 
-AnyDevice = str | Device | None
+AnyDevice = str | int | Device | None
 
 
 class _Entered(threading.local):

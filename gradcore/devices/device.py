@@ -305,7 +305,7 @@ def get_device(name: str | int | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    name = "cpu" if name is None else f"cuda:{name}" if type(name) is int else str(name)
+    name = "cpu" if name is None else f"cuda:{name}" if isinstance(name, int) else str(name)
     found = _devices.get(name)
     if found is None:
         parts = _NAME.fullmatch(name)

@@ -69,7 +69,7 @@ def _read(data: Any) -> Any:
     return data
 
 
-def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
+def tensor(data: Any, *, dtype: Any = None, device: str | int | Device | None = None, requires_grad: bool = False) -> Tensor:
     """A new tensor with a copy of ``data``: a number, nested lists, an array or a tensor.
 
     Python floats get the default dtype, Python integers int64; arrays keep their dtype, also in lists. Raises TypeError or
@@ -81,7 +81,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     return copied(data, dtype, device, requires_grad)
 
 
-def copied(data: Any, dtype: Any, device: str | Device | None, requires_grad: bool) -> Tensor:
+def copied(data: Any, dtype: Any, device: str | int | Device | None, requires_grad: bool) -> Tensor:
     device = device_of_new(device)
     constant, data = is_traced(device) and made_of_numbers(data), _read(data)
     plain = not isinstance(data, (np.ndarray, np.generic))

@@ -16,7 +16,7 @@ from gradcore.functional.creation import copied, empty, from_numpy, tensor
 Tensor = Any
 
 
-def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(ext_tensor: Any, *, device: str | int | Device | None = None, copy: bool | None = None) -> Tensor:
     """A tensor that shares the memory of another library's tensor on the CPU or a GPU; see :func:`from_numpy`.
 
     ``ext_tensor`` has a ``__dlpack__`` method, or is a DLPack capsule, which is consumed. The data is copied if ``copy`` is
@@ -46,7 +46,7 @@ def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bo
     return found.to(device=device, copy=copy or (array.size > 0 and not shared))
 
 
-def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
+def as_tensor(data: Any, dtype: Any = None, device: str | int | Device | None = None) -> Tensor:
     """``data`` as a tensor, without a copy if possible.
 
     A tensor of that dtype and device is returned itself. The memory of a writable array of that dtype, or of another library's
@@ -66,7 +66,7 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
     return tensor(data, dtype=dtype, device=device)
 
 
-def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, copy: bool | None = None,
+def asarray(obj: Any, *, dtype: Any = None, device: str | int | Device | None = None, copy: bool | None = None,
             requires_grad: bool = False) -> Tensor:
     """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
     if requires_grad or copy:

@@ -151,7 +151,7 @@ def load(f: Place, map_location: str | Device | dict[str, Any] | Callable[..., A
     return _load(f, size, "the file", place)
 
 
-def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> Any:
+def _load(file: BinaryIO, size: int, name: str, device: str | int | Device | None) -> Any:
     entries, metadata = read_header(file, size, name)
     if _TREE not in metadata:
         return _plain(file, entries, _parsed(metadata.get(_SHARED, "{}"), name), name, device)
@@ -187,7 +187,8 @@ def _parsed(text: str, name: str) -> Any:
         raise SafetensorsError(f"{name}: the metadata is not valid JSON: {error}") from None
 
 
-def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str, device: str | Device | None) -> dict[str, Tensor]:
+def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str,
+           device: str | int | Device | None) -> dict[str, Tensor]:
     """A plain mapping; names that ``shared`` lists as the same get one tensor, unless another program made them differ."""
     if not isinstance(shared, dict) or not all(isinstance(first, str) for first in shared.values()):
         raise SafetensorsError(f"{name}: unexpected metadata {str(shared)[:80]}")
