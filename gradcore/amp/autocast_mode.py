@@ -41,7 +41,8 @@ class autocast(Switch, Decorator):
             raise RuntimeError(f"User specified an unsupported autocast device_type '{device_type}': expected one of "
                                f"{', '.join(_TYPES)}")
         self.device = device_type
-        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else np.dtype(dtype)
+        # The default may need a package, which a script that has switched autocast off does without.
+        self.fast_dtype: Any = (get_autocast_dtype(device_type) if enabled else None) if dtype is None else np.dtype(dtype)
         if enabled and not (is_floating(self.fast_dtype) and self.fast_dtype.itemsize == 2):
             warnings.warn(f"In {device_type} autocast, but the target dtype {self.fast_dtype.name} is not supported. Disabling "
                           "autocast: expected bfloat16 or float16", stacklevel=2)

@@ -222,6 +222,8 @@ def test_without_the_package_one_error_says_what_to_install(monkeypatch: pytest.
     with raises(ImportError, "ml_dtypes"):
         gradcore.ones(2).bfloat16()
     assert not hasattr(gradcore, "bfloat17")
+    with gradcore.autocast("cpu", enabled=False):
+        assert not gradcore.is_autocast_enabled("cpu")
 
 
 def test_what_moves_is_an_op() -> None:
