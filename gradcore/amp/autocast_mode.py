@@ -42,8 +42,8 @@ class autocast(Switch, Decorator):
                                f"{', '.join(_TYPES)}")
         self.device = device_type
         # The default may need a package, which a script that has switched autocast off does without.
-        self.fast_dtype: Any = (get_autocast_dtype(device_type) if enabled else None) if dtype is None else np.dtype(dtype)
-        if enabled and not (is_floating(self.fast_dtype) and self.fast_dtype.itemsize == 2):
+        self.fast_dtype = np.dtype(dtype) if dtype is not None else get_autocast_dtype(device_type) if enabled else None
+        if enabled and self.fast_dtype is not None and not (is_floating(self.fast_dtype) and self.fast_dtype.itemsize == 2):
             warnings.warn(f"In {device_type} autocast, but the target dtype {self.fast_dtype.name} is not supported. Disabling "
                           "autocast: expected bfloat16 or float16", stacklevel=2)
             enabled = False
