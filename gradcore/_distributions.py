@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore import _tensor, functional
 from gradcore._random import Generator, generator_of, normal_, rand, randn, uniform_
+from gradcore.devices.device import device_of_new
 from gradcore.dtypes import is_floating, limits
 from gradcore.engine import modes
 from gradcore.engine.operands import number
@@ -78,7 +79,7 @@ def randint_like(input: Tensor, *args: int, low: int | None = None, high: int | 
                  device: Any = None, requires_grad: bool = False) -> Tensor:
     """:func:`randint` with the shape, dtype and device of ``input``: ``randint_like(input, [low=0,] high)``."""
     bounds = (*args, *(b for b in (low, high) if b is not None))
-    return randint(*bounds, input.spec.shape, dtype=dtype or input.dtype, device=device or input.device,
+    return randint(*bounds, input.spec.shape, dtype=dtype or input.dtype, device=device_of_new(device, input.device),
                    requires_grad=requires_grad)
 
 

@@ -286,12 +286,14 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, dev
 
 def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """:func:`rand` with the shape, dtype and device of ``input``."""
-    return _draw(random.uniform, 0, 1, input.spec.shape, dtype or input.dtype, device or input.device, None, requires_grad)
+    return _draw(random.uniform, 0, 1, input.spec.shape, dtype or input.dtype, device_of_new(device, input.device), None,
+                 requires_grad)
 
 
 def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """:func:`randn` with the shape, dtype and device of ``input``."""
-    return _draw(random.normal, 0, 1, input.spec.shape, dtype or input.dtype, device or input.device, None, requires_grad)
+    return _draw(random.normal, 0, 1, input.spec.shape, dtype or input.dtype, device_of_new(device, input.device), None,
+                 requires_grad)
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: Any = None) -> Tensor:
@@ -299,7 +301,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
     n = plain(n)
     if n < 0:
         raise ValueError(f"n must be non-negative, got {n}")
-    device = device_of_new(device) if generator is None else device or generator.device
+    device = device_of_new(device, None if generator is None else generator.device)
     generator = default_generator(device) if generator is None else generator
     try:
         return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device),

@@ -34,7 +34,7 @@ class Stream:
     """
 
     def __init__(self, device: AnyDevice = None, priority: int = 0) -> None:
-        self.device = get_device(device or "cuda")
+        self.device = get_device("cuda" if device is None else device)
         self.priority = priority
         self.queue = self.device.next_stream(priority)
 
@@ -173,11 +173,11 @@ def set_stream(stream: Stream | None) -> None:
 
 def current_stream(device: AnyDevice = None) -> Stream:
     """The stream that this thread's work on ``device`` goes to."""
-    found = get_device(device or "cuda")
+    found = get_device("cuda" if device is None else device)
     return _of(found, found.current)
 
 
 def default_stream(device: AnyDevice = None) -> Stream:
     """The stream of ``device`` that is used if no other was chosen."""
-    found = get_device(device or "cuda")
+    found = get_device("cuda" if device is None else device)
     return _of(found, found.stream)

@@ -15,7 +15,7 @@ from gradcore._conversions import Conversions
 from gradcore._format import format_tensor
 from gradcore._gradients import Gradients
 from gradcore._operators import Operators
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, device_of_new
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node
@@ -262,32 +262,37 @@ class Tensor(Operators, Conversions, Gradients):
 
     def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """A tensor of zeros, by default of this tensor's dtype and device."""
-        return functional.zeros(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return functional.zeros(*size, dtype=dtype or self.dtype, device=device_of_new(device, self.device),
+                                requires_grad=requires_grad)
 
     def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """A tensor of ones, by default of this tensor's dtype and device."""
-        return functional.ones(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return functional.ones(*size, dtype=dtype or self.dtype, device=device_of_new(device, self.device),
+                               requires_grad=requires_grad)
 
     def new_full(self, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
                  requires_grad: bool = False) -> Tensor:
         """A tensor of one value, by default of this tensor's dtype and device."""
-        return functional.full(size, fill_value, dtype=dtype or self.dtype, device=device or self.device,
+        return functional.full(size, fill_value, dtype=dtype or self.dtype, device=device_of_new(device, self.device),
                                requires_grad=requires_grad)
 
     def new(self, *data: Any, size: Any = None, device: Any = None) -> Tensor:
         """A tensor of this dtype by PyTorch's old constructor, from a sequence or sizes; by default on this device."""
-        made: Tensor = constructed((Size(size),) if size is not None else data, self.spec.dtype, device or self.storage.device)
+        made: Tensor = constructed((Size(size),) if size is not None else data, self.spec.dtype,
+                                   device_of_new(device, self.storage.device))
         if made.spec.dtype != self.spec.dtype:
             raise TypeError(f"new(): expected a tensor of {self.spec.dtype}, but got one of {made.spec.dtype}")
         return made
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """A tensor with a copy of the data, by default of this tensor's dtype and device."""
-        return functional.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return functional.tensor(data, dtype=dtype or self.dtype, device=device_of_new(device, self.device),
+                                 requires_grad=requires_grad)
 
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """An uninitialized tensor, by default of this tensor's dtype and device."""
-        return functional.empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return functional.empty(*size, dtype=dtype or self.dtype, device=device_of_new(device, self.device),
+                                requires_grad=requires_grad)
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in the dtype and on the device of ``other``; itself if they are its own."""

@@ -336,9 +336,9 @@ def set_default_device(device: str | int | Device | None) -> None:
     _current.places[0] = None if device is None else get_device(device)
 
 
-def device_of_new(name: str | int | Device | None) -> Device:
-    """The device called ``name``, or the default one."""
-    return get_default_device() if name is None else get_device(name)
+def device_of_new(name: str | int | Device | None, own: Device | None = None) -> Device:
+    """The device called ``name``, or ``own``, or the default one."""
+    return get_device(name) if name is not None else get_default_device() if own is None else own
 
 
 def devices() -> list[Device]:

@@ -180,8 +180,8 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor filled with one value, with the shape, dtype and device of ``input`` unless given."""
-    return full(input.spec.shape, fill_value, dtype=dtype or input.spec.dtype, device=device or input.storage.device,
-                requires_grad=requires_grad)
+    return full(input.spec.shape, fill_value, dtype=dtype or input.spec.dtype,
+                device=device_of_new(device, input.storage.device), requires_grad=requires_grad)
 
 
 def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -196,7 +196,7 @@ def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_
 
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """An uninitialized tensor with the shape, dtype and device of ``input`` unless given."""
-    return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device or input.storage.device,
+    return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device_of_new(device, input.storage.device),
                  requires_grad=requires_grad)
 
 

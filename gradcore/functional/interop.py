@@ -71,7 +71,8 @@ def asarray(obj: Any, *, dtype: Any = None, device: str | int | Device | None = 
     """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
     if requires_grad or copy:
         obj = obj if gpu_of(obj) is None else as_tensor(obj, dtype, device)
-        dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
+        if isinstance(obj, Value):
+            dtype, device = dtype or obj.spec.dtype, device_of_new(device, obj.storage.device)
         return copied(obj, dtype, device, requires_grad)
     return as_tensor(obj, dtype, device)
 

@@ -72,7 +72,8 @@ class UninitializedParameter(Parameter):
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
         """Become a parameter of this shape, with uninitialized values."""
         _, own_device, own_dtype = self._made_as
-        self.become(Parameter(functional.empty(shape, device=device or own_device, dtype=dtype or own_dtype)))
+        device = own_device if device is None else device
+        self.become(Parameter(functional.empty(shape, device=device, dtype=dtype or own_dtype)))
 
     def become(self, made: Parameter) -> None:
         """Become a parameter over the bytes of another."""

@@ -23,7 +23,10 @@ def test_a_gpu_may_be_given_by_its_number_its_name_or_itself():
     x = gradcore.ones(2)
     for given in (0, "cuda", gradcore.device("cuda")):
         moved = [x.to(given), x.to(device=given), x.cuda(given), gradcore.ones(2, device=given),
-                 nn.Linear(2, 2).to(given).weight, nn.Linear(2, 2).cuda(given).weight]
+                 nn.Linear(2, 2).to(given).weight, nn.Linear(2, 2).cuda(given).weight, x.new_zeros(2, device=given),
+                 gradcore.zeros_like(x, device=given), gradcore.empty_like(x, device=given),
+                 gradcore.rand_like(x, device=given), gradcore.as_tensor(x, device=given),
+                 nn.Linear(2, 2, device="meta").to_empty(device=given).weight]
         assert {str(t.device) for t in moved} == {"cuda:0"}
 
 
