@@ -12,6 +12,8 @@ _LOADS = {"LOAD_SMALL_INT": "LOAD_CONST", "LOAD_COMMON_CONSTANT": "LOAD_CONST", 
 #: From Python 3.13 on, one instruction may do what two do with two variables.
 _PAIRS = {"LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"), "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
           "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"), "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST")}
+#: Where the second of two variables ends: it has the place of the first.
+_UNKNOWN = (sys.maxsize, 0)
 #: Instructions of a call behind those that load what is called, and its arguments.
 CALLS = frozenset(("PRECALL", "CALL"))
 #: Code that uses one of these may read variables that it does not name.
@@ -30,6 +32,9 @@ class Step(NamedTuple):
     target: bool
     #: Its argument as text.
     text: str
+    #: Of what it computes: where that begins and ends in the source, by line and column.
+    begins: tuple[int, int]
+    ends: tuple[int, int]
 
     @property
     def names(self) -> bool:
@@ -52,16 +57,17 @@ def steps_of(code: CodeType) -> list[Step]:
     found: list[Step] = []
     jumped = False
     for i in dis.get_instructions(code):
-        target = jumped or i.is_jump_target
+        target, at = jumped or i.is_jump_target, [x or 0 for x in i.positions or (0,) * 4]
+        begins, ends = (at[0], at[2]), (at[1], at[3])
         jumped = i.opname == "EXTENDED_ARG" and target
         if isinstance(i.argval, tuple) and i.opcode not in dis.hasconst and all(type(v) is str for v in i.argval):
             halves = _PAIRS.get(i.opname, [i.opname] * len(i.argval))
-            found += [Step(half, name, i.arg, dis.opmap[half], i.offset, target, i.argrepr)
-                      for half, name in zip(halves, i.argval, strict=True)]
+            found += [Step(half, name, i.arg, dis.opmap[half], i.offset, target, i.argrepr, begins, end)
+                      for half, name, end in zip(halves, i.argval, (ends, _UNKNOWN), strict=True)]
         elif i.opname != "EXTENDED_ARG":
             calls = i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1
             found.append(Step("LOAD_METHOD" if calls else _LOADS.get(i.opname, i.opname), i.argval, i.arg, i.opcode, i.offset,
-                              target, i.argrepr))
+                              target, i.argrepr, begins, ends))
     return found
 
 

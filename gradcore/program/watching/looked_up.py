@@ -95,10 +95,8 @@ class LookedUp:
 
     def _looks_up(self, frame: FrameType, owner: list[Step], name: list[Step], optional: bool) -> None:
         text = _value(frame, name)
-        # Where it is not known what the name is, a variable may hold it.
-        texts = [x for x in (frame.f_locals.values() if not name else [text]) if isinstance(x, str)]
-        if texts:
-            self._asked.update(texts)
+        if isinstance(text, str):
+            self._asked.add(text)
             return
         of = _value(frame, owner)
         if of is _unknown:
@@ -155,24 +153,35 @@ def _operands(code: CodeType, at: int) -> tuple[list[Step], list[Step], bool]:
     """What loads the first two arguments of the call that is the instruction at this offset, each as far as it is known, and
     whether there is a third."""
     *steps, call = [s for s in steps_of(code) if s.offset <= at]
-    jumps = call.target
-    while steps and steps[-1].opname in _BETWEEN:
-        jumps = steps.pop().target or jumps
-    if call.opname != "CALL" or jumps:
-        # The default may be one of two, as in getattr(x, "name", 1 if y else 2).
-        begins = max((k for k, s in enumerate(steps) if s.argval in ("getattr", "hasattr")), default=0)
-        rest = [s for s in steps[begins + 1:] if s.opname != "LOAD_ATTR"]
-        constant = len(rest) > 1 and rest[0].opname in _VARIABLES and rest[1].opname == "LOAD_CONST"
-        return [], rest[1:2] if constant and not any(s.opname in ("BUILD_STRING", "BINARY_OP") for s in rest) else [], True
-    arguments = []
-    for _ in range(call.arg or 0):
-        k, height = len(steps), 0
+    arguments: list[list[Step]] = []
+    k = len(steps)
+    while k > 0 and steps[k - 1].opname in _BETWEEN:
+        k -= 1
+    for _ in range(call.arg or 0) if call.opname == "CALL" else ():
+        end, height = k, 0
         while k > 0 and height < 1:
             k -= 1
-            # Where a comprehension has jumped back, its iterator ends, and leaves an item more.
-            height += steps[k].effect + (steps[k].opname == "JUMP_BACKWARD")
-        # An argument to which jumps lead has several values.
-        arguments.append([] if any(s.target for s in steps[k + 1:]) else steps[k:])
-        steps = steps[:k]
-    owner, name = [*arguments[::-1], [], []][:2]
+            height += steps[k].effect
+        arguments.insert(0, steps[k:end])
+    if call.opname != "CALL" or any(s.target for s in (*steps[k:], call)):
+        # Where one of two values is taken, or a loop is, instructions one after the other do not tell the height of the stack.
+        owner, name = _placed(steps, call)
+        return owner, name, True
+    owner, name = [*arguments, [], []][:2]
     return owner, name, len(arguments) == 3
+
+
+def _placed(steps: list[Step], call: Step) -> tuple[list[Step], list[Step]]:
+    """The same first two by their places in the source, if they are variables or constants, or attributes of these."""
+    begins = max((k for k, s in enumerate(steps, 1) if s.opname.startswith("LOAD_") and s.begins == call.begins),
+                 default=len(steps))
+    rest, found = [s for s in steps[begins:] if s.opname != "PUSH_NULL"], list[list[Step]]()
+    while len(found) < 2 and rest and rest[0].opname in _VARIABLES | {"LOAD_CONST"}:
+        k = next((k for k, s in enumerate(rest) if k and s.opname != "LOAD_ATTR"), len(rest))
+        if any(call.begins < s.begins < rest[k - 1].ends for s in rest[k:] if s.offset != rest[k - 1].offset):
+            # It is a part of something else.
+            break
+        found.append(rest[:k])
+        rest = rest[k:]
+    owner, name = [*found, [], []][:2]
+    return owner, name

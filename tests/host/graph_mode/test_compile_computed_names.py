@@ -277,6 +277,23 @@ def test_what_else_stands_in_the_call_is_no_reason() -> None:
     assert compiled(gradcore.ones(1)).item() == 7.0
 
 
+def test_a_name_beside_what_may_be_one_of_two_is_computed() -> None:
+    options, k, one = SimpleNamespace(value_1=2.0, value_2=3.0), 1, (1.0,)
+    functions: list[Any] = [
+        lambda x, other="x": x * getattr(options, "_".join(["value", str(k)]), 1.0 if k > 1 else 2.0),
+        lambda x, other="x": x * getattr(options, other.replace("x", "value_") + str(k), float(1.0 if k > 1 else 2.0)),
+        lambda x, other="x": x * getattr(options, "value_%d" % k, 0 < k < 5),  # noqa: UP031
+        lambda x, other="x": x * getattr(options, "value_%d" % k, getattr(options, "value_2") if k else 1.0),  # noqa: B009,UP031
+        lambda x, other="x": x * getattr(options if k else None, f"value_{k}"),
+        lambda x, other="x": x * getattr(options, "value_%d" % k, *one)]  # noqa: UP031
+    for function in functions:
+        f = gradcore.compile(function)
+        options.value_1 = 2.0
+        assert [f(gradcore.ones(1)).item() for _ in range(3)] == [2.0] * 3
+        options.value_1 = 7.0
+        assert f(gradcore.ones(1)).item() == 7.0, f.explain()
+
+
 def test_an_attribute_of_a_new_object_is_set_to_a_list_made_in_the_call() -> None:
     def f(x: Any, name: str = "a") -> Any:
         made = SimpleNamespace()
