@@ -84,7 +84,7 @@ def _is_plain(x: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _read_of(code: CodeType) -> dict[str, frozenset[Any]]:
     """By parameter of which not all is read: the positions and keys of the parts that are, with None; nothing if none is."""
-    if READS_ALL & {*code.co_names} or code.co_flags & _LEFT:
+    if READS_ALL & {*code.co_names, *code.co_freevars} or code.co_flags & _LEFT:
         return {}
     steps = steps_of(code)
     loaded = {*code.co_cellvars, *(s.variable for s in steps if s.opname != "STORE_FAST")} - {None}

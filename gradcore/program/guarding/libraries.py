@@ -50,10 +50,10 @@ _KNOWN: tuple[Any, ...] = (
     re.Pattern, re.Match, type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar,
     contextvars.Context, contextvars.Token, functools.partial, functools._lru_cache_wrapper, weakref.ref,
     *(kind for name, kind in vars(types).items() if isinstance(kind, type) and name not in ("CapsuleType", "CellType")))
-#: What reads attributes of an object that the code does not name, or all of them, be it those of a module; code that calls it
-#: is known by these names.
-_READERS = (getattr, hasattr, vars, dir, globals, operator.attrgetter, operator.methodcaller, dataclasses.asdict,
-            dataclasses.astuple, dataclasses.fields)
+#: What reads attributes of an object that the code does not name, or all of them, be it those of a module, or variables; code
+#: that calls it is known by these names.
+_READERS = (getattr, hasattr, vars, dir, globals, locals, eval, exec, operator.attrgetter, operator.methodcaller,
+            dataclasses.asdict, dataclasses.astuple, dataclasses.fields)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -120,7 +120,7 @@ def why_hidden(x: Any, name: str) -> str:
         return f"of type {type(x).__name__}, whose state no guard can see"
     if any(x is f for f in _READERS) or (isinstance(x, (types.WrapperDescriptorType, types.MethodWrapperType))
                                          and x.__name__ == "__getattribute__"):
-        return "" if x.__name__ in name.split() else f"by which it may read any attribute: call {x.__name__} by that name"
+        return "" if x.__name__ in name.split() else f"by which it may read anything: call {x.__name__} by that name"
     return ""
 
 

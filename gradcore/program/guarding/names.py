@@ -152,7 +152,7 @@ def _texts(constants: Iterable[Any]) -> Iterator[str]:
 def globals_of(code: CodeType) -> tuple[str, ...]:
     """The globals that a code object names; attributes with the same name do not count."""
     found = [s.argval for s in steps_of(code) if s.opname in _GLOBAL]
-    if "globals" in code.co_names:
+    if "globals" in (*code.co_names, *code.co_freevars):
         found += [x for x in code.co_consts if isinstance(x, str)]
     return tuple(dict.fromkeys(found))
 
@@ -162,7 +162,7 @@ def computes_globals(code: CodeType) -> bool:
     """Does the code take anything of ``globals()``, but by a constant?"""
     steps = [s for s in steps_of(code) if s.opname not in ("PUSH_NULL", "PRECALL")]
     for k, s in enumerate(steps):
-        if s.opname in _GLOBAL and s.argval == "globals":
+        if s.opname.startswith("LOAD_") and s.opname != "LOAD_CONST" and s.argval == "globals":
             called, *rest = steps[k + 1:]
             if called.opname != "CALL" or not (
                     indexed(rest[:2]) or (rest[0].opname == "CONTAINS_OP" and steps[k - 1].opname == "LOAD_CONST")
@@ -192,7 +192,7 @@ def imports_of(code: CodeType) -> tuple[str, ...]:
 
 def _reads_options(code: CodeType) -> bool:
     """May this code, or a comprehension in it, read more of an optimizer's groups than ``params``?"""
-    if READS_ALL & {*code.co_names}:
+    if READS_ALL & {*code.co_names, *code.co_freevars}:
         return True
     steps = steps_of(code)
     return any(not _takes_params(steps, k, code) for k, s in enumerate(steps) if s.names and s.argval == "param_groups")
@@ -230,7 +230,7 @@ def _in_comprehension(before: list[Step]) -> bool:
     while k > 0 and before[k].opname in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"):
         k -= 1
     made = before[k].argval if k >= 0 and before[k].opname == "LOAD_CONST" else None
-    if not isinstance(made, CodeType) or made.co_argcount != 1 or READS_ALL & {*made.co_names}:
+    if not isinstance(made, CodeType) or made.co_argcount != 1 or READS_ALL & {*made.co_names, *made.co_freevars}:
         return False
     steps = steps_of(made)
     at = [k for k, s in enumerate(steps) if s.variable == ".0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import math
 from collections.abc import Callable
@@ -236,6 +237,8 @@ def test_a_global_by_a_computed_name_is_refused() -> None:
         lambda x: x * globals()["FACTOR_" + str(2)], lambda x: x * globals().get("factor_2".upper(), 1.0),
         lambda x: x * globals().get("FACTOR_" + str(2)), lambda x: x * globals().get("FACTOR_" + str(2), x),
         lambda x: x * (2.0 if "factor_2".upper() in globals() else 1.0), lambda x: x * dict(globals())["FACTOR_2"],
+        lambda x: x * builtins.globals()["FACTOR_" + str(2)],
+        (lambda globals: lambda x: x * globals()["FACTOR_" + str(2)])(globals),
         assigns]
     for function in functions:
         f = gradcore.compile(function)

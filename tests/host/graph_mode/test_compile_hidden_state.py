@@ -223,6 +223,16 @@ def another_name_of_getattr() -> Callable[[Any], Any]:
     return lambda x: x * get(options, "scale")
 
 
+def another_name_of_locals() -> Callable[[Any], Any]:
+    variables = locals
+    return lambda x: x * variables()["x"]
+
+
+def another_name_of_eval() -> Callable[[Any], Any]:
+    evaluate = eval
+    return lambda x: x * evaluate("x")
+
+
 def getattr_in_a_partial() -> Callable[[Any], Any]:
     get = functools.partial(getattr, SimpleNamespace(scale=2))
     return lambda x: x * get("scale")
@@ -254,9 +264,11 @@ def a_pickled_object() -> Callable[[Any], Any]:
 KEPT = type("Options", (), {"scale": 2})()
 
 REFUSED = {
-    another_name_of_getattr: "the variable get of <lambda>'s closure, by which it may read any attribute: call getattr by that",
-    getattr_in_a_partial: "refers to func of a partial, by which it may read any attribute: call getattr by that name",
-    a_bound_getattribute: "by which it may read any attribute: call __getattribute__ by that name",
+    another_name_of_getattr: "the variable get of <lambda>'s closure, by which it may read anything: call getattr by that",
+    another_name_of_locals: "the variable variables of <lambda>'s closure, by which it may read anything: call locals by that",
+    another_name_of_eval: "the variable evaluate of <lambda>'s closure, by which it may read anything: call eval by that name",
+    getattr_in_a_partial: "refers to func of a partial, by which it may read anything: call getattr by that name",
+    a_bound_getattribute: "by which it may read anything: call __getattribute__ by that name",
     a_weak_proxy: "of type ProxyType, whose state no guard can see",
     a_variable_in_a_cell: "<lambda>() asks for __closure__, where no guard sees what it finds",
     a_queue: "the function changes what it reads: queue of a Queue is deque([1, 2, 3, 4]) and was",
