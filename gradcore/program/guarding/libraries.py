@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.sites import is_inside
+from gradcore.program.guarding.values import is_plain
 
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 #: The folders of Python's own library, and of packages inside it that are not Python's.
@@ -89,6 +90,12 @@ def is_whole(kind: type) -> bool:
     return getattr(kind, "_compile_reads_whole", False) is True or (not issubclass(kind, _BY_ATTRIBUTES) and any(
         isinstance(vars(c).get("__init__"), FunctionType) and is_of_library(c)
         and c.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy") for c in kind.__mro__))
+
+
+def data_of(kind: type) -> set[str]:
+    """The attributes that are plain data in the user's classes among those that a class is derived from, and in itself."""
+    return {a for c in kind.__mro__ if not is_of_library(c) for a, x in vars(c).items()
+            if is_plain(x) and not a.startswith("__")}
 
 
 def is_bound(x: Any) -> bool:

@@ -47,7 +47,7 @@ from gradcore.program.guarding.guards import (
     unseen,
     weakly,
 )
-from gradcore.program.guarding.libraries import is_bound, is_drawn_from, is_of_library, is_whole, why_hidden
+from gradcore.program.guarding.libraries import data_of, is_bound, is_drawn_from, is_of_library, is_whole, why_hidden
 from gradcore.program.guarding.library_guards import ModuleGuard, hooks_in, is_optimizer
 from gradcore.program.guarding.names import Names, globals_of, imports_of
 from gradcore.program.guarding.optimizers import INTERNAL, of_optimizer
@@ -256,7 +256,7 @@ class Reach:
             whole = (own.keys() - getattr(type(owner), "_compile_derived", ()) if is_whole(type(owner))
                      else getattr(type(owner), "_compile_decides", ()))
             if names.whole and not isinstance(owner, (type, ModuleType)) and is_settings(every := attributes_of(owner)):
-                whole = every or {}
+                whole = {*(every or {}), *data_of(type(owner))}
                 yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
                        ("attributes", id(owner)))
             names = names._replace(read=names.read.union(whole))

@@ -72,20 +72,23 @@ def kinds_in(x: Any) -> set[type]:
     return found
 
 
-def is_settings(own: Mapping[str, Any] | None, depth: int = 4) -> bool:
+def is_settings(own: Mapping[str, Any] | None, depth: int = 4, met: frozenset[int] = frozenset()) -> bool:
     """Do attributes hold no tensors, nor modules with some, nor iterators? Those change for reasons of their own."""
-    return own is not None and all(_is_setting(x, depth) for x in own.values())
+    return own is not None and all(_is_setting(x, depth, met) for x in own.values())
 
 
-def _is_setting(x: Any, depth: int) -> bool:
-    if is_plain(x) or isinstance(x, (type, ModuleType, Device)):
+def _is_setting(x: Any, depth: int, met: frozenset[int]) -> bool:
+    if is_plain(x) or isinstance(x, (type, ModuleType, Device)) or id(x) in met:
+        # What leads back to an object that is looked at, as to its parent, has no more than that.
         return True
+    met |= {id(x)}
     if not depth or isinstance(x, (Value, Iterator)):
         return False
     if isinstance(x, LONG) and not has_buffer(x) and not isinstance(x, np.ndarray):
-        return len(x) <= MOST_INSIDE and all(_is_setting(v, depth - 1) for v in (x.values() if isinstance(x, Mapping) else x))
+        return len(x) <= MOST_INSIDE and all(
+            _is_setting(v, depth - 1, met) for v in (x.values() if isinstance(x, Mapping) else x))
     own = attributes_of(x)
-    return own is None or is_settings(own, depth - 1)
+    return own is None or is_settings(own, depth - 1, met)
 
 
 def copied(x: Any) -> Any:

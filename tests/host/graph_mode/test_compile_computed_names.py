@@ -53,6 +53,25 @@ def an_attribute_by_a_name_in_an_attribute() -> Case:
 
 
 @case
+def a_part_of_an_object_that_refers_to_itself_by_a_computed_name() -> Case:
+    options = SimpleNamespace(value=2.0)
+    options.inner = SimpleNamespace(parent=options)
+    return lambda x: x * options.__getattribute__("VALUE".lower()), lambda: setattr(options, "value", 7.0)
+
+
+@case
+def what_an_object_has_from_its_class_by_a_computed_name() -> Case:
+    class Options:
+        value = 2.0
+
+        def method(self) -> None:
+            pass
+
+    options = Options()
+    return lambda x: x * attrgetter("VALUE".lower())(options), lambda: setattr(Options, "value", 7.0)
+
+
+@case
 def an_attribute_by_a_name_that_a_method_of_all_objects_is_given() -> Case:
     options = SimpleNamespace(value=2.0)
     return lambda x: x * options.__getattribute__("VALUE".lower()), lambda: setattr(options, "value", 7.0)
@@ -252,6 +271,15 @@ def test_a_global_by_a_computed_name_is_refused() -> None:
     for function in functions:
         f = gradcore.compile(function)
         assert f(gradcore.ones(1)).item() == 2.0 and f.programs, f.explain()
+
+
+def test_an_argument_that_another_name_of_locals_or_eval_reads_is_compared() -> None:
+    functions = [(lambda reads: lambda x, k: x * reads()["k"])(locals), (lambda reads: lambda x, k: x * reads("k"))(eval),
+                 (lambda eval: lambda x, k: x * eval("k"))(eval)]
+    for function in functions:
+        f = gradcore.compile(function)
+        assert [f(gradcore.ones(1), k).item() for k in (2, 3)] == [2.0, 3.0]
+        assert f.programs or "by which it may read anything: call" in f.traces[0]
 
 
 def test_what_the_method_that_reads_all_attributes_hands_on_costs_no_trace() -> None:

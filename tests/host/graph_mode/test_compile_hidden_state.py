@@ -223,16 +223,6 @@ def another_name_of_getattr() -> Callable[[Any], Any]:
     return lambda x: x * get(options, "scale")
 
 
-def another_name_of_locals() -> Callable[[Any], Any]:
-    variables = locals
-    return lambda x: x * variables()["x"]
-
-
-def another_name_of_eval() -> Callable[[Any], Any]:
-    evaluate = eval
-    return lambda x: x * evaluate("x")
-
-
 def getattr_in_a_partial() -> Callable[[Any], Any]:
     get = functools.partial(getattr, SimpleNamespace(scale=2))
     return lambda x: x * get("scale")
@@ -265,8 +255,6 @@ KEPT = type("Options", (), {"scale": 2})()
 
 REFUSED = {
     another_name_of_getattr: "the variable get of <lambda>'s closure, by which it may read anything: call getattr by that",
-    another_name_of_locals: "the variable variables of <lambda>'s closure, by which it may read anything: call locals by that",
-    another_name_of_eval: "the variable evaluate of <lambda>'s closure, by which it may read anything: call eval by that name",
     getattr_in_a_partial: "refers to func of a partial, by which it may read anything: call getattr by that name",
     a_bound_getattribute: "by which it may read anything: call __getattribute__ by that name",
     a_weak_proxy: "of type ProxyType, whose state no guard can see",

@@ -123,14 +123,6 @@ def by_eval(batch: Any) -> Any:
     return x * eval("i")
 
 
-def _of_a_closure(eval: Any) -> Any:
-    def f(batch: Any) -> Any:
-        x, y, i = batch
-        return x * eval("i")
-
-    return f
-
-
 def iterated(batch: Any) -> Any:
     x, y, _ = batch
     return x * sum([v for v in batch if isinstance(v, (int, float))])
@@ -224,9 +216,8 @@ def caught(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("f", [
-    passed_on, reassigned, by_locals, by_eval, _of_a_closure(eval), iterated, in_a_closure, part_in_a_closure, starred,
-    by_a_variable, of_a_slice, another_name, to_a_global, chosen, in_a_comprehension, deleted, nested, matched, in_a_loop,
-    swapped, caught])
+    passed_on, reassigned, by_locals, by_eval, iterated, in_a_closure, part_in_a_closure, starred, by_a_variable, of_a_slice,
+    another_name, to_a_global, chosen, in_a_comprehension, deleted, nested, matched, in_a_loop, swapped, caught])
 def test_what_may_be_read_is_compared(f: Any) -> None:
     compiled = gradcore.compile(f, max_programs=20)
     for i in (2, 3, 3, 2.5, 4):
