@@ -92,8 +92,9 @@ def is_whole(kind: type) -> bool:
         and c.__module__.partition(".")[0] not in ("gradcore", "numpy", "cupy") for c in kind.__mro__))
 
 
-def data_of(kind: type) -> set[str]:
-    """The attributes that are plain data in the user's classes among those that a class is derived from, and in itself."""
+def data_of(owner: Any) -> set[str]:
+    """The attributes that an object, or a class, has from the user's classes and that are plain data there."""
+    kind = owner if isinstance(owner, type) else type(owner)
     return {a for c in kind.__mro__ if not is_of_library(c) for a, x in vars(c).items()
             if is_plain(x) and not a.startswith("__")}
 

@@ -256,10 +256,10 @@ class Reach:
             whole = (own.keys() - getattr(type(owner), "_compile_derived", ()) if is_whole(type(owner))
                      else getattr(type(owner), "_compile_decides", ()))
             if names.whole and not isinstance(owner, (type, ModuleType)) and is_settings(every := attributes_of(owner)):
-                whole = {*(every or {}), *data_of(type(owner))}
+                whole = every or {}
                 yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
                        ("attributes", id(owner)))
-            names = names._replace(read=names.read.union(whole))
+            names = names._replace(read=names.read.union(whole, data_of(owner) if names.whole else ()))
             for name in names.among(own):
                 yield from self._attribute(owner, name, own[name])
             if not isinstance(owner, ModuleType):

@@ -72,6 +72,17 @@ def what_an_object_has_from_its_class_by_a_computed_name() -> Case:
 
 
 @case
+def what_a_class_has_by_a_computed_name() -> Case:
+    class Options:
+        value = 2.0
+
+        def method(self) -> None:
+            pass
+
+    return lambda x: x * attrgetter("VALUE".lower())(Options), lambda: setattr(Options, "value", 7.0)
+
+
+@case
 def an_attribute_by_a_name_that_a_method_of_all_objects_is_given() -> Case:
     options = SimpleNamespace(value=2.0)
     return lambda x: x * options.__getattribute__("VALUE".lower()), lambda: setattr(options, "value", 7.0)
