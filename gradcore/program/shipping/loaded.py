@@ -234,7 +234,7 @@ def _used(program: Program) -> dict[int, tuple[int, int]]:
     """By buffer of inputs: where the bytes begin that the program uses, as far as their alignment goes, and where they end. The
     traced input may have been a small part of its memory."""
     found = {x.buffer: x.spec.span for x in program.inputs}
-    for x in chain(program.outputs, *(i.tensors() for i in program.instructions)):
+    for x in chain(program.inputs, program.outputs, *(i.tensors() for i in program.instructions)):
         if x.buffer in found and x.spec.numel:
             found[x.buffer] = min(found[x.buffer][0], x.spec.span[0]), max(found[x.buffer][1], x.spec.span[1])
     return {b: (low - low % ALIGNED, high) for b, (low, high) in found.items()}

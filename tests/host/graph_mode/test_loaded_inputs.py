@@ -265,3 +265,13 @@ def test_a_copy_of_an_input_has_the_bytes_that_the_program_uses(lent: bool, tmp_
         doubled, turned = loaded(given)
     assert step.report.peak.allocated < before + 4096
     assert doubled.tolist() == (given[1:] * 2).tolist() and turned.tolist() == given.t()[1:].tolist()
+
+
+def test_an_input_that_nothing_uses_is_copied_into_the_memory_that_it_shares_with_another(tmp_path: Path) -> None:
+    base = gradcore.ones(1000)
+    loaded = gradcore.load_program(saved(lambda x, y: y * 2, tmp_path, base[900:904], base[100:104]))
+    given = gradcore.ones(804)
+    others = [gradcore.zeros(128) for _ in range(32)]
+    del others[8]
+    assert loaded(given[800:], given[:4]).tolist() == [2.0] * 4
+    assert not any(x.any() for x in others)
