@@ -173,6 +173,9 @@ def _operands(code: CodeType, at: int) -> tuple[list[Step], list[Step], bool]:
 
 def _placed(steps: list[Step], call: Step) -> tuple[list[Step], list[Step]]:
     """The same first two by their places in the source, if they are variables or constants, or attributes of these."""
+    if call.ends == call.begins:
+        # Python was told to keep no columns (-X no_debug_ranges).
+        return [], []
     begins = max((k for k, s in enumerate(steps, 1) if s.opname.startswith("LOAD_") and s.begins == call.begins),
                  default=len(steps))
     rest, found = [s for s in steps[begins:] if s.opname != "PUSH_NULL"], list[list[Step]]()

@@ -308,6 +308,24 @@ def test_a_package_behind_a_link(tmp_path: Path) -> None:
     assert done.stdout.startswith("2 ") and done.stdout.endswith("train.py:16 in <module>\n"), done
 
 
+WITHOUT_COLUMNS = """
+from types import SimpleNamespace
+import gradcore
+options, name, two = SimpleNamespace(value=2.0), "value", False
+f = gradcore.compile(lambda x, other="x": x * getattr(options, name,
+                                                      1.0 if two else 3.0))
+f(gradcore.ones(1)), f(gradcore.ones(1))
+options.value = 7.0
+print(f(gradcore.ones(1)).item())
+"""
+
+
+def test_a_computed_name_is_seen_where_python_keeps_no_columns() -> None:
+    done = subprocess.run([sys.executable, "-X", "no_debug_ranges", "-c", WITHOUT_COLUMNS], capture_output=True, text=True,
+                          timeout=120)
+    assert done.stdout == "7.0\n", done
+
+
 @pytest.mark.parametrize("with_a_name", [False, True])
 def test_attributes_of_the_keys_of_a_dict_are_guarded(with_a_name: bool) -> None:
     one = type("One", (), {"__module__": "users"})()
