@@ -65,7 +65,10 @@ class _Texts(reprlib.Repr):
     """Writes no more than a few items of a container, survives a class's own repr, and reads no tensor."""
 
     def repr1(self, x: Any, level: int) -> str:
-        return f"Tensor {x.spec}" if hasattr(x, "spec") else super().repr1(x, level)
+        if hasattr(type(x), "spec"):
+            return f"Tensor {x.spec}"
+        # A named tuple's own repr would read its tensors.
+        return self.repr_tuple(x, level) if isinstance(x, tuple) else super().repr1(x, level)
 
 
 _TEXTS = _Texts()
@@ -108,7 +111,7 @@ class _Tensor:
     """What annotations call a tensor."""
 
 
-#: What an object has that may stand for one of these, as NumPy's numbers and tensors of one element do.
+#: What the class of an object has that may stand for one of these, as NumPy's numbers and tensors of one element do.
 _STANDS_FOR = {_Tensor: ("spec",), int: ("__index__",), float: ("__float__", "__index__"), bool: ("__index__", "__array__")}
 
 
@@ -125,7 +128,7 @@ def _fits(x: Any, hint: Any) -> bool | None:
             return all(_fits(item, parts[0]) is not False for item in x)
         return None if hasattr(x, "__iter__") and not isinstance(x, str) else False
     if hint in _STANDS_FOR:
-        return any(hasattr(x, name) for name in _STANDS_FOR[hint])
+        return any(hasattr(type(x), name) for name in _STANDS_FOR[hint])
     return isinstance(x, hint) if isinstance(hint, type) and hint is not Any else None
 
 

@@ -39,6 +39,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "items of a generator": (lambda: gradcore.hstack(k for k in range(3)), "hstack() expects tensors, but got 0 of type int"),
     "a bound": (lambda: gradcore.linspace("a", 1, 3), "linspace(): argument 'start' (position 1) must be Tensor or float"),
     "a long list": (lambda: gradcore.topk(x(), [0.5] * 1000), "must be int, not list: [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ...]"),
+    "a class": (lambda: gradcore.eye(int), "eye(): argument 'n' (position 1) must be int, not type: <class 'int'>"),
+    "the class of tensors": (lambda: gradcore.float_power(gradcore.Tensor, 2), "must be Tensor or float, not type: <class"),
     "a long one": (lambda: gradcore.eye("a" * 1000), f"must be int, not str: '{'a' * 59}")}
 
 

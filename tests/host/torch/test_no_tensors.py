@@ -113,6 +113,7 @@ def test_the_error_names_the_argument(case: str) -> None:
     (lambda x: gradcore.nn.Flatten()([x]), "Flatten() expects tensors, but got [Tensor float32[2, 2]] of type list"),
     (lambda x: gradcore.nn.Flatten()({"x": (x,)}), "but got {'x': (Tensor float32[2, 2],)} of type dict"),
     (lambda x: x.dot([x]), "dot(): argument 'tensor' (position 1) must be Tensor, not list: convert [Tensor float32[2, 2]]"),
+    (lambda x: gradcore.sum(x.max(0)), "must be Tensor, not Ranked: (Tensor float32[2], Tensor int64[2])"),
     (lambda x: x.view([x]), "a size must be an int, but got Tensor float32[2, 2] of type Tensor in [Tensor float32[2, 2]]")])
 def test_no_values_are_read_for_the_error(call: Callable[[Any], Any], text: str) -> None:
     """In a trace that would be an error of its own."""
