@@ -34,8 +34,7 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     found = tuple(map(plain, sizes))
     for n in found:
         if not isinstance(n, int) or isinstance(n, bool):
-            raise TypeError(f"a size must be an int, but got {shown(n):.60} of type {type(n).__name__} in "
-                            f"{shown(sizes):.200}")
+            raise TypeError(f"a size must be an int, but got {shown(n):.60} of type {type(n).__name__} in {shown(sizes):.99}")
     return found
 
 
