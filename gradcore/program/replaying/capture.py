@@ -138,15 +138,16 @@ class CapturedReplay(Replay):
 
     def _no_copies(self, fixed: Fixed, inputs: Sequence[Any]) -> str:
         """Why copies of these inputs cannot stand for them, or "": some are other libraries' memory, which may lie anywhere."""
-        blocks = [inputs[k].storage.block for k, *_ in fixed.copies[0]]
+        blocks = [inputs[copy[0]].storage.block for copy in fixed.copies[0]]
         foreign = [block for block in blocks if block.segment.index == OUTSIDE]
+        if not foreign:
+            return ""
         if any(block.address % ALIGNED for block in foreign):
             return f"the memory of an argument, another library's, does not begin at a multiple of {ALIGNED} bytes"
-        if foreign:
-            beside = [*blocks, *(s.block for s in self.trace.storages.values())] if any(self._returned) else [
-                s.block for s, _ in self._written]
-            if any(a is not b and _overlap(a, b) for a in foreign for b in beside):
-                return "an argument is another library's memory, another tensor lies there, too, and one of them is written to"
+        beside = [*blocks, *(s.block for s in self.trace.storages.values())] if any(self._returned) else [
+            s.block for s, _ in self._written]
+        if any(a is not b and _overlap(a, b) for a in foreign for b in beside):
+            return "an argument is another library's memory, another tensor lies there, too, and one of them is written to"
         return ""
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
