@@ -7,6 +7,7 @@ is repeated in a row that stays in the L1 cache, and the array is viewed as rows
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,17 @@ def _row(number: str, dtype: np.dtype[Any]) -> Array:
     return row
 
 
+@functools.lru_cache(maxsize=64)
+def _repeated(number: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    return _row(number, dtype)[:math.prod(shape)].reshape(shape)
+
+
 def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
     """Write ``ufunc``, the maximum or the minimum, of ``x`` and a number to ``out``."""
+    if type(x) is np.ndarray and _AT_ONCE <= x.size <= _ROW and x.dtype == out.dtype and x.dtype.char in "fd":
+        # The activations of a small network, where each line of Python counts.
+        ufunc(x, _repeated(repr(float(number)), x.dtype, x.shape), out=out)
+        return
     if (x.size < (_AT_ONCE if type(x) is np.ndarray else _FOR_ALL) or x.dtype != out.dtype or x.dtype.char not in "fd"
             or x.shape != out.shape or not (x.flags.c_contiguous and out.flags.c_contiguous) or isinstance(number, Changing)):
         ufunc(x, number, out=out)
