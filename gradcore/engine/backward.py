@@ -7,7 +7,6 @@ section 3.2).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -15,11 +14,12 @@ from weakref import ref
 
 import numpy as np
 
+from gradcore.engine.accumulating import accumulate, add_to
 from gradcore.engine.autocast import note
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.owners import retag_gradient
+from gradcore.engine.plans import BoundRule
 from gradcore.engine.residuals import backward_scope, residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
@@ -27,15 +27,9 @@ from gradcore.engine.state import local, mark
 from gradcore.engine.value import Edge, alias
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import Tag
-from gradcore.forking import long
 from gradcore.memory.placement import install_outlives
 from gradcore.ops.creation import full
-from gradcore.ops.elementwise import add
-from gradcore.ops.in_place import add_
-from gradcore.ops.movement import cast, clone
-
-#: Threads may run separate graphs that share leaves.
-_accumulating = long()
+from gradcore.ops.movement import cast
 
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, captures: Captures | None, create_graph: bool,
@@ -134,6 +128,13 @@ class Sweep:
             if watched:
                 self._run_watched(node, gs, values, rules)
                 return
+            if node.plan.spends and not local.state.grad:
+                ((index,), _, rule), = rules
+                edge = edges[index]
+                # What becomes the gradient of a leaf, the pool keeps away from what the next step needs in one piece.
+                if edge is not None and type(edge[0]) is not Leaf:
+                    self._spend(node, edge, gs, values, rule)
+                    return
             for targets, several, rule in rules:
                 result = rule(gs, values)
                 if several:
@@ -151,6 +152,22 @@ class Sweep:
                 node.ran = True
             else:
                 node.saved = node.recipe = None
+
+    def _spend(self, node: Node, edge: Edge, gs: list[Any], values: Any, rule: BoundRule) -> None:
+        """Run the one rule of a node whose first op may write its output over the cotangent or a residual."""
+        state = local.state
+        if not self.retain_graph:
+            node.saved = node.recipe = None
+        state.spending = (*map(id, gs), *map(id, values))
+        try:
+            result = rule(gs, values)
+        finally:
+            state.spending = ()
+        # What is delivered is asked for whether anything else refers to its bytes.
+        gs.clear()
+        if values:
+            values.clear()
+        self.deliver(edge, result)
 
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
         """Run a node with hooks, with captures, or under anomaly detection; only capture where nothing more is wanted."""
@@ -207,7 +224,7 @@ class Sweep:
             elif self.accumulating or slot is None:
                 accumulate(target, g)
             else:
-                _add_to(slot, 0, g)
+                add_to(slot, 0, g)
             return
         waiting = self.pending.get(target.id)
         if waiting is None:
@@ -219,7 +236,7 @@ class Sweep:
             self.pending[number] = (target, gs)
             heappush(self.heap, -number)
         else:
-            _add_to(waiting[1], index, g)
+            add_to(waiting[1], index, g)
 
     def _capture(self, node: Node, gs: list[Any]) -> None:
         """Store the captured cotangents of a node, as tensor objects of their own."""
@@ -232,7 +249,7 @@ class Sweep:
     def _hold(self, leaf: Leaf, g: Any) -> None:
         if self.last_use is None:
             self.last_use = last_uses(self.roots)
-        _add_to(self.held.setdefault(leaf, [None]), 0, g)
+        add_to(self.held.setdefault(leaf, [None]), 0, g)
 
     def let_go(self, number: int) -> None:
         """After node ``number``: run the hooks of leaves whose gradient no older node adds to, and accumulate it."""
@@ -269,22 +286,6 @@ def _own(part: Any, gs: list[Any]) -> Any:
     return part
 
 
-def _add_to(gs: list[Any], index: int, g: Any) -> None:
-    there = gs[index]
-    if there is None:
-        gs[index] = g
-    elif not local.state.grad and _unseen(there) and there.spec.contiguous:
-        add_(there, g)
-    else:
-        gs[index] = add(there, g)
-
-
-def _unseen(value: Any, lent: bool = False) -> bool:
-    """Does nothing but ``value``, and a replay that has ``lent`` it, refer to its storage?"""
-    # One reference is the tensor's, one the argument of getrefcount.
-    return sys.getrefcount(value.storage) <= 2 + lent
-
-
 def _outlives(tag: Tag) -> bool:
     """Will a tensor that is being allocated with this tag become a gradient, as far as shapes tell?"""
     sweep, spec = local.state.sweep, tag.spec
@@ -293,41 +294,6 @@ def _outlives(tag: Tag) -> bool:
 
 
 install_outlives(_outlives)
-
-
-def accumulate(leaf: Leaf, g: Any) -> None:
-    """Add ``g`` to a leaf's gradient, unless its tensor requires none by now.
-
-    The first becomes the gradient itself unless something else refers to its storage (an op that passes its cotangent on, or
-    the caller), in which case it is copied. Later ones are added in place unless somebody holds the gradient, or has set it to
-    a tensor that is not contiguous, whose elements may share memory.
-    """
-    if leaf.frozen:
-        return
-    if local.state.aside is not None:
-        local.state.aside.add(leaf)
-        return
-    with _accumulating:
-        there = leaf.grad
-        if g.spec.shape != leaf.spec.shape:
-            raise SpecError(f"a graph from before its leaf got the shape {list(leaf.spec.shape)} returned an invalid gradient: "
-                            f"got {list(g.spec.shape)} but expected shape compatible with {list(leaf.spec.shape)}")
-        if there is None:
-            whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
-            leaf.grad = g if whole and _unseen(g) else clone(g)
-        else:
-            # Three references: the slot, the local and the argument. (From Python 3.14 on, a local passes none of its own.)
-            lender = there.storage.lender
-            lent = lender is not None
-            held = sys.getrefcount(leaf.grad) > 3 + lent
-            if not held and not local.state.grad and there.spec.contiguous and _unseen(there, lent):
-                add_(there, g)
-                return
-            leaf.grad = add(there, g)
-            if lent:
-                del there
-                lender.let_go(leaf)
-        retag_gradient(leaf.grad, leaf.tensor())
 
 
 def _seed(root: Any, g: Any) -> Any:

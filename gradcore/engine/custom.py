@@ -41,6 +41,7 @@ class CustomPlan:
     """Takes the place of a :class:`~gradcore.engine.plans.KeepPlan`, with one rule for all inputs."""
 
     __slots__ = ("slots", "rules")
+    spends = False
 
     def __init__(self, count: int, kept: int, rule: Callable[[list[Any], list[Any]], Any]) -> None:
         self.slots = tuple(range(kept))

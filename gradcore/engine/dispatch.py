@@ -17,13 +17,15 @@ from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import build_node, note_overwritten
 from gradcore.engine.operands import TENSORS, apart, flatten, grouped, numbers, operands, together
-from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
-from gradcore.engine.saved import Packed, Saved, keep
+from gradcore.engine.plans import Call, KeepPlan, infer
+from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.sites import CODES, find_site
+from gradcore.engine.spending import place_of_spent
 from gradcore.engine.state import State, Where, launch_within, local
 from gradcore.engine.tracer import tracer_of
-from gradcore.engine.value import PLAIN, alias, install_made, value_over
-from gradcore.engine.views import check_recorded_write, note_views, rebase
+from gradcore.engine.value import PLAIN, install_made, value_over
+from gradcore.engine.views import note_views, rebase
+from gradcore.engine.writing import before_write
 from gradcore.errors import SpecError
 from gradcore.events import LAUNCH, VIEW, Raw, Site, Tag
 from gradcore.memory.resource import Stream
@@ -155,22 +157,28 @@ def _run(state: State, device: Device, call: Call, tag: Tag, args: tuple[Any, ..
     stream = device.stream
     if device.several:
         stream = _on_stream(device, args)
+    log = device.ledger.log
+    read = () if log is None else _serials(args)
     result = _new(_tensor)
-    # new_storage, in line.
-    storage = result.storage = _new(Storage)
-    storage.device = device
-    storage.version = 0
-    storage.views = None
-    block = storage.block = device.memory.allocate(call.nbytes, stream, tag, number)
+    storage = place_of_spent(state, call, device, args, tag, number) if state.spending else None
+    if storage is not None:
+        result.storage = storage
+        block = storage.block
+    else:
+        # new_storage, in line.
+        storage = result.storage = _new(Storage)
+        storage.device = device
+        storage.version = 0
+        storage.views = None
+        block = storage.block = device.memory.allocate(call.nbytes, stream, tag, number)
     spec = result.spec = call.spec
     try:
         array = result.array = block.arrays[spec]
     except KeyError:
         array = result.array = device.array(block, spec)
     result.edge = result.base = None
-    log = device.ledger.log
     if log is not None:
-        _log_launch(log, call, tag, number, args, (result,))
+        _log_launch(log, call, tag, number, args, read, (result,))
     try:
         if len(arrays) == 2:
             # Unpacking a list takes half as long as calling NumPy.
@@ -197,13 +205,17 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
     return stream
 
 
-def _log_launch(log: list[Raw], call: Call, tag: Tag, number: int, args: tuple[Any, ...],
+def _serials(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Of the bytes that each operand shows, before the output is allocated, which may take their place; 0 for a number."""
+    return tuple([a.storage.block.serial if type(a) in TENSORS else 0 for a in args])
+
+
+def _log_launch(log: list[Raw], call: Call, tag: Tag, number: int, args: tuple[Any, ...], read: tuple[int, ...],
                 outputs: tuple[Any, ...]) -> None:
-    inputs = tuple([a.storage.block.serial if type(a) in TENSORS else 0 for a in args])
     if (tracer := tracer_of(log)) is not None:
         tracer.launched(call, args, outputs)
     made = tuple([v.storage.block.serial for v in outputs])
-    log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
+    log.append((LAUNCH, call.invocation, tag, number, read, made, perf_counter_ns()))
 
 
 def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
@@ -223,7 +235,7 @@ def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple
                 copies = apart(args, "dim" not in attrs)
                 if copies is not None:
                     return apply(op, *copies, **attrs)
-            overwritten = _before_write(op, call, written, edges, plan, number)
+            overwritten = before_write(op, call, written, edges, plan, number)
         outputs, aux = _compute(state, op, call, device, args, arrays, written, number, tags)
     if plan is not None:
         assert edges is not None
@@ -244,11 +256,15 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
              number: int, tags: tuple[Tag, ...]) -> tuple[list[Any], list[Any]]:
     """Allocate, log and launch: the outputs, which an in-place op has written to an operand, and the auxiliary outputs."""
     stream = _on_stream(device, args) if device.several else device.stream
+    log = device.ledger.log
+    read = () if log is None else _serials(args)
     outputs, aux = [], []
-    if not op.in_place:
-        for spec, tag in zip(call.specs, tags, strict=False):
-            outputs.append(fresh(device, spec, tag, number, stream))
-            arrays.append(outputs[-1].array)
+    storage = place_of_spent(state, call, device, args, tags[0], number) if state.spending else None
+    if storage is not None:
+        outputs.append(value_over(storage, call.specs[0]))
+    elif not op.in_place:
+        outputs += [fresh(device, spec, tag, number, stream) for spec, tag in zip(call.specs, tags, strict=False)]
+    arrays += [value.array for value in outputs]
     if call.aux:
         for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
             aux.append(fresh(device, spec, tag, number, stream))
@@ -256,9 +272,8 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
     if call.workspace is not None:
         workspace = fresh(device, call.workspace, tags[-1], number, stream)
         arrays.append(workspace.array)
-    log = device.ledger.log
     if log is not None:
-        _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
+        _log_launch(log, call, tags[0], number, args, read, (*outputs, *aux))
     try:
         state.launch(call.kernel, *arrays)
     except RuntimeError as error:
@@ -300,28 +315,6 @@ def fresh(device: Device, spec: TensorSpec, tag: Tag, number: int, stream: Strea
     value.array = device.array(block, spec) if array is None else array
     value.edge = value.base = None
     return value
-
-
-def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None, plan: KeepPlan | None,
-                  number: int) -> Saved | Packed | None:
-    """Raise for writes that an in-place op must not make; keep a copy of what it overwrites if a rule reads that."""
-    if op.in_place and len(written) == 1 and call.specs and call.specs[0].shape != written[0].spec.shape:
-        raise SpecError(f"{op.name}: output with shape {list(written[0].spec.shape)} doesn't match the broadcast shape "
-                        f"{list(call.specs[0].shape)}")
-    for target in written:
-        if target.spec.overlapping:
-            raise SpecError(f"{op.name}: unsupported operation: more than one element of the written-to tensor refers "
-                            "to a single memory location. Please clone() the tensor before performing the operation.")
-    if not local.state.grad:
-        return None
-    for target in written:
-        check_recorded_write(op.name, target, plan is not None)
-    if plan is None or edges is None:
-        return None
-    for kind, index, name in plan.slots:
-        if kind == OVERWRITTEN:
-            return keep(clone(alias(written[0], None)), edges[index], None, number, name)
-    return None
 
 
 def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] | None, attrs: dict[str, Any],

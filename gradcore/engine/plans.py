@@ -29,7 +29,7 @@ BoundRule = Callable[[list[Any], list[Any]], Any]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "again", "again_slots", "beside")
+    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "beside")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
@@ -37,6 +37,8 @@ class KeepPlan:
         #: Of each rule: flat positions of the inputs, whether the function returns several gradients, and the function.
         self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = [
             (flat, several, _bound(call, reading)) for flat, several, reading in found.rules]
+        #: Is there one rule only, whose first op is the last that reads its operands?
+        self.spends = found.spends
         #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
         self.again_slots = found.again_slots
         self.again = None if found.again is None else _bound(call, found.again)
@@ -57,6 +59,7 @@ class _Layout(NamedTuple):
 
     slots: tuple[Slot, ...]
     rules: tuple[tuple[tuple[int, ...], bool, _Reading], ...]
+    spends: bool
     again_slots: tuple[Slot, ...]
     again: _Reading | None
     beside: tuple[int, ...]
@@ -79,10 +82,11 @@ def _layout(op: Op, counts: tuple[int, ...], mask: tuple[bool, ...]) -> _Layout:
             rules.append((flat, several, _reading(op, positions, rule, slots, needs,
                                                   [p for p in rule.params if rule.reads(p, wanted)])))
     rules.sort(key=lambda r: r[0])
+    spends = len(rules) == 1 and getattr(rules[0][2].fn, "spends", False)
     again_slots: list[Slot] = []
     again = None if op.again is None else _reading(op, positions, op.again, again_slots, (), op.again.params)
     beside = tuple([s[1] for s in again_slots if s[0] == INPUT and s not in slots])
-    return _Layout(tuple(slots), tuple(rules), tuple(again_slots), again, beside)
+    return _Layout(tuple(slots), tuple(rules), spends, tuple(again_slots), again, beside)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -152,7 +156,7 @@ class Call:
     """An op on given specs, attributes and device: everything that is the same for each such run."""
 
     __slots__ = ("op", "inputs", "attrs", "counts", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec",
-                 "nbytes", "plans", "single", "several", "writes", "scattered", "width", "library")
+                 "nbytes", "plans", "single", "several", "writes", "over", "scattered", "width", "library")
 
     def __init__(self, op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...], attrs: dict[str, Any],
                  device: Device) -> None:
@@ -188,6 +192,9 @@ class Call:
         #: Flat positions that the op writes to.
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
                        if isinstance(inputs[i], TensorSpec)] if op.writes else []
+        #: Flat positions of inputs that the output may take the place of: those of the same layout.
+        self.over = [i for name in op.may_alias for i in self.positions[op.inputs.index(name)]
+                     if inputs[i] is self.specs[0] and inputs[i].contiguous and inputs[i].nbytes]
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = Invocation(op.name, inputs, self.specs, self.aux, inferred.workspace or 0, tuple(attrs.items()))
         self.plans: dict[tuple[bool, ...], KeepPlan | None] = {}

@@ -55,7 +55,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade", "partial", "sweep", "inference", "asked", "aside", "__weakref__")
+                 "remade", "partial", "sweep", "spending", "inference", "asked", "aside", "__weakref__")
 
     def __init__(self) -> None:
         self.grad = True
@@ -81,6 +81,8 @@ class State:
         self.partial = False
         #: The backward pass that is running, or None.
         self.sweep: Any = None
+        #: The ids of the tensors that the next op reads for the last time, if it reads them.
+        self.spending: tuple[int, ...] = ()
         #: Is the thread in ``inference_mode``?
         self.inference = False
         #: Is it in ``detect_anomaly``, and was NaN to be looked for there?

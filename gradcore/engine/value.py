@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,3 +70,9 @@ def value_over(storage: Storage, spec: TensorSpec) -> Any:
 def tensors_in(x: Any) -> Iterator[Any]:
     """The tensors in nested dicts, lists and tuples, in order."""
     return (part for part in leaves(x) if isinstance(part, Value))
+
+
+def unseen(value: Value, lent: bool = False) -> bool:
+    """Does nothing but ``value``, and a replay that has ``lent`` it, refer to its storage?"""
+    # One reference is the tensor's, one the argument of getrefcount.
+    return sys.getrefcount(value.storage) <= 2 + lent

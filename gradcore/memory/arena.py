@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gradcore.events import CONSUMED, DIED, DROP, Tag
-from gradcore.memory.ledger import Ledger
+from gradcore.memory.ledger import Ledger, opening
 from gradcore.memory.resource import Block
 
 
@@ -49,6 +49,20 @@ class Range(Block):
             log = self.home.ledger.log  # type: ignore[attr-defined]
             if log is not None:
                 log.extend((DROP, self.serial, node, reason) for node in self.keepers)
+
+
+def set_aside(ledger: Ledger, block: Block) -> None:
+    """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
+    # Draining first would record a peak.
+    with ledger.lock:
+        log = ledger.log
+        at = -1 if log is None else log.index(opening(block))
+        # No calls from here on, as an interrupt after one would leave half of it done.
+        ledger._requested -= block.requested
+        ledger._allocated -= block.size
+        ledger.arenas[block] = None
+        if log is not None:
+            del log[at]
 
 
 def in_arenas(ledger: Ledger) -> int:

@@ -97,6 +97,21 @@ class Ledger:
             raise
         raise self._out_of_memory(why, room, nbytes, tag)
 
+    def pass_on(self, block: Block, tag: Tag, node: int) -> None:
+        """Free a block, and allocate it at once for what will be written over the bytes that it holds."""
+        with self.lock:
+            if self._pending:
+                self.drain()
+            pool, log, b = self.pool, self.log, block
+            serial = pool.serial + 1
+            # No calls from here on, as an interrupt after one would leave half of it done.
+            if log is not None:
+                log += ((FREE, b.serial), (ALLOC, serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, tag,
+                                           node))
+            b.serial = pool.serial = serial
+            b.tag = tag
+            b.node = node
+
     def _undo(self, block: Block | None) -> None:
         """Repair the books after an interrupted call, whose caller never got ``block``, if there was one."""
         with self.lock:
@@ -201,19 +216,6 @@ class Ledger:
             del self.ranges[b]
         self._requested += sign * b.requested
         self._allocated += sign * b.size
-
-    def set_aside(self, block: Block) -> None:
-        """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
-        # Draining first would record a peak.
-        with self.lock:
-            log = self.log
-            at = -1 if log is None else log.index(opening(block))
-            # No calls from here on, as an interrupt after one would leave half of it done.
-            self._requested -= block.requested
-            self._allocated -= block.size
-            self.arenas[block] = None
-            if log is not None:
-                del log[at]
 
     def passed(self, requested: int, allocated: int) -> None:
         """Note in the peaks that so many bytes of an arena's ranges were allocated for a while, beside what is live."""

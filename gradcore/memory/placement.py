@@ -46,7 +46,8 @@ def choices(size: int, tag: Tag) -> tuple[Callable[[Segment, int], bool] | None,
 
     A forward makes the largest tensors of a network while gradients live, unless these are cleared before it. It finds room for
     them in one piece if no gradient lies in a segment of ten times its size or more, and nothing that a forward makes in one of
-    these that is wholly free. What backward makes and drops takes those first, and leaves the others to gradients.
+    these that is wholly free. What backward makes and drops takes what is left of those in use first, and leaves the others to
+    gradients.
     """
     # The scores of a language model are ten times as large as what leads to them. A convolutional network's tensors shrink to a
     # half or an eighth from stage to stage, and may share a segment.
@@ -55,7 +56,7 @@ def choices(size: int, tag: Tag) -> tuple[Callable[[Segment, int], bool] | None,
         return (lambda segment, free: segment.nbytes < least),
     if phase == "forward":
         return (lambda segment, free: segment.nbytes < least or free < segment.nbytes),
-    return ((lambda segment, free: segment.nbytes >= least), None) if phase == "backward" else (None,)
+    return ((lambda segment, free: segment.nbytes >= least and free < segment.nbytes), None) if phase == "backward" else (None,)
 
 
 def last_choice(size: int, tag: Tag, largest: int) -> Callable[[Segment, int], bool]:

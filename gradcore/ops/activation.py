@@ -10,7 +10,7 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import abs, exp, gt, le, logical_and, lt, minimum, sign, where
 from gradcore.ops.movement import sum_to
-from gradcore.ops.op import Infer, op
+from gradcore.ops.op import Infer, op, spending
 from gradcore.ops.shapes import Operand, need_float, pieces, shape_of, with_workspace
 from gradcore.spec import TensorSpec, broadcast_shapes
 
@@ -43,22 +43,22 @@ def _hardtanh_spec(x: TensorSpec, *, low: float, high: float) -> TensorSpec:
     return x.like()
 
 
-relu = op("relu", _relu_spec, may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x),
+relu = op("relu", _relu_spec, may_alias=("x",), x=spending(lambda g, out: relu_grad(g, out)), again=lambda x: relu(x),
           doc="x where it is positive, else 0.")
 relu_grad = op("relu_grad", _like_dy(_relu_spec), may_alias=("x",), dy=lambda g, x: relu_grad(g, x),
                doc="0 where x <= 0, else dy.")
 hardtanh = op("hardtanh", _hardtanh_spec, may_alias=("x",),
-              x=lambda g, out, attrs: hardtanh_grad(g, out, **attrs), again=lambda x, attrs: hardtanh(x, **attrs),
+              x=spending(lambda g, out, attrs: hardtanh_grad(g, out, **attrs)), again=lambda x, attrs: hardtanh(x, **attrs),
               doc="x kept between two numbers; unlike clamp's, its gradient is 0 at them, so the result is what it keeps.")
 hardtanh_grad = op("hardtanh_grad", _like_dy(_hardtanh_spec), may_alias=("dy", "x"),
                    dy=lambda g, x, attrs: hardtanh_grad(g, x, **attrs),
                    doc="dy where x lies between the two, else 0.")
-tanh = op("tanh", _float, may_alias=("x",), x=lambda g, out: tanh_grad(g, out))
+tanh = op("tanh", _float, may_alias=("x",), x=spending(lambda g, out: tanh_grad(g, out)))
 tanh_grad = op("tanh_grad", _like_dy(_float), may_alias=("x",),
                dy=lambda g, x: tanh_grad(g, x),
                x=lambda g, dy, x: g * dy * x * -2,
                doc="dy * (1 - x^2), where x is the result of tanh.")
-sigmoid = op("sigmoid", _float, may_alias=("x",), x=lambda g, out: sigmoid_grad(g, out))
+sigmoid = op("sigmoid", _float, may_alias=("x",), x=spending(lambda g, out: sigmoid_grad(g, out)))
 sigmoid_grad = op("sigmoid_grad", _like_dy(_float),
                   dy=lambda g, x: sigmoid_grad(g, x),
                   x=lambda g, dy, x: g * dy * (x * -2 + 1),
@@ -91,7 +91,7 @@ def _gelu_curve(x: Any, by_tanh: bool) -> Any:
 
 
 erf = op("erf", _erf_spec, contiguous=True, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))))
-gelu = op("gelu", _gelu_spec, contiguous=True, may_alias=("x",), x=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh),
+gelu = op("gelu", _gelu_spec, contiguous=True, may_alias=("x",), x=spending(lambda g, x, tanh: gelu_grad(g, x, tanh=tanh)),
           again=lambda x, tanh: gelu(x, tanh=tanh),
           doc="x Phi(x), exactly or by tanh. Hendrycks and Gimpel, arXiv:1606.08415.")
 gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True, may_alias=("dy", "x"),
@@ -101,7 +101,7 @@ gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True, may_alias=("dy", "
 def _with_grad(name: str, infer: Infer, curve: Callable[..., Any] | None = None, doc: str = "",
                grad_doc: str = "") -> tuple[Any, Any]:
     """An activation, and its gradient; ``curve`` is its second derivative, out of ops, None for 0."""
-    made = op(name, infer, may_alias=("x",), x=lambda g, x, attrs: grad(g, x, **attrs),
+    made = op(name, infer, may_alias=("x",), x=spending(lambda g, x, attrs: grad(g, x, **attrs)),
               again=lambda x, attrs: made(x, **attrs), doc=doc)
     second: dict[str, Any] = {} if curve is None else {"x": lambda g, dy, x, attrs: g * dy * curve(x, **attrs)}
     grad = op(f"{name}_grad", _like_dy(infer), may_alias=("dy", "x"), dy=lambda g, x, attrs: grad(g, x, **attrs), doc=grad_doc,
@@ -174,15 +174,15 @@ def _threshold_spec(x: TensorSpec, threshold: Operand, value: Operand) -> Tensor
 
 
 leaky_relu = op("leaky_relu", _slope_spec, may_alias=("x",),
-                x=lambda g, x, slope, x_spec: sum_to(leaky_relu_grad(g, x, slope), to=x_spec),
+                x=spending(lambda g, x, slope, x_spec: sum_to(leaky_relu_grad(g, x, slope), to=x_spec)),
                 slope=lambda g, x, slope_spec: sum_to(g * minimum(x, 0.0), to=slope_spec),
                 again=lambda x, slope: leaky_relu(x, slope), doc="x where it is positive, else slope x.")
 leaky_relu_grad = op("leaky_relu_grad", _like_dy(_slope_spec), may_alias=("dy", "x"),
                      dy=lambda g, x, slope: leaky_relu_grad(g, x, slope),
                      slope=lambda g, dy, x, slope_spec: sum_to(where(gt(x, 0), 0.0, g * dy), to=slope_spec))
-hardshrink = op("hardshrink", _shrink_spec, may_alias=("x",), x=lambda g, x, lambd: shrink_grad(g, x, lambd),
+hardshrink = op("hardshrink", _shrink_spec, may_alias=("x",), x=spending(lambda g, x, lambd: shrink_grad(g, x, lambd)),
                 doc="x outside [-lambd, lambd], else 0.")
-softshrink = op("softshrink", _shrink_spec, may_alias=("x",), x=lambda g, x, lambd: shrink_grad(g, x, lambd),
+softshrink = op("softshrink", _shrink_spec, may_alias=("x",), x=spending(lambda g, x, lambd: shrink_grad(g, x, lambd)),
                 doc="x brought nearer to 0 by lambd.")
 shrink_grad = op("shrink_grad", _like_dy(_shrink_spec), may_alias=("dy", "x"), dy=lambda g, x, lambd: shrink_grad(g, x, lambd),
                  doc="dy outside [-lambd, lambd], else 0.")

@@ -11,7 +11,7 @@ from gradcore.dtypes import promote
 from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.movement import sum_to
-from gradcore.ops.op import op
+from gradcore.ops.op import op, spending
 from gradcore.ops.shapes import (
     Operand,
     bool_like,
@@ -51,11 +51,11 @@ sub = op("sub", _sub_spec, may_alias=("x", "y"),
          y=lambda g, y_spec: sum_to(-g, to=y_spec),
          doc="x - y.")
 mul = op("mul", broadcast, may_alias=("x", "y"),
-         x=lambda g, y, x_spec: sum_to(g * y, to=x_spec),
-         y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
+         x=spending(lambda g, y, x_spec: sum_to(g * y, to=x_spec)),
+         y=spending(lambda g, x, y_spec: sum_to(g * x, to=y_spec)),
          doc="x y.")
 div = op("div", divide, may_alias=("x", "y"),
-         x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
+         x=spending(lambda g, y, x_spec: sum_to(g / y, to=x_spec)),
          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec),
          doc="x / y; the quotient of integers is a float.")
 
@@ -67,7 +67,7 @@ def _neg_spec(x: TensorSpec) -> TensorSpec:
     return like(x)
 
 
-neg = op("neg", _neg_spec, may_alias=("x",), x=lambda g: -g, doc="-x.")
+neg = op("neg", _neg_spec, may_alias=("x",), x=spending(lambda g: -g), doc="-x.")
 reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g * (out * out), doc="1 / x.")
 floor_divide = op("floor_divide", numbers("floor_divide"), may_alias=("x", "y"), doc="x / y, rounded down.")
 remainder = op("remainder", numbers("remainder"), may_alias=("x", "y"),
@@ -139,7 +139,7 @@ def _square_spec(x: TensorSpec) -> TensorSpec:
     return like(x).like(np.dtype(np.int64)) if _is_bool(x) else like(x)
 
 
-abs = op("abs", number("abs"), may_alias=("x",), x=lambda g, x: g * sign(x), doc="|x|.")
+abs = op("abs", number("abs"), may_alias=("x",), x=spending(lambda g, x: g * sign(x)), doc="|x|.")
 sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g))
 floor = op("floor", number("floor"), may_alias=("x",), x=lambda g: zeros_of(g),
            doc="The largest integer that is not above x, in the dtype of x.")
@@ -147,17 +147,18 @@ ceil = op("ceil", number("ceil"), may_alias=("x",), x=lambda g: zeros_of(g),
           doc="The smallest integer that is not below x, in the dtype of x.")
 round = op("round", number("round"), may_alias=("x",), x=lambda g: zeros_of(g),
            doc="The nearest integer, in the dtype of x; of two, the even one.")
-exp = op("exp", float_like, may_alias=("x",), x=lambda g, out: g * out, doc="e to the power of x.")
+exp = op("exp", float_like, may_alias=("x",), x=spending(lambda g, out: g * out), doc="e to the power of x.")
 expm1 = op("expm1", float_like, may_alias=("x",), x=lambda g, out: g * (out + 1), doc="exp(x) - 1, exact near 0.")
-log = op("log", float_like, may_alias=("x",), x=lambda g, x: g / x, doc="The natural logarithm: -inf at 0, NaN below.")
+log = op("log", float_like, may_alias=("x",), x=spending(lambda g, x: g / x),
+         doc="The natural logarithm: -inf at 0, NaN below.")
 log1p = op("log1p", float_like, may_alias=("x",), x=lambda g, x: g / (x + 1), doc="log(1 + x), exact near 0.")
 log2 = op("log2", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(2)),
           doc="The logarithm to the base 2: -inf at 0, NaN below.")
 log10 = op("log10", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(10)),
            doc="The logarithm to the base 10: -inf at 0, NaN below.")
-sqrt = op("sqrt", float_like, may_alias=("x",), x=lambda g, out: g / (out * 2), doc="The square root, NaN below 0.")
+sqrt = op("sqrt", float_like, may_alias=("x",), x=spending(lambda g, out: g / (out * 2)), doc="The square root, NaN below 0.")
 rsqrt = op("rsqrt", float_like, may_alias=("x",), x=lambda g, out: g * (out * out * out) * -0.5, doc="1 / sqrt(x).")
-square = op("square", _square_spec, may_alias=("x",), x=lambda g, x: g * (x * 2), doc="x^2.")
+square = op("square", _square_spec, may_alias=("x",), x=spending(lambda g, x: g * (x * 2)), doc="x^2.")
 sin = op("sin", float_like, may_alias=("x",), x=lambda g, x: g * cos(x), doc="The sine of an angle in radians.")
 cos = op("cos", float_like, may_alias=("x",), x=lambda g, x: -g * sin(x), doc="The cosine of an angle in radians.")
 tan = op("tan", float_like, may_alias=("x",), x=lambda g, out: g * (out * out + 1), doc="The tangent of an angle in radians.")

@@ -10,7 +10,7 @@ from gradcore.ops.creation import new_full
 from gradcore.ops.elementwise import clamp, log, log1p, ne, where
 from gradcore.ops.movement import cast, reshape, take
 from gradcore.ops.normalizers import softmax
-from gradcore.ops.op import op
+from gradcore.ops.op import op, spending
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import Operand, need_float, pieces, row_bytes, same, with_workspace
 from gradcore.spec import PIECE, TensorSpec
@@ -73,7 +73,7 @@ def _mse_scale(spec: TensorSpec, reduction: str) -> float:
 
 
 mse_loss = op("mse_loss", _mse_spec, contiguous=True,
-              x=lambda g, x, target, reduction: mse_grad(g, x, target, reduction=reduction),
+              x=spending(lambda g, x, target, reduction: mse_grad(g, x, target, reduction=reduction)),
               target=lambda g, x, target, reduction: -mse_grad(g, x, target, reduction=reduction),
               doc="Mean or sum of (x - target)^2, by pieces: the squares are never stored.")
 mse_grad = op("mse_grad", _mse_grad_spec, contiguous=True, may_alias=("x", "target"),
@@ -124,7 +124,7 @@ def _cross_entropy_grad_spec(dy: TensorSpec, logits: TensorSpec, target: TensorS
 
 cross_entropy = op(
     "cross_entropy", _cross_entropy_spec, contiguous=True,
-    logits=lambda g, logits, target, weight, attrs: cross_entropy_grad(g, logits, target, weight, **attrs),
+    logits=spending(lambda g, logits, target, weight, attrs: cross_entropy_grad(g, logits, target, weight, **attrs)),
     doc="-log softmax(logits)[target], each sample times its class's weight; the mean is over the weights. The logits "
         "are kept and not their softmax: the matrix product before made them anyway, and one pass finds them again.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.ops.elementwise import exp
-from gradcore.ops.op import op
+from gradcore.ops.op import op, spending
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float, row_bytes, same, with_workspace
 from gradcore.spec import TensorSpec
@@ -45,7 +45,7 @@ softmax_grad = op("softmax_grad", _grad_spec,
                   doc="x * (dy - sum(dy * x)), where x is the result of softmax.")
 
 log_softmax = op("log_softmax", _log_softmax_spec, contiguous=True, may_alias=("x",),
-                 x=lambda g, out, dim: log_softmax_grad(g, out, dim=dim))
+                 x=spending(lambda g, out, dim: log_softmax_grad(g, out, dim=dim)))
 
 
 def _log_softmax_second(g: Any, dy: Any, x: Any, dim: int) -> Any:

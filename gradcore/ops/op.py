@@ -28,6 +28,7 @@ outputs, and of its attributes, by name.
 
 An op says in ``may_alias`` which inputs its output may overwrite, if such an input has the same size and layout
 and is not read later: no kernel of the op reads an element of these inputs after writing that element of the output.
+A rule says by :func:`spending` that nothing is read later than by its first op.
 """
 
 from __future__ import annotations
@@ -80,6 +81,16 @@ class Rule:
         """Does the gradient of any of the inputs ``wanted`` read the parameter ``name``?"""
         readers = self.only.get(name)
         return readers is None or any(n in readers for n in wanted)
+
+
+def spending(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule whose first op is the last that reads its operands: ``spending(lambda g, out: relu_grad(g, out))``.
+
+    If a node runs no other rule, and nothing else refers to the cotangent or a kept tensor that the op reads, its output takes
+    that one's place.
+    """
+    setattr(fn, "spends", True)
+    return fn
 
 
 def joint(*inputs: str, **only: tuple[str, ...]) -> Callable[[Callable[..., Any]], Rule]:

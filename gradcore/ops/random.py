@@ -18,7 +18,7 @@ import numpy as np
 from gradcore.dtypes import is_floating
 from gradcore.errors import NoSecondDerivative, SpecError
 from gradcore.ops.creation import sized
-from gradcore.ops.op import Inferred, joint, op
+from gradcore.ops.op import Inferred, joint, op, spending
 from gradcore.ops.shapes import compare, need_float, with_workspace
 from gradcore.spec import PIECE, TensorSpec
 from gradcore.tiling import intricate
@@ -72,7 +72,7 @@ uniform_ = op("uniform_", _filled(_random_spec, "uniform_"), contiguous=True, wr
               doc="Uniform in [low, high), over what a tensor held; the generator itself moves on.")
 normal_ = op("normal_", _filled(_normal_spec, "normal_"), contiguous=True, writes=("x", "state"),
              doc="Normal, over what a tensor held; the generator itself moves on.")
-dropout = op("dropout", _dropout_spec, contiguous=True, may_alias=("x",), x=lambda g, state, p: dropout(g, state, p),
+dropout = op("dropout", _dropout_spec, contiguous=True, may_alias=("x",), x=spending(lambda g, state, p: dropout(g, state, p)),
              doc="x / (1 - p) with probability 1 - p, else 0. Backward recomputes the mask, which is never stored. "
                  "Srivastava et al., JMLR 15 (2014).")
 chance = op("chance", compare,

@@ -12,6 +12,7 @@ import gradcore
 from bench.gpu.streams import Stress, poisoned, sleep
 from gradcore import cuda, nn
 from gradcore.autograd.graph import save_on_cpu
+from gradcore.events import Alloc, Launch
 
 NAP = 20_000_000
 
@@ -158,8 +159,12 @@ def test_backward_of_another_streams_forward():
     with side:
         sleep(gradcore.device("cuda"), NAP)
         loss = (w @ w).relu().sum()
-    loss.backward()
+    with gradcore.step(device="cuda") as step:
+        loss.backward()
     np.testing.assert_array_equal(w.grad.cpu().numpy(), expected)
+    streams = {r.serial: r.stream for r in step.log if isinstance(r, Alloc)}
+    made = {r.invocation.op: streams[r.outputs[0]] for r in step.log if isinstance(r, Launch) and r.outputs}
+    assert made["relu_grad"] == made["full"], "not in the place of what the other stream made"
 
 
 def test_uploads_from_pinned_memory():
@@ -169,6 +174,14 @@ def test_uploads_from_pinned_memory():
     batches.clear()
     gradcore.full((1 << 20,), -1.0).pin_memory()
     assert [float(x.mean().item()) for x in sent] == [0, 1, 2, 3]
+
+
+def test_a_gradient_takes_the_place_of_no_pinned_operand():
+    w, pinned = gradcore.ones(1000, requires_grad=True), []
+    x = w * 1
+    x.register_hook(lambda g: pinned.append(g.is_pinned()))
+    (x * gradcore.full((1000,), 2.0).pin_memory()).sum().backward()
+    assert pinned == [False] and w.grad.sum() == 2000
 
 
 @pytest.mark.parametrize("size", [7, 1 << 16, 1 << 22])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradcore.events import CONSUMED, DIED, Alloc, Drop, Free, typed
-from gradcore.memory.arena import Range, close_ranges, open_ranges, range_of
+from gradcore.memory.arena import Range, close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.resource import Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import MiB, stack
@@ -21,7 +21,7 @@ def arena_of(memory: Stack, count: int) -> list[Range]:
     """The ranges, all closed, of an arena for ``count`` buffers of 500 bytes; the first two are kept by nodes 8 and 9."""
     ledger = memory.ledger
     block = ledger.allocate(count * 512, Stream(0), tag("arena"))
-    ledger.set_aside(block)
+    set_aside(ledger, block)
     ranges = [range_of(ledger, block, 512 * k, 500, 512, tag("a"), k + 3) for k in range(count)]
     for r in ranges[:2]:
         r.keepers = (8, 9)
@@ -111,7 +111,7 @@ def test_an_arena_that_goes_is_an_ordinary_block_again(memory: Stack) -> None:
     log = ledger.begin_log()
     opening = len(log)
     block = ledger.allocate(MiB, stream, tag("arena"))
-    ledger.set_aside(block)
+    set_aside(ledger, block)
     assert (ledger.requested, ledger.allocated, ledger.live) == (0, 0, {}) and [*ledger.arenas] == [block]
     ledger.release(block)
     assert (ledger.requested, ledger.allocated, ledger.live) == (0, 0, {}) and not ledger.arenas

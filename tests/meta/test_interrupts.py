@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gradcore import folds
-from gradcore.events import MARK, UNTAGGED, Raw, typed
+from gradcore.events import ALLOC, FREE, MARK, UNTAGGED, Raw, typed
+from gradcore.memory.arena import set_aside
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.mending import mend
 from gradcore.memory.nesting import OfThread
@@ -265,12 +266,24 @@ def test_an_arena_that_is_interrupted_as_it_begins_is_given_back(logged: bool) -
 
     def run() -> None:
         block = ledger.allocate(MiB, stream)
-        ledger.set_aside(block)
+        set_aside(ledger, block)
         ledger.release(block)
 
     for _ in at_every_moment(run):
         assert [*ledger.live.values()] == [first] and ledger.allocated == 512 and not ledger.arenas
         check(memory)
+
+
+def test_a_block_that_is_passed_on_has_one_owner_at_any_moment() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    block = ledger.allocate(700, stream)
+    log = ledger.begin_log()
+    for _ in at_every_moment(lambda: ledger.pass_on(block, UNTAGGED, 5)):
+        live = {r[1] for r in log if r[0] == ALLOC} - {r[1] for r in log if r[0] == FREE}
+        assert ledger.live == {block.serial: block} and live == {block.serial} and ledger.requested == 700
+        check(memory)
+    assert block.node == 5
 
 
 def test_an_adopted_block_leaves_books_that_were_mended() -> None:

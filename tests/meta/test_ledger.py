@@ -10,7 +10,7 @@ import pytest
 from gradcore import folds
 from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, OUTSIDE, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, Unreserve, typed
-from gradcore.memory.arena import close_ranges, open_ranges, range_of
+from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.peaks import Measured
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import CountingSource
@@ -133,7 +133,7 @@ def test_ranges_of_an_arena_open_a_log_in_order_of_allocation() -> None:
     memory = stack()
     ledger = memory.ledger
     block = ledger.allocate(100 * 512, Stream(0), tag("arena"))
-    ledger.set_aside(block)
+    set_aside(ledger, block)
     # Neither by address nor by position: a set would have an order of its own.
     ranges = [range_of(ledger, block, 512 * (k * 37 % 100), 512, 512, tag("a")) for k in range(100)]
     open_ranges(ledger, ranges[::-1])

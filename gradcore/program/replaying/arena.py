@@ -7,7 +7,7 @@ from typing import Any
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.events import PROGRAM, Tag
-from gradcore.memory.arena import Range, range_of
+from gradcore.memory.arena import Range, range_of, set_aside
 from gradcore.program.program import Program
 from gradcore.spec import TensorSpec, round_up
 
@@ -26,7 +26,7 @@ class Arena(Storage):
             # The pool's fragments, left by the traced run, would otherwise stay reserved beside the arena.
             device.ledger.flush()
         block = device.memory.allocate(nbytes, device.current, tag, 0)
-        device.ledger.set_aside(block)
+        set_aside(device.ledger, block)
         return cls(device, block)
 
 

@@ -8,6 +8,7 @@ import gradcore
 from gradcore import folds, nn
 from gradcore.events import Launch, Mark
 from tests.host.graph_mode.test_compile import data, net, step_of
+from tests.host.graph_mode.test_places import places_taken
 
 
 def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_bytes_of_eager() -> None:
@@ -23,7 +24,7 @@ def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_
         with gradcore.step() as s:
             run(x, y)
         # If a result overwrites an operand, that many fewer bytes are live.
-        less = {} if wrap is not gradcore.compile else {
+        less = places_taken(s.log) if wrap is not gradcore.compile else {
             run.programs[0].buffers[b].first: run.programs[0].buffers[b].nbytes for b in run.plans[0].shared}
         launches = [(r, now) for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)]
         found.append([(r.tag.op, r.tag.layer, r.tag.phase, now.requested - held + less.get(k, 0))

@@ -165,8 +165,16 @@ def batch(seed: int) -> tuple[Any, Any]:
             gradcore.tensor(generator.integers(0, 3, 400)))
 
 
+def places_taken(log: list[Any]) -> dict[int, int]:
+    """By launch of an eager step: the bytes of the operand whose place the result has taken, freed right before it."""
+    allocs = {r.serial: k for k, r in enumerate(log) if isinstance(r, Alloc)}
+    launches = [r for r in log if isinstance(r, Launch)]
+    return {k: log[at].requested for k, r in enumerate(launches) if r.outputs and (at := allocs[r.outputs[0]])
+            and isinstance(log[at - 1], Free) and log[at - 1].serial in r.inputs}
+
+
 def test_what_is_live_at_a_launch_is_eagers_less_the_place_that_its_result_takes() -> None:
-    found = []
+    found, less = [], []
     for wrap in (lambda f: f, gradcore.compile):
         run, model, optimizer = training(wrap)
         for k in range(3):
@@ -178,12 +186,12 @@ def test_what_is_live_at_a_launch_is_eagers_less_the_place_that_its_result_takes
         found.append([(r.tag.op, r.tag.phase, now.requested - held)
                       for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)])
         assert not meeting(s.log)
-        if wrap is gradcore.compile:
-            less = taken(run.programs[0], run.plans[0])
+        less.append(taken(run.programs[0], run.plans[0]) if wrap is gradcore.compile else places_taken(s.log))
         del run, model, optimizer
     eager, replayed = found
-    assert len(less) >= 4
-    assert replayed == [(op, phase, live - less.get(k, 0)) for k, (op, phase, live) in enumerate(eager)]
+    # In forward, a name refers to what an eager op reads.
+    assert len(less[0]) >= 4 and less[0].items() < less[1].items()
+    assert replayed == [(op, phase, live + less[0].get(k, 0) - less[1].get(k, 0)) for k, (op, phase, live) in enumerate(eager)]
 
 
 def test_ranges_that_meet_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,10 +244,11 @@ def test_the_peak_of_a_replay_is_lower_where_the_plans_bound_is() -> None:
     assert f"lower bound {plan.bound:,} ({plan.apart:,} without writing results over operands)" in run.explain()
 
 
-@pytest.mark.parametrize("loss", [F.cross_entropy, lambda scores, y: F.nll_loss(F.log_softmax(scores, 1), y)],
-                         ids=["cross_entropy", "log_softmax"])
-def test_the_gradient_of_many_scores_lies_in_their_place(loss: Callable[..., Any]) -> None:
-    """With a large vocabulary they are the largest tensors: a replay has them once."""
+@pytest.mark.parametrize(("loss", "most"), [
+    (F.cross_entropy, 1.6), (lambda scores, y: F.nll_loss(F.log_softmax(scores, 1), y), 2.4)],
+    ids=["cross_entropy", "log_softmax"])
+def test_the_gradient_of_many_scores_lies_in_their_place(loss: Callable[..., Any], most: float) -> None:
+    """With a large vocabulary they are the largest tensors: all else is small beside them."""
     samples, classes = 128, 4000
     head = nn.Linear(32, classes)
     x, y = gradcore.ones(samples, 32, requires_grad=True), gradcore.zeros(samples, dtype=gradcore.int64)
@@ -259,4 +268,4 @@ def test_the_gradient_of_many_scores_lies_in_their_place(loss: Callable[..., Any
         found.append((result.item(), x.grad.numpy().tobytes(), head.weight.grad.numpy().tobytes()))
         peaks.append(s.report.peak.allocated)
     assert found[0] == found[1]
-    assert peaks[0] - peaks[1] >= 0.75 * 4 * samples * classes
+    assert peaks[1] <= peaks[0] < most * 4 * samples * classes

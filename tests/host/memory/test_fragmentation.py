@@ -126,9 +126,9 @@ def test_what_fits_into_a_limit_is_nearly_all_of_it(step: Any, least: float) -> 
     memory = gradcore.device("meta").stack.limit
     before, memory.limit = memory.limit, limit
     try:
-        used, rows = 0, 3072
+        used, rows = 0, 4096
         while found := peak(rows):
-            used, rows = found, rows + 128
+            used, rows = found, rows + 64
     finally:
         memory.limit = before
         gradcore.empty_cache("meta")

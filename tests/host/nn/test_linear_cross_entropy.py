@@ -141,7 +141,7 @@ def a_step(device: str, options: Options | None, sizes: tuple[int, int, int]) ->
 
 
 def test_memory_is_that_of_the_gradients_and_of_one_part() -> None:
-    """For a vocabulary: an eighth of the bytes, for a third more operations; and the same on the CPU as on meta."""
+    """For a vocabulary: a quarter of the bytes, for a third more operations; and the same on the CPU as on meta."""
     sizes = samples, features, count = 8192, 768, 50304
     with FlopCounterMode(display=False) as counter:
         at_once = a_step("meta", None, sizes)
@@ -152,7 +152,7 @@ def test_memory_is_that_of_the_gradients_and_of_one_part() -> None:
     gradients, part = 4 * (samples + count) * features, 4 * samples * (count // 32)
     # The input's gradient is added up, and what is added to it.
     assert step.report.peak.allocated <= 2 * gradients + part + 2 * 4 * samples * features + 2**20
-    assert step.report.peak.allocated * 7 < at_once.report.peak.allocated
+    assert step.report.peak.allocated * 4 < at_once.report.peak.allocated
     small = 40, 16, 700
     ours, predicted = (a_step(device, Options(), small) for device in ("cpu", "meta"))
     assert ours.report.peak.allocated == predicted.report.peak.allocated

@@ -1,0 +1,180 @@
+"""Results of backward that take the place of what is read for the last time: when they do, and what keeps them from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.engine import dispatch
+from gradcore.engine.spending import place_of_spent
+from gradcore.events import Alloc, Free, Launch
+from gradcore.nn import functional as F
+from gradcore.ops import all_ops
+from tests.rows import ROWS, Row, parts, tensors_of
+
+SPENDING = sorted(name for name, op in all_ops().items() if any(getattr(rule.fn, "spends", False) for rule in op.rules))
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ops whose results have taken an operand's place."""
+    found: list[str] = []
+
+    def noted(state: Any, call: Any, *rest: Any) -> Any:
+        place = place_of_spent(state, call, *rest)
+        found.extend([call.op.name] * (place is not None))
+        return place
+
+    monkeypatch.setattr(dispatch, "place_of_spent", noted)
+    return found
+
+
+def _nowhere(state: Any, *rest: Any) -> None:
+    state.spending = ()
+
+
+def _gradient(row: Row, wanted: int) -> bytes:
+    """Of one operand, which is computed, as are the cotangents."""
+    tensors = tensors_of(row)
+    leaf = tensors[wanted].requires_grad_()
+    tensors[wanted] = leaf * 1
+    results = [r for r in parts(row.call(tensors)) if r.requires_grad]
+    del tensors
+    seed = gradcore.Generator().manual_seed(0)
+    loss = sum((r * gradcore.rand(r.shape, generator=seed, dtype=r.dtype)).sum() for r in results)
+    del results
+    loss.backward()
+    return leaf.grad.numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", SPENDING)
+def test_gradients_are_the_same_bits(name: str, taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [(row, k) for row in ROWS if row.op == name for k in row.wanted()]
+    found = [_gradient(*case) for case in cases]
+    assert taken, f"no row of {name} writes a gradient over an operand"
+    monkeypatch.setattr(dispatch, "place_of_spent", _nowhere)
+    assert found == [_gradient(*case) for case in cases]
+
+
+def _kept(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def case(w: Any) -> Any:
+        y = (w * 2).tanh()
+        held = of(y)
+        loss = (y * 3).sum()
+        del y
+        loss.backward()
+        return held
+
+    return case
+
+
+def _hooked(w: Any) -> Any:
+    held: list[Any] = []
+
+    def pack(x: Any) -> int:
+        held.append(x)
+        return len(held) - 1
+
+    with gradcore.autograd.graph.saved_tensors_hooks(pack, held.__getitem__):
+        loss = (w * 2).tanh().sum()
+    loss.backward()
+    return held[0]
+
+
+def _retained(w: Any) -> Any:
+    loss = (w * 2).tanh().sum()
+    loss.backward(retain_graph=True)
+    w.grad = None
+    loss.backward(retain_graph=True)
+    return None
+
+
+def _differentiable(w: Any) -> Any:
+    w.grad = gradcore.autograd.grad((w * 2).tanh().sum(), w, create_graph=True)[0].detach()
+    return None
+
+
+@pytest.mark.parametrize("case", [
+    _kept(lambda y: y), _kept(lambda y: y[1:]), _kept(lambda y: y.detach()), _kept(lambda y: y.detach().numpy()),
+    _kept(lambda y: np.from_dlpack(y.detach())), _kept(lambda y: y.square()), _kept(lambda y: y.storage),
+    _hooked, _retained, _differentiable],
+    ids=["name", "view", "detached", "array", "DLPack", "another graph", "storage", "pack hook", "retained", "create_graph"])
+def test_what_somebody_else_sees_is_left_alone(case: Callable[[Any], Any], taken: list[str]) -> None:
+    w = gradcore.tensor([0.1, 0.2, 0.3], requires_grad=True)
+    held = case(w)
+    assert "tanh_grad" not in taken
+    times = 1 if case in (_hooked, _retained, _differentiable) else 3
+    y = np.tanh(2 * w.detach().numpy())
+    np.testing.assert_allclose(w.grad.numpy(), times * 2 * (1 - y * y), rtol=1e-6)
+    if isinstance(held, gradcore.Tensor):
+        squared = held.grad_fn is not None and held.grad_fn.name() == "SquareBackward0"
+        np.testing.assert_allclose(held.detach().numpy(), y * y if squared else y[-len(held):], rtol=1e-6)
+
+
+def test_a_hook_may_keep_the_cotangent(taken: list[str]) -> None:
+    w, c = gradcore.tensor([-1.0, 2.0], requires_grad=True), gradcore.tensor([3.0, 4.0])
+    kept: list[Any] = []
+    y = F.leaky_relu(w * 2, 0.5)
+    y.register_hook(kept.append)
+    loss = (y * c).sum()
+    del y
+    loss.backward()
+    assert kept[0].tolist() == [3.0, 4.0] and w.grad.tolist() == [3.0, 8.0]
+
+
+def test_memory_of_another_library_is_left_alone(taken: list[str]) -> None:
+    w, array = gradcore.ones(3, requires_grad=True), np.arange(3, dtype=np.float32)
+    ((w * 1) * gradcore.from_numpy(array)).sum().backward()
+    assert not taken and array.tolist() == w.grad.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_part_of_a_storage_is_left_alone(taken: list[str]) -> None:
+    w = gradcore.ones(4, requires_grad=True)
+    F.silu((w * 1)[:2]).sum().backward()
+    assert not taken
+
+
+def test_the_gradient_of_a_leaf_has_a_place_of_its_own(taken: list[str]) -> None:
+    w = gradcore.ones(3, requires_grad=True)
+    w.tanh().sum().backward()
+    assert not taken
+
+
+def test_a_result_is_as_new(taken: list[str]) -> None:
+    w = gradcore.ones(3, requires_grad=True)
+    x = w * 2
+    seen: list[Any] = []
+    x.register_hook(lambda g: seen.append((g._version, g.storage.views)))
+    y = x * 3
+    y.mul_(1)
+    y.view(-1)
+    loss = F.silu(y).sum()
+    del x, y
+    loss.backward()
+    assert taken == ["silu_grad", "mul", "mul"] and seen == [(0, None)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_gradient_of_a_loss_lies_where_the_logits_were(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, hidden = gradcore.ones(50, 4, device=device, requires_grad=True), gradcore.ones(600, 4, device=device)
+    labels = gradcore.zeros(600, dtype=gradcore.int64, device=device)
+
+    def run() -> gradcore.step:
+        w.grad = None
+        with gradcore.step(device=device) as step:
+            F.cross_entropy(F.linear(hidden, w), labels).backward()
+        return step
+
+    step = run()
+    log = step.log
+    launch, = [r for r in log if isinstance(r, Launch) and r.invocation.op == "cross_entropy_grad"]
+    (logits, made), (freed, _) = [[(k, r) for k, r in enumerate(log) if isinstance(r, kind) and r.serial in (
+        launch.inputs[1], launch.outputs[0])] for kind in (Alloc, Free)]
+    assert made[0] == freed[0] + 1 and freed[1].serial == launch.inputs[1] != launch.outputs[0] == made[1].serial
+    assert (logits[1].segment, logits[1].offset) == (made[1].segment, made[1].offset)
+    monkeypatch.setattr(dispatch, "place_of_spent", _nowhere)
+    assert run().report.peak.requested - step.report.peak.requested == 600 * 50 * 4
