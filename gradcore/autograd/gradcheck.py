@@ -52,8 +52,8 @@ def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: fl
         analytic: dict[int, list[Array]] = {k: [] for k in checked}
         for seed in seeds:
             captures: Any = {slot_of(inputs[k]): [None] for k in checked}
-            run_backward([output], [tensor(seed.reshape(output.spec.shape))], retain_graph=True, create_graph=False,
-                         captures=captures)
+            cotangent = tensor(seed.reshape(output.spec.shape), device=output.storage.device)
+            run_backward([output], [cotangent], retain_graph=True, create_graph=False, captures=captures)
             for k in checked:
                 g = captures[slot_of(inputs[k])][0]
                 slopes = np.zeros(inputs[k].spec.numel) if g is None else _flat(g)
@@ -143,7 +143,7 @@ def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions
         ends = []
         for step in (eps, -eps):
             given = list(inputs)
-            given[k] = tensor((values + step * direction).reshape(inputs[k].spec.shape))
+            given[k] = tensor((values + step * direction).reshape(inputs[k].spec.shape), device=inputs[k].storage.device)
             # Gradients stay enabled: ops may compute differently without them, and :func:`_outputs` selects by them.
             given[k].requires_grad = True
             ends.append([_flat(out) for out in _outputs(func, given)])

@@ -123,3 +123,10 @@ def test_a_copy_of_a_device_is_the_device() -> None:
         d = gradcore.device(name)
         assert copy.deepcopy(d) is d and copy.copy(d) is d and pickle.loads(pickle.dumps(d)) is d
     assert copy.deepcopy(Placed()).device is gradcore.device("cpu")
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_gradgradcheck_works_on_the_device_of_its_inputs(fast: bool) -> None:
+    with gradcore.device("meta"):
+        x = gradcore.tensor([0.5, 2.0], dtype=gradcore.float64, device="cpu", requires_grad=True)
+        assert gradcore.autograd.gradgradcheck(lambda x: x ** 3, [x], fast_mode=fast)
