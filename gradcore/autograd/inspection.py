@@ -126,8 +126,9 @@ class Graph:
         lines = ["digraph gradcore {", "  node [shape=box, fontname=monospace];"]
         leaves: set[str] = set()
         for n in self.nodes:
-            held = sum(r.nbytes for r in n.residuals)
-            label = "\n".join([n.name, n.layer or "(root)", short_path(n.line), f"{n.state}, {held:,} bytes"])
+            alone = Graph((n,))
+            held = f"{alone.nbytes + alone.parameter_nbytes:,} bytes"
+            label = "\n".join([n.name, n.layer or "(root)", short_path(n.line), f"{n.state}, {held}"])
             lines.append(f"  n{n.number} [label={quoted(label)}];")
             for i in n.inputs:
                 if isinstance(i, int):

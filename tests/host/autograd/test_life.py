@@ -82,7 +82,7 @@ def test_a_graph_as_text_as_dot_and_as_json() -> None:
     assert "keeps nothing" in text and "leaf float32[3]" in text
     dot = seen.dot()
     assert dot.startswith("digraph gradcore {") and dot.count(" -> ") == 8 and dot.endswith("}")
-    assert "SumBackward0\\n(root)\\n" in dot
+    assert "SumBackward0\\n(root)\\n" in dot and dot.count("held, 12 bytes") == 2
     assert json.loads(seen.to_json())["nbytes"] == seen.nbytes
     assert str(gradcore.graph(a)) == "0 nodes keep 0 bytes, and 0 of parameters"
     assert str(gradcore.graph(b)).startswith("1 node keeps 0 bytes, and 0 of parameters\n")
