@@ -143,9 +143,8 @@ class Function:
         given = {id(a) for a in args}
         outputs = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
-        specs = [o.spec if isinstance(o, Value) else None for o in outputs]
         plain = {id(t) for t in ctx._function_plain}
-        node = custom_node(cls.__name__, edges, tensors, ctx._function_to_save, _rule(cls, ctx, args, specs), plain)
+        node = custom_node(cls.__name__, edges, tensors, ctx._function_to_save, _rule(cls, ctx, args, outputs), plain)
         ctx._function_node = ref(node)
         for k, o in enumerate(tensors):
             if o.spec.floating and id(o) not in plain:
@@ -164,18 +163,17 @@ def _seen_again(x: Any) -> Any:
     return view
 
 
-def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: list[Any]) -> Callable[..., Any]:
-    inputs = [(a.spec, a.storage.device) if isinstance(a, Value) else None for a in args]
-    devices = [given[1] for given in inputs if given is not None]
+def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], results: list[Any]) -> Callable[..., Any]:
+    inputs, outputs = ([(x.spec, x.storage.device) if isinstance(x, Value) else None for x in xs] for xs in (args, results))
     name = cls.__name__
 
     def rule(gs: list[Any], values: list[Any]) -> list[Any]:
         # The node knows the tensors among the outputs; backward takes a cotangent for each output, None for any other object.
         of_tensors = iter(gs)
-        gs = [None if spec is None else next(of_tensors) for spec in specs]
+        gs = [None if made is None else next(of_tensors) for made in outputs]
         if ctx._function_materialize:
-            gs = [functional.zeros(spec.shape, dtype=spec.dtype, device=devices[0]) if g is None and spec is not None else g
-                  for g, spec in zip(gs, specs, strict=True)]
+            gs = [functional.zeros(made[0].shape, dtype=made[0].dtype, device=made[1]) if g is None and made is not None else g
+                  for g, made in zip(gs, outputs, strict=True)]
         ctx._function_values = list(values)
         try:
             with as_user():

@@ -172,3 +172,19 @@ def test_a_trace_says_that_a_number_is_copied_to_the_device() -> None:
         gradcore.compile(lambda x: x * number)(gradcore.ones(3, device="meta"))
     with raises(TraceError, "test_moves.py", "by a copy to another device"):
         gradcore.compile(lambda x: x[gradcore.arange(2)])(gradcore.ones(3, device="meta"))
+
+
+def test_a_missing_cotangent_is_zeros_on_the_device_of_its_output() -> None:
+    class Both(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2, x.to("meta")
+
+        @staticmethod
+        def backward(ctx: Any, *gs: Any) -> Any:
+            assert [g.device.type for g in gs] == ["cpu", "meta"]
+            return gs[0] * 2
+
+    x = gradcore.ones(3, requires_grad=True)
+    Both.apply(x)[0].sum().backward()
+    assert x.grad.tolist() == [2.0] * 3
