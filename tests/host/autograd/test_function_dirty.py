@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import gradcore
 from gradcore.errors import ModifiedInPlace
@@ -58,6 +60,32 @@ def test_what_was_written_to_must_be_returned() -> None:
     for x in (gradcore.ones(2), gradcore.ones(2, requires_grad=True) * 1):
         with raises(RuntimeError, "Lost: Some elements marked as dirty during the forward method were not returned as output"):
             Lost.apply(x, gradcore.ones(2, requires_grad=True))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("written", [lambda b, v: b, lambda b, v: v, lambda b, v: b.view(2, 2).t()],
+                         ids=["the base", "the view", "another view"])
+def test_a_declared_write_reaches_the_views_and_the_base(written: Callable[[Any, Any], Any], torch: Any) -> None:
+    gradients = []
+    for library in (gradcore, torch):
+        class Tripled(library.autograd.Function):  # type: ignore[name-defined,misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                ctx.mark_dirty(x)
+                return x.mul_(3)
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * 3
+
+        a = library.ones(4, requires_grad=True)
+        b = a * 1
+        view = b[1:3]
+        x = written(b, view)
+        assert Tripled.apply(x) is x
+        ((b * library.arange(4)).sum() + (view * 10).sum()).backward()
+        gradients.append(a.grad.tolist())
+    assert gradients[0] == gradients[1]
 
 
 def test_a_pack_hook_must_not_write_to_what_it_packs() -> None:
