@@ -156,7 +156,8 @@ def _vector(name: str, v: Tensors, like: Sequence[Any], where: str) -> list[Any]
 
 def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool,
            strict: bool, retain_graph: bool = True) -> list[Any]:
-    """The gradients, with zeros for inputs that no output depends on. Raises RuntimeError for these with ``strict``."""
+    """The gradients, with zeros for inputs that no output depends on. Raises RuntimeError for these with ``strict``, and for an
+    output that depends on no input."""
     kept = [k for k, y in enumerate(outputs) if y.requires_grad]
     found: Sequence[Any] = [None] * len(inputs)
     if kept:
@@ -167,6 +168,9 @@ def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[A
         if g is None and strict:
             raise RuntimeError(f"The output of the user-provided function is independent of input {k}. This is not allowed in "
                                "strict mode.")
+    if strict and len(kept) < len(outputs):
+        raise RuntimeError("An output of the user-provided function does not require gradients. The outputs must be computed "
+                           "in a differentiable manner from the input when running in strict mode.")
     return [zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 

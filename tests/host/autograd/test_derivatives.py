@@ -39,6 +39,7 @@ CASES: dict[str, Any] = {
     "vjp without a vector": lambda t, f, x, y, s: f.vjp(lambda a: a.exp().sum(), x),
     "jvp": lambda t, f, x, y, s: f.jvp(two, (x, y), (t.ones(2, 2), t.ones(2))),
     "jvp without a vector": lambda t, f, x, y, s: f.jvp(lambda a: a * y, s),
+    "vjp of two, one of them constant": lambda t, f, x, y, s: f.vjp(lambda a: (a * 2, y), x, (x, y)),
     "jvp that is 0": lambda t, f, x, y, s: f.jvp(lambda a: y * 2, x, x),
     "hessian": lambda t, f, x, y, s: f.hessian(cube, x), "hessian of two": lambda t, f, x, y, s: f.hessian(one, (x, y)),
     "hessian that is 0": lambda t, f, x, y, s: f.hessian(lambda a: (a * y).sum(), y),
@@ -46,6 +47,16 @@ CASES: dict[str, Any] = {
     "vhp of one": lambda t, f, x, y, s: f.vhp(cube, x, x),
     "vhp of a list of one": lambda t, f, x, y, s: f.vhp(lambda a: cube(a)[None], x, x),
     "hessian of a list of one": lambda t, f, x, y, s: f.hessian(lambda a: cube(a)[None], x)}
+
+
+class With:
+    """A library's functions, with options."""
+
+    def __init__(self, t: Any, **options: Any) -> None:
+        self.t, self.options = t, options
+
+    def __getattr__(self, called: str) -> Any:
+        return lambda *args: getattr(self.t.autograd.functional, called)(*args, **self.options)
 
 
 def plain(z: Any) -> Any:
@@ -62,17 +73,23 @@ def test_values_and_structures(name: str, torch: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_strictly_and_where_gradients_are_off(name: str, torch: Any) -> None:
+    found: list[Any] = []
+    for t in (gradcore, torch):
+        with t.no_grad():
+            try:
+                found.append(plain(CASES[name](t, With(t, strict=True), *tensors(t))))
+            except RuntimeError:
+                found.append("refused")
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_with_create_graph_they_can_be_differentiated(name: str, torch: Any) -> None:
     def gradients(t: Any) -> list[Any]:
         x, y, s = leaves = [z.requires_grad_() for z in tensors(t)]
 
-        class With:
-            """The functions, with a graph."""
-
-            def __getattr__(self, called: str) -> Any:
-                return lambda *args: getattr(t.autograd.functional, called)(*args, create_graph=True)
-
-        made, todo = [], [CASES[name](t, With(), x, y, s)]
+        made, todo = [], [CASES[name](t, With(t, create_graph=True), x, y, s)]
         while todo:
             z = todo.pop()
             if isinstance(z, tuple):
