@@ -40,7 +40,19 @@ def test_a_mode_holds_inside_and_goes_back(name: str, outer: bool) -> None:
         assert gradcore.is_grad_enabled() is outer, "after an error too"
 
 
-@pytest.mark.parametrize("name", ["no_grad", "enable_grad", "inference_mode"])
+@pytest.mark.parametrize("name", MODES)
+def test_one_mode_may_be_entered_inside_itself(name: str) -> None:
+    mode, expected = MODES[name]
+    with gradcore.set_grad_enabled(not expected):
+        again = mode()
+        with again:
+            with again:
+                assert gradcore.is_grad_enabled() is expected
+            assert gradcore.is_grad_enabled() is expected
+        assert gradcore.is_grad_enabled() is not expected
+
+
+@pytest.mark.parametrize("name", MODES)
 def test_a_mode_decorates_a_function(name: str) -> None:
     mode, expected = MODES[name]
 
@@ -49,7 +61,7 @@ def test_a_mode_decorates_a_function(name: str) -> None:
         """Twice x."""
         return x * 2
 
-    assert double.__name__ == "double" and double.__doc__ == "Twice x."
+    assert double.__name__ == "double" and double.__doc__ == "Twice x." and gradcore.is_grad_enabled()
     with gradcore.set_grad_enabled(not expected):
         assert double(leaf()).requires_grad is expected and gradcore.is_grad_enabled() is not expected
 
@@ -130,7 +142,7 @@ def test_a_mode_decorates_by_its_name_alone(name: str) -> None:
         """Twice x."""
         return x * 2
 
-    assert double.__name__ == "double" and double.__doc__ == "Twice x."
+    assert double.__name__ == "double" and double.__doc__ == "Twice x." and gradcore.is_grad_enabled()
     with gradcore.set_grad_enabled(not expected):
         assert double(leaf()).requires_grad is expected and gradcore.is_grad_enabled() is not expected
 
@@ -173,6 +185,16 @@ def test_a_generator_runs_in_the_mode_and_its_caller_does_not(name: str) -> None
             run.throw(ZeroDivisionError("thrown"))
         assert gradcore.is_grad_enabled() is not expected
     assert seen == [expected] * 3 and next(steps(3)) == (3, expected)
+
+
+def test_anomaly_detection_decorates_a_generator() -> None:
+    @gradcore.autograd.detect_anomaly()
+    def inside() -> Iterator[tuple[bool, bool]]:
+        yield gradcore.autograd.is_anomaly_enabled(), gradcore.is_grad_enabled()
+
+    assert inside.__name__ == "inside"
+    with gradcore.no_grad():
+        assert list(inside()) == [(True, False)]
 
 
 def test_a_decorated_generator_keeps_no_item_alive() -> None:

@@ -141,3 +141,33 @@ def test_a_comprehension_is_a_line_of_its_function() -> None:
     here = "test_a_comprehension_is_a_line_of_its_function"
     assert lists and inside
     assert {n: made[n,] for n in (3, 4, 5)} == {3: here, 4: f"{here}.<locals>.<lambda>", 5: "<module>"}
+
+
+def in_hook(g: Any) -> Any:
+    return g.sinh()
+
+
+HOOKS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "none": lambda x, y, z: None, "of a tensor": lambda x, y, z: y.register_hook(in_hook),
+    "before a node": lambda x, y, z: z.grad_fn.register_prehook(lambda gs: (in_hook(gs[0]),)),
+    "after a node": lambda x, y, z: z.grad_fn.register_hook(lambda gs, before: (in_hook(gs[0]),)),
+    "of a leaf": lambda x, y, z: x.register_hook(in_hook),
+    "of a complete gradient": lambda x, y, z: x.register_post_accumulate_grad_hook(lambda x: in_hook(x.grad) and None)}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_gradient_has_forwards_line_also_around_hooks(kind: str) -> None:
+    x = gradcore.ones(1, requires_grad=True)
+
+    def run() -> None:
+        y = x.exp()
+        z = y.reciprocal()
+        HOOKS[kind](x, y, z)
+        z.backward()
+
+    of = {name: (HERE, line_of(run, name)) for name in ("exp", "reciprocal", "backward")}
+    expected = {"exp": {of["exp"]}, "reciprocal": {of["reciprocal"]}, "full": {of["backward"]}, "neg": {of["reciprocal"]},
+                "mul": {of["exp"], of["reciprocal"]}, "sinh": {(HERE, line_of(in_hook, "sinh"))}}
+    if kind == "none":
+        del expected["sinh"]
+    assert lines(run) == expected
