@@ -127,6 +127,7 @@ def test_a_handler_that_allocates_within_an_allocation_is_refused(sizes: tuple[i
             ledger.release(block)
         held.clear()
         held.append(ledger.allocate(4 * MiB, stream))
+        ledger.flush()
 
     def handler() -> None:
         sys.setprofile(None)
