@@ -100,3 +100,13 @@ def test_what_has_no_op_of_its_own_keeps_what_grows(how: str, monkeypatch: pytes
     assert given.keeper.partition(",")[0] == ("an argument of checkpoint" if how == "checkpoint" else "tanh")
     assert given.holder == f"the graph of {'net.mean' if how == 'buffer' else 'kept[0]'} in {where}"
     assert [(c.op, c.reader) for c in growth.carried] == ([("add", "mul")] if how == "buffer" else [])
+
+
+def test_batches_kept_through_steps_without_a_log_are_named_but_no_parameters_that_stay() -> None:
+    weights = [gradcore.nn.Parameter(gradcore.ones(10)) for _ in range(3)]
+    kept: list[Any] = []
+    for level in [*["counts"] * 4, "events"]:
+        with gradcore.step(device="cpu", level=level) as step:
+            kept.append(gradcore.tensor([1.0] * 1000))
+    growth = step.report.growth
+    assert growth is not None and [(g.op, g.count) for g in growth.grown] == [("tensor", 5)] and len(weights) == 3
