@@ -19,6 +19,7 @@ from gradcore.engine.state import SETUP, local
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark
 from gradcore.report import load_report
 from gradcore.report.packed import pack, unpack
+from gradcore.report.run import StepFigures
 from tests.conftest import raises
 
 
@@ -53,6 +54,8 @@ def test_counts_are_the_peaks_of_the_events(device: str) -> None:
     assert counts.by_role == {} and counts.bytes_per_sample is None and s.report.bytes_per_sample is not None
     text = str(counts)
     assert "peak" in text and "reached by" not in text and "At the peak" not in text and "Pool: " in text
+    figures = [StepFigures.of(1, None, report) for report in (counts, events)]
+    assert [(f.kept is None, f.returned is None, " kept " in str(f)) for f in figures] == [(True, True, False), (False, False, True)]
 
 
 def test_counts_keep_a_peak_that_the_body_resets() -> None:

@@ -250,7 +250,7 @@ ROW = [1, 0.5, 1, 2, 3, 4, 5, 6, 0.25]
 
 
 @pytest.mark.parametrize(("line", "words"), [
-    (ROW[:-1], "expected 9 figures of a step, but got 8"),
+    (ROW[:-1], "expected 9 figures of a step, but got 8"), ([*ROW[:-1], float("nan")], "NaN is not valid JSON"),
     ([*ROW[:-1], "x"], "StepFigures.seconds should be float, but is 'x'"),
     ([-1, *ROW[1:]], "sizes are at least 0"), ([True, *ROW[1:]], "StepFigures.step should be int, but is True"),
     ([1, 0.5, 1.5, *ROW[3:]], "StepFigures.requested should be int, but is 1.5"),
