@@ -73,8 +73,15 @@ def unused(t: Any) -> Any:
     return numbers(w, v, other)
 
 
+def of_leaves(t: Any) -> Any:
+    """A tensor that backward starts from is a leaf, and another one than those that are named."""
+    w, v, *_ = leaves(t)
+    t.autograd.backward([w, w * v], [t.ones(2)] * 2, inputs=[v])
+    return numbers(w, v), t.autograd.grad(w, v, t.ones(2), allow_unused=True)
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("script", [leaf, inner, twice, hooks, graph, unused], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("script", [leaf, inner, twice, hooks, graph, unused, of_leaves], ids=lambda f: f.__name__)
 def test_gradients_are_pytorchs(script: Any, torch: Any) -> None:
     with warnings.catch_warnings():
         # PyTorch warns of a graph that refers to itself.
