@@ -20,7 +20,7 @@ from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import DeviceError, NoSecondDerivative, SpecError
-from gradcore.ops.movement import broadcasts, sum_to
+from gradcore.ops.movement import broadcasts, cast, sum_to
 
 Tensor = Any
 
@@ -208,7 +208,8 @@ def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
             return sum_to(functional.transfer(g, device), to=spec)
         raise DeviceError(f"Function {name}Backward returned an invalid gradient at index {k} - expected device {device} but "
                           f"got {g.storage.device}")
-    fitted = sum_to(g, to=spec)
+    # A sum of bool is none, and one of few bits wraps.
+    fitted = sum_to(g if g.spec.floating else cast(g, dtype=spec.dtype), to=spec)
     # As an object of its own: the function may hold the tensor, or return it for several inputs.
     return alias(g, g.edge) if fitted is g else fitted
 

@@ -126,3 +126,19 @@ def test_gradients_are_not_the_tensors_that_a_function_returns() -> None:
         assert x.grad.tolist() == [total] * 2
     loss.backward()
     assert y.grad.tolist() == [16, 16]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "float64"])
+def test_a_gradient_of_another_dtype_is_summed_as_numbers(dtype: str) -> None:
+    class Expanded(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return gradcore.ones(300, 2, dtype=getattr(gradcore, dtype))
+
+    x = gradcore.ones(2, requires_grad=True)
+    Expanded.apply(x).sum().backward()
+    assert x.grad.dtype == x.dtype and x.grad.tolist() == [300.0] * 2
