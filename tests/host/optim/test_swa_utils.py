@@ -87,6 +87,18 @@ def test_rates_are_pytorchs(torch: Any, options: dict[str, Any]) -> None:
     np.testing.assert_allclose(*found, rtol=1e-12)
 
 
+def test_a_mean_has_the_digits_of_float64() -> None:
+    layer = nn.Linear(1, 1, bias=False).double()
+    average = swa_utils.AveragedModel(layer)
+    for weight in (0.1, 0.7, 1.0):
+        layer.load_state_dict({"weight": gradcore.tensor([[weight]], dtype=gradcore.float64)})
+        average.update_parameters(layer)
+    assert average.module.weight.item() == pytest.approx(0.6, rel=1e-15)
+    update, mean = swa_utils.get_swa_multi_avg_fn(), gradcore.ones(2)
+    update([mean], [gradcore.zeros(2)], 3)
+    assert mean.tolist() == [0.75] * 2
+
+
 def test_the_first_average_is_the_model_and_an_update_keeps_nothing() -> None:
     first = nn.Linear(4, 3)
     average = swa_utils.AveragedModel(first, multi_avg_fn=swa_utils.get_ema_multi_avg_fn())
