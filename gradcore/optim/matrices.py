@@ -108,7 +108,7 @@ def _largest(least: float, x: Any) -> Any:
 
 def _wide(p: Tensor) -> Any:
     """The dtype of numbers beside a parameter: 16 bits are not enough for a count."""
-    return np.promote_types(np.float32, p.dtype) if p.dtype.kind == "f" else np.dtype(np.float32)
+    return np.promote_types(np.float32, p.dtype)
 
 
 class Adafactor(Optimizer):
