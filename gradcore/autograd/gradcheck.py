@@ -137,15 +137,18 @@ def _flat(x: Any) -> Array:
 def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions: Array, sizes: Sequence[int],
              eps: float) -> list[Array]:
     """For each output: its slopes along the directions of input ``k`` by central differences, [directions, elements]."""
-    values = _flat(inputs[k])
+    x = inputs[k]
+    own, values = x.data, _flat(x)
     rows = []
-    for direction in directions:
-        ends = []
-        for step in (eps, -eps):
-            given = list(inputs)
-            given[k] = tensor((values + step * direction).reshape(inputs[k].spec.shape), device=inputs[k].storage.device)
-            # Gradients stay enabled: ops may compute differently without them, and :func:`_outputs` selects by them.
-            given[k].requires_grad = True
-            ends.append([_flat(out) for out in _outputs(func, given)])
-        rows.append([(above - below) / (2 * eps) for above, below in zip(*ends, strict=True)])
+    try:
+        for direction in directions:
+            ends = []
+            for step in (eps, -eps):
+                # Of the tensor itself, which the function may also have from elsewhere, as a module has its parameters. It
+                # still wants a gradient: ops may compute differently if not, and :func:`_outputs` selects by that.
+                x.data = tensor((values + step * direction).reshape(x.spec.shape), device=x.storage.device)
+                ends.append([_flat(out) for out in _outputs(func, inputs)])
+            rows.append([(above - below) / (2 * eps) for above, below in zip(*ends, strict=True)])
+    finally:
+        x.data = own
     return [np.array([row[j] for row in rows]).reshape(len(rows), size) for j, size in enumerate(sizes)]

@@ -147,3 +147,13 @@ def beside_its_argument(t: Any) -> list[Any]:
 
 def test_an_argument_that_the_function_also_refers_to_is_a_constant_there(torch: Any) -> None:
     assert beside_its_argument(gradcore) == beside_its_argument(torch)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_gradcheck_reaches_parameters_that_the_function_has_from_a_module(fast: bool, torch: Any) -> None:
+    for t in (gradcore, torch):
+        layer, x = t.nn.Linear(2, 2).double(), t.tensor([[1.0, 2.0]], dtype=t.float64, requires_grad=True)
+        before = [p.tolist() for p in layer.parameters()]
+        for check in (t.autograd.gradcheck, t.autograd.gradgradcheck):
+            assert check(lambda x, *parameters, layer=layer: layer(x).sin(), (x, *layer.parameters()), fast_mode=fast)
+        assert [p.tolist() for p in layer.parameters()] == before
