@@ -42,18 +42,22 @@ def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: fl
     for k in checked:
         if inputs[k].spec.dtype != np.float64:
             raise ValueError(f"gradcheck needs float64: inputs[{k}] is {inputs[k].spec.dtype.name}")
-    outputs = _outputs(func, inputs)
+    # Of a function whose results lead to no input, the slopes must be 0.
+    results = _outputs(func, inputs, led=False)
+    led = any(x.edge is not None for x in results)
+    outputs = [x for x in results if x.edge is not None or not led]
     rng = np.random.default_rng(0)
     directions = {k: _directions(inputs[k].spec.numel, fast_mode, rng) for k in checked}
     sizes = [out.spec.numel for out in outputs]
-    numeric = {k: _numeric(func, inputs, k, directions[k], sizes, eps) for k in checked}
+    numeric = {k: _numeric(func, inputs, k, directions[k], sizes, eps, led) for k in checked}
     for j, output in enumerate(outputs):
         seeds = _directions(output.spec.numel, fast_mode, rng)
         analytic: dict[int, list[Array]] = {k: [] for k in checked}
         for seed in seeds:
             captures: Any = {slot_of(inputs[k]): [None] for k in checked}
             cotangent = tensor(seed.reshape(output.spec.shape), device=output.storage.device)
-            run_backward([output], [cotangent], retain_graph=True, create_graph=False, captures=captures)
+            if led:
+                run_backward([output], [cotangent], retain_graph=True, create_graph=False, captures=captures)
             for k in checked:
                 g = captures[slot_of(inputs[k])][0]
                 slopes = np.zeros(inputs[k].spec.numel) if g is None else _flat(g)
@@ -118,10 +122,11 @@ def _requiring(inputs: Sequence[Any]) -> list[int]:
     return [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
 
 
-def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+def _outputs(func: Callable[..., Any], inputs: Sequence[Any], led: bool = True) -> list[Any]:
+    """The results that may have slopes, of those that are ``led`` to an input."""
     result = func(*inputs)
     return [r for r in (result if isinstance(result, (tuple, list)) else [result]) if r.spec.floating
-            and r.edge is not None]
+            and (r.edge is not None or not led)]
 
 
 def _directions(size: int, fast: bool, rng: np.random.Generator) -> Array:
@@ -135,7 +140,7 @@ def _flat(x: Any) -> Array:
 
 
 def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions: Array, sizes: Sequence[int],
-             eps: float) -> list[Array]:
+             eps: float, led: bool) -> list[Array]:
     """For each output: its slopes along the directions of input ``k`` by central differences, [directions, elements]."""
     x = inputs[k]
     own, values = x.data, _flat(x)
@@ -147,7 +152,7 @@ def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions
                 # Of the tensor itself, which the function may also have from elsewhere, as a module has its parameters. It
                 # still wants a gradient: ops may compute differently if not, and :func:`_outputs` selects by that.
                 x.data = tensor((values + step * direction).reshape(x.spec.shape), device=x.storage.device)
-                ends.append([_flat(out) for out in _outputs(func, inputs)])
+                ends.append([_flat(out) for out in _outputs(func, inputs, led)])
             rows.append([(above - below) / (2 * eps) for above, below in zip(*ends, strict=True)])
     finally:
         x.data = own

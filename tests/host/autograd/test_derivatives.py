@@ -157,3 +157,12 @@ def test_gradcheck_reaches_parameters_that_the_function_has_from_a_module(fast: 
         for check in (t.autograd.gradcheck, t.autograd.gradgradcheck):
             assert check(lambda x, *parameters, layer=layer: layer(x).sin(), (x, *layer.parameters()), fast_mode=fast)
         assert [p.tolist() for p in layer.parameters()] == before
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_gradcheck_refuses_a_function_that_loses_the_graph(fast: bool, torch: Any) -> None:
+    for t in (gradcore, torch):
+        x = t.tensor([1.0, 2.0], dtype=t.float64, requires_grad=True)
+        assert t.autograd.gradcheck(lambda x: x.detach() * 0, x, fast_mode=fast)
+        with pytest.raises(RuntimeError):
+            t.autograd.gradcheck(lambda x: x.detach(), x, fast_mode=fast)
