@@ -11,6 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.amp import custom_bwd, custom_fwd
+from gradcore.engine import autocast
 from gradcore.utils.checkpoint import checkpoint
 from tests.conftest import raises
 
@@ -104,3 +105,24 @@ def test_a_region_goes_on_after_a_backward_in_it(within: Callable[[nn.Module, An
             y.sum().backward()
             assert layer(x).dtype == np.float16 and layer(x).exp().dtype == np.float32
     assert layer(x).dtype == np.float32
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_is_run_again_in_its_region_leaves_the_rest_of_backward_in_none(reentrant: bool) -> None:
+    x, w = (gradcore.tensor(np.random.default_rng(k).normal(size=(8, 8)), dtype=gradcore.float32) for k in range(2))
+    layer, found = nn.Linear(8, 8), []
+    for run in (layer, lambda y: checkpoint(layer, y, use_reentrant=reentrant)):
+        w = w.detach().requires_grad_()
+        y = x @ w
+        with gradcore.autocast("cpu"):
+            z = run(y)
+        z.float().sum().backward()
+        found.append(w.grad.tolist())
+    assert found[0] == found[1] and not autocast._open
+
+
+@pytest.mark.oracle
+def test_products_of_integers_are_not_cast(torch: Any) -> None:
+    for t in (gradcore, torch):
+        with t.autocast("cpu"):
+            assert (t.ones(2, 2, dtype=t.int32) @ t.ones(2, 2, dtype=t.int32)).dtype == t.int32
