@@ -14,7 +14,6 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
-from gradcore.engine.value import Value
 from gradcore.nn import paths
 from gradcore.nn.module import Module
 from gradcore.nn.norm import _BatchNorm
@@ -43,7 +42,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 def get_swa_multi_avg_fn() -> Averages:
     """As :func:`get_swa_avg_fn`, for lists of tensors, in place."""
     # A share of float32 would take half of a float64 model's digits.
-    return _in_place(lambda count: 1 / ((count.double() if isinstance(count, Value) else count) + 1))
+    return _in_place(lambda count: 1 / ((count.double() if hasattr(count, "double") else count) + 1))
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
