@@ -210,9 +210,11 @@ def test_saved_tensors_go_back_and_are_watched() -> None:
             return 2 * g * ctx.saved_tensors[0]
 
     x = gradcore.ones(4, requires_grad=True)
+    live = gradcore.memory_requested()
     y = Square.apply(x * 3)
     assert y.grad_fn.name() == "SquareBackward"
     y.sum().backward()
+    assert gradcore.memory_requested() == live + y.nbytes + x.grad.nbytes
     with raises(RuntimeError, "Trying to backward through the graph a second time", "SquareBackward"):
         y.sum().backward()
     y = x * 3
