@@ -246,6 +246,10 @@ def test_what_an_arena_held_for_a_while_is_in_both_peaks() -> None:
     ledger.passed(10, 1024)
     assert ledger.peaks[:2] == (600, 1536)
     assert (ledger.requested, ledger.allocated) == (100, 512)
+    # One that waits to go back is live no longer.
+    ledger.release(blocks[1])
+    ledger.passed(550, 512)
+    assert ledger.peaks[:2] == (600, 1536)
 
 
 def test_a_waiting_block_serves_what_rounds_to_its_size() -> None:
