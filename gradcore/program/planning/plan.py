@@ -81,7 +81,7 @@ def alive(slots: Sequence[Slot], instructions: int = 0) -> Any:
 
 def lower_bound(slots: Sequence[Slot]) -> int:
     """The most bytes that are alive at any one instruction."""
-    return int(alive(slots).max()) if slots else 0
+    return int(alive(slots).max())
 
 
 def in_time(slots: Sequence[Slot]) -> list[int]:

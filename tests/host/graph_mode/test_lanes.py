@@ -56,6 +56,12 @@ def in_two(x: Any) -> Any:
     return cat([a, b]) + cat([b, x.cos()])
 
 
+def read_as_one(x: Any) -> Any:
+    a = x.exp()
+    b = a.view(-1) * 2
+    return cat([a], dim=1) + b.view(16, 96)
+
+
 #: Of an argument of 16 rows of 96: the function, and the number of operands that are made in place.
 CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "rows": (lambda x: cat([x.exp(), x[:8].sin(), x.t().contiguous().t().relu().t().contiguous().view(16, 96)]), 3),
@@ -77,6 +83,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "columns of ops that write rows": (lambda x: cat([x.exp(), x.sin()], dim=1), 0),
     "columns of an op that writes any strides": (qkv, 3),
     "a result that is overwritten": (lambda x: cat([x.exp(), x.sin()]).relu().sqrt(), 2),
+    "one alone, whose rows are read as one": (read_as_one, 1),
     "one over its operand": (lambda x: cat([(x + 1).exp(), x.sin()]), 2),
 }
 
