@@ -52,10 +52,9 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
            len(operands.inputs), *[s.dtype for s in operands.outputs], operands.writes)
     if key in _as_they_are:
         return kernel, 0
-    made, nbytes = _suited(kernel, operands)
-    if operands.function in _DIVISIONS and not any(
-            s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
-        made = _checked(made, _results(operands)[0])
+    whole = operands.function in _DIVISIONS and not any(
+        s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs)
+    made, nbytes = _suited(_checked(kernel) if whole else kernel, operands)
     if made is kernel and not nbytes and len(operands.inputs) < 8:
         # Lists of tensors may have any length, and are not noted.
         _as_they_are.add(key)
@@ -173,14 +172,11 @@ def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:
     return run
 
 
-def _checked(kernel: Kernel, result: TensorSpec) -> Kernel:
-    """The kernel with RuntimeError, as in PyTorch, for an integer divided by 0, for which NumPy gives 0: in the dtype of the
-    division, to which :func:`_narrowed` brings a 0-d divisor."""
+def _checked(kernel: Kernel) -> Kernel:
+    """The kernel with RuntimeError, as in PyTorch, for an integer divided by 0, for which NumPy gives 0."""
 
     def run(*arrays: Any) -> None:
-        narrowed = result.ndim and isinstance(arrays[1], np.ndarray) and not arrays[1].ndim
-        divisor = arrays[1].astype(result.dtype) if narrowed else arrays[1]
-        if np.size(arrays[0]) and not np.all(divisor):
+        if np.size(arrays[0]) and not np.all(arrays[1]):
             raise RuntimeError("ZeroDivisionError: an integer is divided by 0")
         kernel(*arrays)
 
