@@ -155,6 +155,8 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "captured of another size": (lambda p: of_kind(p, "captured").__setitem__(1, 3), "expected 3 bytes"),
     "a checksum": (lambda p: p["captured"][0].__setitem__(2, 1), "its checksum does not match"),
     "leaf beside its buffer": (lambda p: p["leaves"][0][1]["at"][1].__setitem__(3, 100), "is not in a captured buffer"),
+    "leaf in a buffer of the run": (lambda p: p["leaves"][0][1]["at"].__setitem__(0, next(
+        k for k, b in enumerate(p["buffers"]) if b[0] == "made" and b[1] >= 48)), "is not in a captured buffer"),
     "leaf that is named twice": (lambda p: p["leaves"].append(p["leaves"][0]), "leaves: expected each name once"),
     "leaf with another tensor's name": (
         lambda p: p["leaves"][0].__setitem__(0, p["captured"][-1][1]), "has the name of another tensor"),
@@ -163,6 +165,9 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a leaf that must have something else": (lambda p: p.update(presence=[[0, 1]]), "presence: expected true or false"),
     "gradient for no leaf": (lambda p: p["left"][0].__setitem__(0, 99), "a leaf: expected an integer"),
     "gradient of another shape": (lambda p: p["left"][0].__setitem__(1, p["left"][1][1]), "lives from"),
+    "gradient of fewer elements": (lambda p: p["left"][0][1]["at"].__setitem__(1, [[1], "float32", [1], 0]), "but the leaf is"),
+    "gradient of another dtype": (lambda p: p["left"][0][1]["at"][1].__setitem__(1, "int32"), "but the leaf is"),
+    "gradient beside its buffer": (lambda p: p["left"][0][1]["at"][1].__setitem__(3, 1), "but the leaf is"),
     "unknown optimizer": (lambda p: p["optimizers"][0].__setitem__(0, "os.system"), "a class of gradcore.optim"),
     "the base class": (lambda p: p["optimizers"][0].__setitem__(0, "Optimizer"), "a class of gradcore.optim"),
     "another optimizer": (lambda p: p["optimizers"][0].__setitem__(0, "SGD"), "SGD counts nothing"),
