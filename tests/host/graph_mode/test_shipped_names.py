@@ -68,7 +68,7 @@ def test_every_group_of_every_optimizer_keeps_its_own_rate(tmp_path: Path) -> No
         return (a + b).detach(), (c * 1).detach()
 
     loaded = saved(gradcore.compile(step), tmp_path)
-    assert [group["lr"] for group in loaded.param_groups] == [0.5, 0.25, 0.125]
+    assert [(group["lr"], len(group["params"])) for group in loaded.param_groups] == [(0.5, 1), (0.25, 1), (0.125, 1)]
     # After two steps each gradient is 1 still, and the first optimizer updates twice in a step.
     first, second = loaded()
     assert first.item() == 2 - 3 * 2 * (0.5 + 0.25) and second.item() == 1 - 3 * 0.125

@@ -135,6 +135,8 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "buffer of another size": (
         lambda p: of_kind(p, "made").__setitem__(1, 2**40), "has 1099511627776"),
     "too many bytes": (lambda p: of_kind(p, "made").__setitem__(1, 2**48), "expected an integer from 0 to below"),
+    "fewer words of a generator": (
+        lambda p: instruction(p, "dropout")[1][1]["at"][1].__setitem__(0, [1]), "the state of a generator is"),
     "workspace gone": (lambda p: instruction(p, "dropout").__setitem__(6, None), "its workspace is"),
     "wrong writes": (lambda p: instruction(p, "adam_").__setitem__(5, [0]), "it writes to operands"),
     "wrong counts": (lambda p: instruction(p, "adam_").__setitem__(2, [10**12] * 6), "do not match the inputs"),
