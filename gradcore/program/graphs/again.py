@@ -45,6 +45,8 @@ class _Step:
     counts: list[int] | None
     attrs: dict[str, Any]
     outputs: list[Name]
+    #: The serials of the operands that it writes to.
+    writes: list[int]
     grad: bool
     #: The line of source.
     site: str
@@ -71,12 +73,12 @@ class _OpLog(TraceLog):
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
         counts = [len(p) for p in call.positions] if call.op.lists else None
-        names = [(v.storage.serial, v.spec) for v in outputs]
+        names, writes = [(v.storage.serial, v.spec) for v in outputs], [args[k].storage.serial for k in call.writes]
         for v in outputs:
             _records[v.storage] = self.record, None
             self._made.add(v.storage.serial)
-        self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, local.state.grad,
-                                       str(here())))
+        self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, writes,
+                                       local.state.grad, str(here())))
 
     def append(self, record: Raw) -> None:
         super().append(record)
@@ -88,7 +90,7 @@ class _OpLog(TraceLog):
             names = [(serial, spec) for spec in invocation.outputs]
             self._viewed.update(names)
             self.record.steps.append(_Step(invocation.op, [((serial, invocation.inputs[0]), True)], None,
-                                           dict(invocation.attrs), names, local.state.grad, str(here())))
+                                           dict(invocation.attrs), names, [], local.state.grad, str(here())))
 
     def _name(self, tensor: Any) -> Name:
         """The name of a tensor. One from before the recording, or a leaf, is held, to be read again."""
@@ -122,22 +124,18 @@ class _Record:
         """The steps that compute a result, in order, with those that write to it in place."""
         wanted, found = {target[0]}, []
         for step in reversed(self.steps):
-            op = get_op(step.op)
-            names = step.reads()
-            made = any(serial in wanted for serial, _ in step.outputs) or (op.writes and any(n in wanted for n in names))
-            if made and not self._fills_leaf(step):
+            if not wanted.isdisjoint((*step.writes, *(serial for serial, _ in step.outputs))) and not self._fills_leaf(step):
                 found.append(step)
-                wanted.update(names)
+                wanted.update(step.reads())
         for leaf in self.leaves & wanted:
             self._check_leaf(leaf)
         return found[::-1]
 
     def _fills_leaf(self, step: _Step) -> bool:
         """Does a step set the values of a leaf, which are not computed again, rather than take a view of it?"""
-        names = step.reads()
-        if get_op(step.op).writes:
-            return not self.leaves.isdisjoint(names)
-        return any(serial in self.leaves and serial not in names for serial, _ in step.outputs)
+        if step.writes:
+            return not self.leaves.isdisjoint(step.writes)
+        return any(serial in self.leaves and serial not in step.reads() for serial, _ in step.outputs)
 
     def _check_leaf(self, leaf: int) -> None:
         """Raise RuntimeError if a leaf was computed from tensors of before: each run would make another leaf."""
@@ -216,7 +214,7 @@ def forward(self: Any) -> Any:
     :class:`gradcore.record`.
     """
     known = _records.get(self.storage)
-    if known is None:
+    if known is None or leaf_of(self) is not None:
         raise RuntimeError("forward() needs a recorded graph, but this tensor was not computed under `with gradcore.record():`")
     found, target = known
     if target is None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore.nn import functional as F
 from tests.conftest import raises
 
 
@@ -64,6 +65,40 @@ def test_functions_before_the_record_and_hooks_on_leaves_run() -> None:
     y.forward()
     y.backward()
     assert (y.item(), a.grad.item(), w.grad.item()) == (3.0, 30.0, 300.0)
+
+
+def test_a_write_that_only_reads_what_is_behind_it_is_not_run_again() -> None:
+    x, total = gradcore.ones(2), gradcore.zeros(2)
+    with gradcore.record():
+        h = x + 1
+        total.copy_(h)
+        total.mul_(2)
+        y = h * 3
+    total.zero_()
+    assert (y.forward().tolist(), total.tolist()) == ([6.0, 6.0], [0.0, 0.0])
+
+
+@pytest.mark.parametrize("run", [
+    lambda x, w: (x * 2).add_(w), lambda x, w: F.batch_norm(x, gradcore.zeros(2), gradcore.ones(2), w, training=True)])
+def test_a_write_that_reads_a_leaf_from_inside_is_run_again(run: Callable[[Any, Any], Any]) -> None:
+    x = gradcore.tensor([[0.0, 3.0], [1.0, -1.0]])
+    with gradcore.record():
+        w = gradcore.full((2,), 5.0, requires_grad=True)
+        y = run(x, w)
+    x.copy_(gradcore.tensor([[7.0, 2.0], [-4.0, 0.5]]))
+    y.forward()[0].sum().backward()
+    found, w.grad = w.grad.tolist(), None
+    wanted = run(x, w)
+    wanted[0].sum().backward()
+    assert (y.tolist(), found) == (wanted.tolist(), w.grad.tolist())
+
+
+def test_a_leaf_is_not_computed_again() -> None:
+    with gradcore.record():
+        w = gradcore.nn.Parameter(gradcore.ones(2))
+    with raises(RuntimeError, "not computed under `with gradcore.record():`"):
+        w.forward()
+    assert w.requires_grad
 
 
 def test_views_that_another_thread_takes_meanwhile_are_not_recorded() -> None:
