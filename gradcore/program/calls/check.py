@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.storage import Storage
+from gradcore.dtypes import is_floating
 from gradcore.errors import TraceError
 from gradcore.events import Tag
 from gradcore.program.guarding.values import equal, is_plain, same_array
@@ -162,7 +163,7 @@ def _name(tag: Tag) -> str:
 def _compare(what: str, ours: np.ndarray[Any, Any], eager: np.ndarray[Any, Any]) -> None:
     if same_array(eager, ours):
         return
-    if ours.shape == eager.shape and ours.dtype == eager.dtype and ours.dtype.kind == "f":
+    if ours.shape == eager.shape and ours.dtype == eager.dtype and is_floating(ours.dtype):
         # Infinities and NaNs must be equal in both.
         finite = np.isfinite(ours) & np.isfinite(eager)
         same = np.array_equal(ours[~finite], eager[~finite], equal_nan=True)

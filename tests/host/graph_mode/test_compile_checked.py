@@ -13,6 +13,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.conftest import raises
 from tests.logs import normalized
 
 SEEN = SimpleNamespace(part_1=None, beside=iter(()))
@@ -70,6 +71,22 @@ def test_a_difference_of_another_kind_than_a_value_is_found(function: Any, was: 
         for _ in range(2):
             p.grad = None
             checked(x)
+
+
+@pytest.mark.parametrize(("dtype", "step"), [("float16", 2.0 ** -10), ("bfloat16", 2.0 ** -7), ("float32", 2.0 ** -23),
+                                             ("float64", 2.0 ** -52)])
+def test_a_last_bit_is_no_difference(dtype: str, step: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = gradcore.compile(lambda x: x + seen(), check_every=2)
+    x = gradcore.tensor([1.0, float("nan"), float("inf")]).to(getattr(gradcore, dtype))
+    monkeypatch.setattr(SEEN, "part_1", 0.0)
+    for _ in range(4):
+        run(x)
+    monkeypatch.setattr(SEEN, "part_1", step)
+    assert {run(x)[0].item() for _ in range(4)} == {1.0, 1 + step}
+    monkeypatch.setattr(SEEN, "part_1", 0.0625)
+    with raises(gradcore.errors.TraceError, "a replay differs from the eager run in result 0"):
+        for _ in range(2):
+            run(x)
 
 
 def test_what_is_the_same_is_not_found() -> None:
