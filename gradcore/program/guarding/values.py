@@ -141,7 +141,7 @@ def equal(now: Any, seen: Any) -> bool:
     if not (now == seen or (now != now and seen != seen)):
         return False
     # 0.0 and -0.0 are equal too.
-    return not isinstance(now, (float, complex, np.floating)) or bool(now) or str(now) == str(seen)
+    return bool(now) or str(now) == str(seen)
 
 
 def comparison(x: Any) -> Callable[[Any, Any], bool]:

@@ -26,6 +26,7 @@ SAME: list[tuple[Any, Any]] = [
     ({NAN}, {float("nan")}), (frozenset("ab"), frozenset("ba")), (deque([1]), deque([1]))]
 OTHER: list[tuple[Any, Any]] = [
     (1, 2), (1, 1.0), (1, True), (0.0, -0.0), (complex(0, -0.0), 0j), (np.float32(0.0), np.float32(-0.0)), (NAN, 1.0),
+    (gradcore.bfloat16.type(0.0), gradcore.bfloat16.type(-0.0)),
     (1.0, NAN), ([1], [1, 1]), ([1, 1], [1]), ([1], (1,)), ([1], [True]), ([0.0], [-0.0]), ({"a": 1}, {"a": 1.0}),
     ({"a": 1}, {"b": 1}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": 1}, {"a": 1, "b": 2}), ({1: 2}, {True: 2}), ({1}, {2}),
     ({1}, {1.0}), ({0.0}, {-0.0}), ({(1,)}, {(True,)}), ({1}, {1, 2}),
