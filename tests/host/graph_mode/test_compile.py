@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,23 @@ def test_pytorchs_options_are_taken() -> None:
     assert gradcore.compile(twice, disable=True) is twice and gradcore.compile(disable=True)(twice) is twice
     compiled = gradcore.compile(mode="reduce-overhead", fullgraph=True, dynamic=False, backend="inductor", options={})(twice)
     assert [compiled(gradcore.ones(n)).tolist() for n in (1, 2, 1)] == [[2], [2, 2], [2]] and len(compiled.programs) == 2
+
+
+def test_options_are_those_of_a_decorator_and_go_with_a_copy() -> None:
+    f = gradcore.compile(check_every=3, max_programs=1, capture=False)(nn.Linear(2, 2))
+    assert [(x._check_every, x._most, x._capture) for x in (f, copy.deepcopy(f))] == [(3, 1, False)] * 2
+
+
+@pytest.mark.parametrize(("name", "args"), [("eval", ()), ("to", (gradcore.float64,)), ("requires_grad_", (False,)),
+                                            ("apply", (lambda module: None,))])
+def test_a_method_that_returns_its_module_returns_the_compiled_one(name: str, args: tuple[Any, ...]) -> None:
+    module = nn.Linear(2, 2)
+    compiled = gradcore.compile(module)
+    assert getattr(compiled, name)(*args) is compiled and compiled.get_parameter("weight") is module.weight
+    compiled.note = name
+    assert module.note == name
+    del compiled.note
+    assert not hasattr(module, "note")
 
 
 def test_what_cannot_be_compiled_says_so() -> None:

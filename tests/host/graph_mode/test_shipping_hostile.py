@@ -206,6 +206,14 @@ def test_a_hostile_program_is_refused(case: str, shipped: bytes, tmp_path: Path)
         tracemalloc.stop()
 
 
+def test_a_tensor_that_is_for_no_buffer(shipped: bytes, tmp_path: Path) -> None:
+    header, rest = opened(shipped)
+    header["more"] = {"dtype": "F32", "shape": [0], "data_offsets": [len(rest)] * 2}
+    (tmp_path / "f").write_bytes(closed(header, rest))
+    with raises(ProgramError, "the captured buffers and the tensors of the file do not match"):
+        gradcore.load_program(tmp_path / "f")
+
+
 TEXTS = {
     "deep nesting": ("[" * 100_000, "not valid JSON"),
     "nan": ('{"version": NaN}', "NaN is not a JSON number"),
