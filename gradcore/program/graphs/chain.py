@@ -29,7 +29,8 @@ from gradcore.spec import TensorSpec
 
 @dataclass
 class _Part:
-    """One graph of a chain. ``examples`` are the output tensors of the traced run, until the chain is executed."""
+    """One graph of a chain. Until the chain is executed, ``examples`` are the output tensors of the traced run, and ``held`` is
+    the memory that tensors which exist after it had then: they may be given other memory."""
 
     name: str
     recorder: Recorder
@@ -39,6 +40,7 @@ class _Part:
     examples: list[Any]
     shared: list[int]  # for each input: the index of the first input whose example had the same memory, usually itself
     backward: bool
+    held: list[Any]
 
 
 class _Stage(CapturedReplay):
@@ -103,7 +105,8 @@ class Chain:
 
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> int:
         """Trace one more part, and return its number. Raises TraceError for a backward, unless ``backward`` allows it."""
-        recorder = Recorder(self.device, NotingLog())
+        log = NotingLog()
+        recorder = Recorder(self.device, log)
         with busy, recorder, as_forward():
             result = run()
         if not recorder.log.launches:
@@ -117,7 +120,7 @@ class Chain:
         results, examples = templates.of(result), templates.outputs
         own = [t.storage for t in inputs]
         self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples, list(map(own.index, own)),
-                                backward))
+                                backward, log.storages()))
         return len(self.parts) - 1
 
     def ready(self) -> _Ready:
@@ -139,7 +142,7 @@ class Chain:
                 ready.reads.append({x.buffer for i in part.program.instructions for x in i.tensors()} & whole.storages.keys())
                 start, made = start + count, made + len(p.examples)
             for p in parts:
-                p.examples, p.inputs = [], []
+                p.examples, p.inputs, p.held = [], [], []
                 p.recorder.log.clear()
             self._ready = ready
         return self._ready

@@ -28,6 +28,10 @@ class NotingLog(TraceLog):
     def detached(self, source: Any) -> None:
         self.tensors[id(source)] = ref(source), source.storage.serial, source.spec
 
+    def storages(self) -> list[Any]:
+        """The memory of those that exist."""
+        return [tensor.storage for known, *_ in self.tensors.values() for tensor in [known()] if tensor is not None]
+
 
 class Followed:
     """The tensors that a trace captured, as far as they still exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -38,6 +39,16 @@ def test_the_old_memory_goes_back() -> None:
     w.data = gradcore.zeros(1000)
     assert graph.execute(x).item() == 0
     assert gradcore.memory_requested() == live
+
+
+def test_memory_that_is_given_before_the_first_round_is_followed() -> None:
+    w, x = gradcore.full((3,), 2.0, requires_grad=True), gradcore.ones(3)
+    graph = gradcore.trace(lambda x: (x * w * w).sum(), x)
+    slope = gradcore.gradients(graph, wrt=w)
+    before, w.data = ref(w.storage), gradcore.full((3,), 5.0)
+    for _ in range(2):
+        assert graph.execute(x).item() == 75 and slope.execute()[0].tolist() == [10] * 3
+        assert before() is None
 
 
 def test_memory_that_is_given_in_the_middle_of_a_round_is_refused() -> None:
