@@ -205,3 +205,15 @@ def test_operands_converted_for_a_squared_error_are_released_with_the_difference
         F.mse_loss(x, y, reduction="none", weight=weight)
     # One result in float64 and another that is read for it.
     assert step.report.peak.requested < x.nbytes * (1 + weighted) + 3 * y.nbytes + 1000
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+@pytest.mark.parametrize("count", [64, 300])
+def test_labels_of_few_bits_are_those_of_64(dtype: str, count: int) -> None:
+    """Where the kernel looks is a number that they cannot hold."""
+    x = gradcore.tensor(np.random.default_rng(1).standard_normal((count, 5)).astype(np.float32), requires_grad=True)
+    labels, found = np.arange(count) % 5, []
+    for given in (labels, labels.astype(dtype)):
+        loss = F.cross_entropy(x, gradcore.tensor(given))
+        found.append((loss.item(), gradcore.autograd.grad(loss, x)[0].tolist()))
+    assert found[0] == found[1]

@@ -128,7 +128,10 @@ def _places(labels: Array, classes: int, plain: bool) -> Array:
     count = len(labels)
     if not plain:
         labels = np.where((labels < 0) | (labels >= classes), 0, labels)
-    return labels * count + _multiples(1)[:count] if classes <= NARROW else labels + _multiples(classes)[:count]
+    if classes > NARROW:
+        return labels + _multiples(classes)[:count]
+    # Labels of bytes would wrap around.
+    return np.multiply(labels, count, dtype=np.int64) + _multiples(1)[:count]
 
 
 @functools.lru_cache(maxsize=16)
