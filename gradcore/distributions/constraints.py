@@ -85,9 +85,7 @@ class _Wrapping(Constraint):
             raise AssertionError(f"base_constraint must be a Constraint, got {type(base_constraint).__name__}")
         self.base_constraint = base_constraint
 
-    @property
-    def is_discrete(self) -> Any:
-        return self.base_constraint.is_discrete
+    is_discrete = property(lambda self: self.base_constraint.is_discrete)
 
 
 class _IndependentConstraint(_Wrapping):
@@ -99,9 +97,7 @@ class _IndependentConstraint(_Wrapping):
             raise AssertionError(f"reinterpreted_batch_ndims must be >= 0, got {reinterpreted_batch_ndims}")
         self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
 
-    @property
-    def event_dim(self) -> Any:
-        return self.base_constraint.event_dim + self.reinterpreted_batch_ndims
+    event_dim = property(lambda self: self.base_constraint.event_dim + self.reinterpreted_batch_ndims)
 
     def check(self, value: Any) -> Any:
         result = self.base_constraint.check(value)
@@ -121,9 +117,7 @@ def widened(constraint: Any, dims: int) -> Any:
 class MixtureSameFamilyConstraint(_Wrapping):
     """The set of the components of a mixture, for values without the components' dimension."""
 
-    @property
-    def event_dim(self) -> Any:
-        return self.base_constraint.event_dim
+    event_dim = property(lambda self: self.base_constraint.event_dim)
 
     def check(self, value: Any) -> Any:
         if value.dim() < self.event_dim:
@@ -315,9 +309,7 @@ class _Stack(Constraint):
             raise AssertionError("All elements of cseq must be Constraint instances")
         self.cseq, self.dim = list(cseq), dim
 
-    @property
-    def is_discrete(self) -> Any:
-        return any(c.is_discrete for c in self.cseq)
+    is_discrete = property(lambda self: any(c.is_discrete for c in self.cseq))
 
     @property
     def event_dim(self) -> Any:

@@ -33,10 +33,7 @@ class Normal(LocationScale):
     """The normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
     stddev = same_as("scale")
-
-    @property
-    def variance(self) -> Any:
-        return self.scale.square()
+    variance = property(lambda self: self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self.loc + self._dist_drawn(randn, self.loc, sample_shape) * self.scale
@@ -59,9 +56,7 @@ class Normal(LocationScale):
 class Laplace(LocationScale):
     """The Laplace distribution, with density exp(-\\|x - loc\\| / scale) / (2 * scale)."""
 
-    @property
-    def variance(self) -> Any:
-        return 2 * self.scale.square()
+    variance = property(lambda self: 2 * self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         # In (-1/2, 1/2], since -1/2 would give log(0).
@@ -97,17 +92,9 @@ class Exponential(Distribution):
         self.rate, = broadcast(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.rate.reciprocal()
-
-    @property
-    def mode(self) -> Any:
-        return functional.zeros_like(self.rate)
-
-    @property
-    def variance(self) -> Any:
-        return self.rate.pow(-2)
+    mean = property(lambda self: self.rate.reciprocal())
+    mode = property(lambda self: functional.zeros_like(self.rate))
+    variance = property(lambda self: self.rate.pow(-2))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return -functional.log1p(-self._dist_drawn(rand, self.rate, sample_shape)) / self.rate
@@ -145,17 +132,9 @@ class Uniform(Distribution):
         self.low, self.high = broadcast(low, high)
         super().__init__(self.low.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return (self.high + self.low) / 2
-
-    @property
-    def mode(self) -> Any:
-        return filled(self.high, math.nan)
-
-    @property
-    def variance(self) -> Any:
-        return (self.high - self.low).square() / 12
+    mean = property(lambda self: (self.high + self.low) / 2)
+    mode = property(lambda self: filled(self.high, math.nan))
+    variance = property(lambda self: (self.high - self.low).square() / 12)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self.low + self._dist_drawn(rand, self.low, sample_shape) * (self.high - self.low)

@@ -30,17 +30,9 @@ class Geometric(_OfChance):
             raise ValueError(f"Expected parameter probs ({type(self.probs).__name__} of shape {tuple(self.probs.shape)}) of "
                              f"distribution {self!r} to be positive but found invalid values:\n{self.probs[self.probs <= 0]}")
 
-    @property
-    def mean(self) -> Any:
-        return 1 / self.probs - 1
-
-    @property
-    def mode(self) -> Any:
-        return functional.zeros_like(self.probs)
-
-    @property
-    def variance(self) -> Any:
-        return (1 / self.probs - 1) / self.probs
+    mean = property(lambda self: 1 / self.probs - 1)
+    mode = property(lambda self: functional.zeros_like(self.probs))
+    variance = property(lambda self: (1 / self.probs - 1) / self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
@@ -69,10 +61,7 @@ class Poisson(Distribution):
         super().__init__(self.rate.shape, validate_args=validate_args)
 
     mean = variance = same_as("rate")
-
-    @property
-    def mode(self) -> Any:
-        return functional.floor(self.rate)
+    mode = property(lambda self: functional.floor(self.rate))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         return poisson(self.rate.detach().expand(*self._extended_shape(sample_shape)))
@@ -105,17 +94,9 @@ class NegativeBinomial(_OfTrials):
                        "logits": constraints.real}
     support = constraints.nonnegative_integer
 
-    @property
-    def mean(self) -> Any:
-        return self.total_count * self.logits.exp()
-
-    @property
-    def mode(self) -> Any:
-        return functional.floor((self.total_count - 1) * self.logits.exp()).clamp(min=0)
-
-    @property
-    def variance(self) -> Any:
-        return self.mean / (-self.logits).sigmoid()
+    mean = property(lambda self: self.total_count * self.logits.exp())
+    mode = property(lambda self: functional.floor((self.total_count - 1) * self.logits.exp()).clamp(min=0))
+    variance = property(lambda self: self.mean / (-self.logits).sigmoid())
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
@@ -148,17 +129,9 @@ class Binomial(_OfTrials):
     def support(self) -> Any:
         return constraints.integer_interval(0, self.total_count)
 
-    @property
-    def mean(self) -> Any:
-        return self.total_count * self.probs
-
-    @property
-    def mode(self) -> Any:
-        return functional.minimum(functional.floor((self.total_count + 1) * self.probs), self.total_count)
-
-    @property
-    def variance(self) -> Any:
-        return self.total_count * self.probs * (1 - self.probs)
+    mean = property(lambda self: self.total_count * self.probs)
+    mode = property(lambda self: functional.minimum(functional.floor((self.total_count + 1) * self.probs), self.total_count))
+    variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)

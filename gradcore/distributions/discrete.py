@@ -60,15 +60,8 @@ class Bernoulli(_OfChance):
     support = constraints.boolean
 
     mean = same_as("probs")
-
-    @property
-    def mode(self) -> Any:
-        return functional.where(self.probs == 0.5, math.nan, (self.probs >= 0.5).to(self.probs.dtype))
-
-    @property
-    def variance(self) -> Any:
-        return self.probs * (1 - self.probs)
-
+    mode = property(lambda self: functional.where(self.probs == 0.5, math.nan, (self.probs >= 0.5).to(self.probs.dtype)))
+    variance = property(lambda self: self.probs * (1 - self.probs))
     param_shape = same_as("probs.shape")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
@@ -116,16 +109,8 @@ class Categorical(Distribution):
         if parameter.dim() < 1:
             raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
 
-    @property
-    def mean(self) -> Any:
-        return filled(self.probs[..., 0], math.nan)
-
-    variance = mean
-
-    @property
-    def mode(self) -> Any:
-        return self.probs.argmax(dim=-1)
-
+    mean = variance = property(lambda self: filled(self.probs[..., 0], math.nan))
+    mode = property(lambda self: self.probs.argmax(dim=-1))
     param_shape = same_as("probs.shape")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:

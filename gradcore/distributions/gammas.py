@@ -39,17 +39,9 @@ class Gamma(Distribution):
         self.concentration, self.rate = broadcast(concentration, rate)
         super().__init__(self.concentration.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.concentration / self.rate
-
-    @property
-    def mode(self) -> Any:
-        return ((self.concentration - 1) / self.rate).clamp(min=0)
-
-    @property
-    def variance(self) -> Any:
-        return self.concentration / self.rate.square()
+    mean = property(lambda self: self.concentration / self.rate)
+    mode = property(lambda self: ((self.concentration - 1) / self.rate).clamp(min=0))
+    variance = property(lambda self: self.concentration / self.rate.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return above_zero(_drawn(self.concentration, self._extended_shape(sample_shape)) / self.rate)
@@ -102,9 +94,7 @@ class InverseGamma(TransformedDistribution):
         c = self.concentration
         return functional.where(c > 1, self.rate / (c - 1), math.inf)
 
-    @property
-    def mode(self) -> Any:
-        return self.rate / (self.concentration + 1)
+    mode = property(lambda self: self.rate / (self.concentration + 1))
 
     @property
     def variance(self) -> Any:
@@ -143,9 +133,7 @@ class Dirichlet(Distribution):
         c = self.concentration
         return (c - 1).xlogy(value).sum(-1) + c.sum(-1).lgamma() - c.lgamma().sum(-1)
 
-    @property
-    def mean(self) -> Any:
-        return self.concentration / self.concentration.sum(-1, True)
+    mean = property(lambda self: self.concentration / self.concentration.sum(-1, True))
 
     @property
     def mode(self) -> Any:
@@ -185,18 +173,9 @@ class Beta(Distribution):
 
     concentration1 = property(lambda self: self._dirichlet.concentration[..., 0], doc="alpha, of shape ``batch_shape``.")
     concentration0 = property(lambda self: self._dirichlet.concentration[..., 1], doc="beta, of shape ``batch_shape``.")
-
-    @property
-    def mean(self) -> Any:
-        return self._dirichlet.mean[..., 0]
-
-    @property
-    def mode(self) -> Any:
-        return self._dirichlet.mode[..., 0]
-
-    @property
-    def variance(self) -> Any:
-        return self._dirichlet.variance[..., 0]
+    mean = property(lambda self: self._dirichlet.mean[..., 0])
+    mode = property(lambda self: self._dirichlet.mode[..., 0])
+    variance = property(lambda self: self._dirichlet.variance[..., 0])
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self._dirichlet.rsample(sample_shape)[..., 0]
@@ -219,9 +198,7 @@ class StudentT(LocationScale):
         self.df, loc, scale = broadcast(df, loc, scale)
         super().__init__(loc, scale, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return functional.where(self.df <= 1, math.nan, self.loc)
+    mean = property(lambda self: functional.where(self.df <= 1, math.nan, self.loc))
 
     @property
     def variance(self) -> Any:

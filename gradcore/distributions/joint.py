@@ -123,10 +123,7 @@ class MultivariateNormal(Distribution):
         return inverse.mT @ inverse
 
     mean = mode = same_as("loc")
-
-    @property
-    def variance(self) -> Any:
-        return self.scale_tril.square().sum(-1)
+    variance = property(lambda self: self.scale_tril.square().sum(-1))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         drawn = self._dist_drawn(randn, self.loc, sample_shape)

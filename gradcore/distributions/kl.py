@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,8 @@ from gradcore.distributions.skewed import Cauchy, Gumbel, Pareto
 from gradcore.distributions.transformed import TransformedDistribution
 from gradcore.functional import linalg
 
-_REGISTRY: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 #: By types of p and q.
-_FOUND: dict[tuple[type, type], Callable[[Any, Any], Any] | None] = {}
-#: So many are remembered: classes may be made anew in each step, and would stay.
-_MOST = 1024
+_REGISTRY: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 
 
 def register_kl(type_p: type, type_q: type) -> Callable[[Any], Any]:
@@ -39,7 +37,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Any], Any]:
 
     def registered(function: Any) -> Any:
         _REGISTRY[type_p, type_q] = function
-        _FOUND.clear()
+        _find.cache_clear()
         return function
 
     return registered
@@ -50,18 +48,14 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
 
     Raises NotImplementedError for distributions of types without a formula here.
     """
-    kinds = type(p), type(q)
-    try:
-        function = _FOUND[kinds]
-    except KeyError:
-        if len(_FOUND) >= _MOST:
-            _FOUND.clear()
-        function = _FOUND[kinds] = _find(*kinds)
+    function = _find(type(p), type(q))
     if function is None:
         raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")
     return function(p, q)
 
 
+# Not of all: classes may be made anew in each step, and would stay.
+@lru_cache(maxsize=1024)
 def _find(p: type, q: type) -> Callable[[Any, Any], Any] | None:
     """The function of the nearest base classes, those of p first; warns if those of q first are others."""
     def distance(kinds: tuple[type, type]) -> tuple[int, int]:

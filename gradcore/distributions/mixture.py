@@ -62,9 +62,7 @@ class MixtureSameFamily(Distribution):
         """Values with a dimension of size 1 where the components' is."""
         return value.unsqueeze(-1 - self._event_ndims)
 
-    @property
-    def mean(self) -> Any:
-        return (self._dist_weights() * self._component_distribution.mean).sum(-1 - self._event_ndims)
+    mean = property(lambda self: (self._dist_weights() * self._component_distribution.mean).sum(-1 - self._event_ndims))
 
     @property
     def variance(self) -> Any:

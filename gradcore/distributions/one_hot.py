@@ -47,14 +47,8 @@ class OneHotCategorical(_OfCategories):
         return one_hot(index, self._event_shape[0]).to(self.probs.dtype)
 
     mean = same_as("probs")
-
-    @property
-    def mode(self) -> Any:
-        return self._dist_vectors(self.probs.argmax(dim=-1))
-
-    @property
-    def variance(self) -> Any:
-        return self.probs * (1 - self.probs)
+    mode = property(lambda self: self._dist_vectors(self.probs.argmax(dim=-1)))
+    variance = property(lambda self: self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self._dist_vectors(self._categorical.sample(sample_shape))
@@ -88,13 +82,8 @@ class Multinomial(_OfCategories):
     def support(self) -> Any:
         return constraints.multinomial(self.total_count)
 
-    @property
-    def mean(self) -> Any:
-        return self.probs * self.total_count
-
-    @property
-    def variance(self) -> Any:
-        return self.total_count * self.probs * (1 - self.probs)
+    mean = property(lambda self: self.probs * self.total_count)
+    variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         drawn = self._categorical.sample((self.total_count, *sample_shape)).movedim(0, -1)

@@ -37,14 +37,8 @@ class LogNormal(TransformedDistribution):
 
     loc = same_as("base_dist.loc")
     scale = same_as("base_dist.scale")
-
-    @property
-    def mean(self) -> Any:
-        return (self.loc + self.scale.square() / 2).exp()
-
-    @property
-    def mode(self) -> Any:
-        return (self.loc - self.scale.square()).exp()
+    mean = property(lambda self: (self.loc + self.scale.square() / 2).exp())
+    mode = property(lambda self: (self.loc - self.scale.square()).exp())
 
     @property
     def variance(self) -> Any:
@@ -76,19 +70,10 @@ class Gumbel(TransformedDistribution):
         y = (self.loc - value) / self.scale
         return y - y.exp() - self.scale.log()
 
-    @property
-    def mean(self) -> Any:
-        return self.loc + self.scale * np.euler_gamma
-
+    mean = property(lambda self: self.loc + self.scale * np.euler_gamma)
     mode = same_as("loc")
-
-    @property
-    def stddev(self) -> Any:
-        return (math.pi / math.sqrt(6)) * self.scale
-
-    @property
-    def variance(self) -> Any:
-        return self.stddev.square()
+    stddev = property(lambda self: (math.pi / math.sqrt(6)) * self.scale)
+    variance = property(lambda self: self.stddev.square())
 
     def entropy(self) -> Any:
         return self.scale.log() + (1 + np.euler_gamma)
@@ -97,13 +82,8 @@ class Gumbel(TransformedDistribution):
 class Cauchy(LocationScale):
     """The Cauchy distribution, with density 1 / (pi scale (1 + ((x - loc) / scale)^2)), which has no mean."""
 
-    @property
-    def mean(self) -> Any:
-        return filled(self.loc, math.nan)
-
-    @property
-    def variance(self) -> Any:
-        return filled(self.loc, math.inf)
+    mean = property(lambda self: filled(self.loc, math.nan))
+    variance = property(lambda self: filled(self.loc, math.inf))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         u = self._dist_drawn(rand, self.loc, sample_shape)
@@ -130,10 +110,7 @@ class _Half(TransformedDistribution):
     arg_constraints, support, has_rsample = {"scale": constraints.positive}, constraints.nonnegative, True
 
     scale = same_as("base_dist.scale")
-
-    @property
-    def mode(self) -> Any:
-        return functional.zeros_like(self.scale)
+    mode = property(lambda self: functional.zeros_like(self.scale))
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)
@@ -156,13 +133,8 @@ class HalfNormal(_Half):
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(0, scale, validate_args=False), AbsTransform(), validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.scale * math.sqrt(2 / math.pi)
-
-    @property
-    def variance(self) -> Any:
-        return self.scale.square() * (1 - 2 / math.pi)
+    mean = property(lambda self: self.scale * math.sqrt(2 / math.pi))
+    variance = property(lambda self: self.scale.square() * (1 - 2 / math.pi))
 
 
 class HalfCauchy(_Half):
@@ -171,10 +143,7 @@ class HalfCauchy(_Half):
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Cauchy(0, scale, validate_args=False), AbsTransform(), validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return filled(self.scale, math.inf)
-
+    mean = property(lambda self: filled(self.scale, math.inf))
     variance = same_as("base_dist.variance")
 
 
@@ -197,17 +166,13 @@ class Weibull(TransformedDistribution):
     def _dist_moment(self, n: int) -> Any:
         return (1 + n * self.concentration_reciprocal).lgamma()
 
-    @property
-    def mean(self) -> Any:
-        return self.scale * self._dist_moment(1).exp()
+    mean = property(lambda self: self.scale * self._dist_moment(1).exp())
 
     @property
     def mode(self) -> Any:
         return self.scale * ((self.concentration - 1) / self.concentration).pow(self.concentration_reciprocal)
 
-    @property
-    def variance(self) -> Any:
-        return self.scale.square() * (self._dist_moment(2).exp() - (2 * self._dist_moment(1)).exp())
+    variance = property(lambda self: self.scale.square() * (self._dist_moment(2).exp() - (2 * self._dist_moment(1)).exp()))
 
     def entropy(self) -> Any:
         reciprocal = self.concentration_reciprocal

@@ -40,9 +40,7 @@ class TransformedDistribution(Distribution):
         cut = len(forward) - max(given, dims + given - taken)
         super().__init__(forward[:cut], forward[cut:], validate_args)
 
-    @property
-    def _dist_whole(self) -> ComposeTransform:
-        return ComposeTransform(self.transforms)
+    _dist_whole = property(lambda self: ComposeTransform(self.transforms))
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         made = super().expand(batch_shape, _instance)
