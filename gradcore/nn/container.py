@@ -27,19 +27,15 @@ class _Numbered(Module):
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            items = list(self._modules.items())[index]
-            if type(self) not in (Sequential, ModuleList):
-                return self._module_of(items)
-            part = type(self)()
+            part = type(self).__new__(type(self))
             paths.part_of(part, self)
-            return part._module_filled(items)
+            part.__init__(self._module_given(list(self._modules.items())[index]))  # type: ignore[misc]
+            return part
         return self._modules[self._module_name(index)]
 
-    def _module_of(self, items: list[tuple[str, Any]]) -> Module:
-        return type(self)([m for _, m in items])
-
-    def _module_filled(self, items: list[tuple[str, Any]]) -> Any:
-        return self.extend(m for _, m in items)
+    def _module_given(self, items: list[tuple[str, Any]]) -> Any:
+        """What the constructor of a slice is called with."""
+        return [m for _, m in items]
 
     def __setitem__(self, index: int, module: Module) -> None:
         setattr(self, self._module_name(index), module)
@@ -112,13 +108,8 @@ class Sequential(_Numbered):
                     raise TypeError(_no_module(module))
                 self.add_module(str(k), module)
 
-    def _module_of(self, items: list[tuple[str, Any]]) -> Module:
-        return type(self)(dict(items))
-
-    def _module_filled(self, items: list[tuple[str, Any]]) -> Any:
-        for name, module in items:
-            self.add_module(name, module)
-        return self
+    def _module_given(self, items: list[tuple[str, Any]]) -> Any:
+        return dict(items)
 
     def insert(self, index: int, module: Module) -> Any:
         """Insert a module before another, or at the end. Raises IndexError for a position that there is not."""

@@ -187,9 +187,13 @@ def net() -> Any:
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("container", ["Sequential", "ModuleList"])
-def test_slices_of_a_network_are_parts_of_it(container: str) -> None:
-    model = net() if container == "Sequential" else nn.ModuleList(net())
+class Layers(nn.Sequential):
+    """A Sequential of a program's own."""
+
+
+@pytest.mark.parametrize("container", [nn.Sequential, Layers, nn.ModuleList])
+def test_slices_of_a_network_are_parts_of_it(container: Any) -> None:
+    model = nn.ModuleList(net()) if container is nn.ModuleList else container(*net())
     optimizer = optim.Adam(model.parameters())
     known = []
     for _ in range(4):
@@ -197,7 +201,8 @@ def test_slices_of_a_network_are_parts_of_it(container: str) -> None:
         with gradcore.step() as s:
             x = gradcore.ones(4, 8)
             for part in (model[:2], model[2:]):
-                for layer in ([part] if container == "Sequential" else part):
+                assert type(part) is container
+                for layer in (part if container is nn.ModuleList else [part]):
                     x = layer(x)
             x.sum().backward()
             optimizer.step()
