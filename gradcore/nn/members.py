@@ -44,6 +44,13 @@ class Members(MutableMapping[str, Any]):
             raise KeyError(name)
         to_end(own, [name] if last else [other for other in own if other != name])
 
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last member, and return it with its name. Raises KeyError if there is none."""
+        name = next(reversed(self), None)
+        if name is None:
+            raise KeyError("popitem(): there is no member")
+        return name, self.pop(name)
+
     def copy(self) -> dict[str, Any]:
         """A dict of them now."""
         return dict(self._own)
@@ -53,6 +60,9 @@ class Members(MutableMapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._own)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._own)
 
     def __len__(self) -> int:
         return len(self._own)

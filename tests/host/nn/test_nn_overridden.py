@@ -182,6 +182,7 @@ def writes_into_the_dicts(t: Any) -> Any:
     seen += [hasattr(net, "act"), net._modules.pop("fc") is not None, hasattr(net, "fc"), list(net._modules)]
     net._modules.update(last=t.nn.Linear(1, 1), first=None)
     seen += [list(net.state_dict()), net._modules.get("none"), dict(net._modules)["first"]]
+    seen += [list(reversed(net._modules)), net._modules.popitem(), hasattr(net, "first"), list(net._modules)]
     row = t.nn.Sequential(t.nn.ReLU(), t.nn.Tanh())
     row._modules["1"] = t.nn.Sigmoid()
     row._modules["0"] = row._modules.pop("0")
@@ -303,6 +304,8 @@ def test_members_before_init_and_as_a_whole() -> None:
         del net._modules["2"]
     with raises(KeyError, "'2'"):
         net._modules.move_to_end("2")
+    with raises(KeyError, "there is no member"):
+        net._buffers.popitem()
 
 
 def test_an_interrupt_loses_no_member_that_moves() -> None:
