@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional import empty
 from gradcore.functional.sizes import sizes
 from gradcore.nn import functional as F
 from gradcore.nn import init
-from gradcore.nn.module import Module, unusual
+from gradcore.nn.module import Family, unusual
 from gradcore.nn.padding import borders_of, require_mode
 from gradcore.nn.parameter import Parameter
 
@@ -20,14 +20,11 @@ Tensor = Any
 Size = int | Sequence[int]
 
 
-class _ConvNd(Module):
+class _ConvNd(Family):
     """Base of convolutions: a weight whose first two dimensions are channels, a bias, and sizes for each dimension."""
 
     weight: Parameter
     bias: Parameter | None
-    #: The function for its number of dimensions.
-    _module_convolve: Callable[..., Tensor]
-    _module_dims = 1
     transposed = False
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str,
@@ -88,30 +85,22 @@ class _Plain(_ConvNd):
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, borders_of(padding, self.kernel_size, self.dilation), self.padding_mode), 0
-        return self._module_convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self._module_function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def forward(self, input: Tensor) -> Tensor:
         return self._conv_forward(input, self.weight, self.bias)
 
 
-class Conv1d(_Plain):
+class Conv1d(_Plain, function=F.conv1d):
     """Cross-correlation of [N, C, L] with weight [out_channels, in_channels / groups, k] and bias [out_channels]."""
 
-    _module_convolve = staticmethod(F.conv1d)
 
-
-class Conv2d(_Plain):
+class Conv2d(_Plain, function=F.conv2d, dims=2):
     """Cross-correlation with weight [out_channels, in_channels / groups, kH, kW] and bias [out_channels]."""
 
-    _module_dims = 2
-    _module_convolve = staticmethod(F.conv2d)
 
-
-class Conv3d(_Plain):
+class Conv3d(_Plain, function=F.conv3d, dims=3):
     """Cross-correlation with weight [out_channels, in_channels / groups, kD, kH, kW] and bias [out_channels]."""
-
-    _module_dims = 3
-    _module_convolve = staticmethod(F.conv3d)
 
 
 class _ConvTransposeNd(_ConvNd):
@@ -137,34 +126,26 @@ class _ConvTransposeNd(_ConvNd):
         return tuple(m - low for m, low in zip(wanted, least, strict=True))
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self._module_convolve(input, self.weight, self.bias, self.stride, self.padding,
+        return self._module_function(input, self.weight, self.bias, self.stride, self.padding,
                                      self._module_extra(input, output_size), self.groups, self.dilation)
 
 
-class ConvTranspose1d(_ConvTransposeNd):
+class ConvTranspose1d(_ConvTransposeNd, function=F.conv_transpose1d):
     """Transposed convolution of [N, C, L], the gradient of :class:`Conv1d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, k], the bias [out_channels].
     """
 
-    _module_convolve = staticmethod(F.conv_transpose1d)
 
-
-class ConvTranspose2d(_ConvTransposeNd):
+class ConvTranspose2d(_ConvTransposeNd, function=F.conv_transpose2d, dims=2):
     """Transposed convolution of [N, C, H, W], the gradient of :class:`Conv2d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, kH, kW], the bias [out_channels].
     """
 
-    _module_dims = 2
-    _module_convolve = staticmethod(F.conv_transpose2d)
 
-
-class ConvTranspose3d(_ConvTransposeNd):
+class ConvTranspose3d(_ConvTransposeNd, function=F.conv_transpose3d, dims=3):
     """Transposed convolution of [N, C, D, H, W], the gradient of :class:`Conv3d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, kD, kH, kW], the bias [out_channels].
     """
-
-    _module_dims = 3
-    _module_convolve = staticmethod(F.conv_transpose3d)

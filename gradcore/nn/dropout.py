@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gradcore.functional.dropouts import probability
 from gradcore.nn import functional as F
-from gradcore.nn.module import Module
+from gradcore.nn.module import Family
 
 __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
 
 Tensor = Any
 
 
-class _DropoutNd(Module):
+class _DropoutNd(Family):
     _module_in_repr = "p inplace"
-    _module_drop: Callable[..., Tensor]
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -25,31 +23,23 @@ class _DropoutNd(Module):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._module_drop(input, self.p, self.training, self.inplace)
+        return self._module_function(input, self.p, self.training, self.inplace)
 
 
-class Dropout(_DropoutNd):
+class Dropout(_DropoutNd, function=F.dropout):
     """In training, each element is 0 with probability ``p``, else x / (1 - p); in evaluation, the input is returned."""
 
-    _module_drop = staticmethod(F.dropout)
 
-
-class Dropout1d(_DropoutNd):
+class Dropout1d(_DropoutNd, function=F.dropout1d):
     """Drops whole channels of [N, C, L]; see :func:`gradcore.nn.functional.dropout1d`."""
 
-    _module_drop = staticmethod(F.dropout1d)
 
-
-class Dropout2d(_DropoutNd):
+class Dropout2d(_DropoutNd, function=F.dropout2d):
     """Drops whole channels of [N, C, H, W]; see :func:`gradcore.nn.functional.dropout2d`."""
 
-    _module_drop = staticmethod(F.dropout2d)
 
-
-class Dropout3d(_DropoutNd):
+class Dropout3d(_DropoutNd, function=F.dropout3d):
     """Drops whole channels of [N, C, D, H, W]; see :func:`gradcore.nn.functional.dropout3d`."""
-
-    _module_drop = staticmethod(F.dropout3d)
 
 
 class AlphaDropout(_DropoutNd):

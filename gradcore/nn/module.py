@@ -298,6 +298,24 @@ class Module(Converted, Hooked, Named, Stateful):
 _call = Module.__call__
 
 
+class Family(Module):
+    """Base of layers that differ in what their class statements say: ``class Conv2d(_Plain, function=F.conv2d, dims=2)``."""
+
+    #: What ``forward`` calls.
+    _module_function: Callable[..., Any]
+    #: The number of spatial dimensions, or the numbers of dimensions that the input may have.
+    _module_dims: Any = 1
+    #: What padding is made of.
+    _module_mode = "constant"
+
+    def __init_subclass__(cls, *, function: Callable[..., Any] | None = None, dims: Any = None, mode: str = "",
+                          **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if function is not None:
+            cls._module_function = staticmethod(function)
+        cls._module_dims, cls._module_mode = dims or cls._module_dims, mode or cls._module_mode
+
+
 def unusual(module: Module, **usual: Any) -> str:
     """The text ``, name=value`` of each attribute whose value is not the usual one."""
     return "".join(f", {k}={getattr(module, k)}" for k, value in usual.items() if getattr(module, k) != value)

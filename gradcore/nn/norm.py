@@ -14,7 +14,7 @@ from gradcore.functional import empty, squeeze, unsqueeze
 from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
 from gradcore.nn import init
-from gradcore.nn.module import Module
+from gradcore.nn.module import Family, Module
 from gradcore.nn.parameter import Parameter
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
@@ -70,7 +70,7 @@ class LayerNorm(Module):
                 f"bias={self.bias is not None}")
 
 
-class _NormBase(Module):
+class _NormBase(Family):
     """Base of batch and instance norms: weight and bias of each channel, and running statistics."""
 
     weight: Parameter | None
@@ -79,8 +79,6 @@ class _NormBase(Module):
     running_var: Tensor
     num_batches_tracked: Tensor
     _module_may_be_missing = frozenset(("num_batches_tracked",))
-    #: Numbers of dimensions that the input may have.
-    _module_dims: tuple[int, ...] = ()
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
                  track_running_stats: bool = True, device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
@@ -160,22 +158,16 @@ class _BatchNorm(_NormBase):
                 s.mul_(share).add_(before.mul_(1 - share))
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNorm, dims=(2, 3)):
     """Batch norm of [N, C] or [N, C, L]."""
 
-    _module_dims = (2, 3)
 
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNorm, dims=(4,)):
     """Batch norm of [N, C, H, W]."""
 
-    _module_dims = (4,)
 
-
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNorm, dims=(5,)):
     """Batch norm of [N, C, D, H, W]."""
-
-    _module_dims = (5,)
 
 
 class RMSNorm(Module):
@@ -257,22 +249,16 @@ class _InstanceNorm(_NormBase):
         return squeeze(out, 0) if lone else out
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, dims=(2, 3)):
     """Instance norm of [N, C, L] or [C, L]."""
 
-    _module_dims = (2, 3)
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(_InstanceNorm, dims=(3, 4)):
     """Instance norm of [N, C, H, W] or [C, H, W]."""
 
-    _module_dims = (3, 4)
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(_InstanceNorm, dims=(4, 5)):
     """Instance norm of [N, C, D, H, W] or [C, D, H, W]."""
-
-    _module_dims = (4, 5)
 
 
 class LocalResponseNorm(Module):

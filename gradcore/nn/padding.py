@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.functional.shape import plain
 from gradcore.nn import functional as F
-from gradcore.nn.module import Module
+from gradcore.nn.module import Family
 
 __all__ = ["CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d",
            "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d",
@@ -36,10 +36,7 @@ def borders_of(padding: Sequence[int] | str, kernel: Sequence[int], dilation: Se
     return [n for pair in reversed(sides) for n in pair]
 
 
-class _Pad(Module):
-    _module_dims = 1
-    _module_mode = "constant"
-
+class _Pad(Family):
     def __init__(self, padding: Size) -> None:
         super().__init__()
         given: Any = plain(padding)
@@ -68,92 +65,60 @@ class ConstantPad1d(_ConstantPad):
     """Pads the last dimension with ``value``; ``padding`` is (before, after), or one size for both."""
 
 
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, dims=2):
     """Pads the last two dimensions with ``value``; ``padding`` is (left, right, top, bottom), or one size for all."""
 
-    _module_dims = 2
 
-
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, dims=3):
     """Pads the last three dimensions with ``value``.
 
     ``padding`` is (left, right, top, bottom, front, back), or one size for all.
     """
-
-    _module_dims = 3
 
 
 class ZeroPad1d(_Pad):
     """Pads with zeros; sizes as in :class:`ConstantPad1d`."""
 
 
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_Pad, dims=2):
     """Pads with zeros; sizes as in :class:`ConstantPad2d`."""
 
-    _module_dims = 2
 
-
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_Pad, dims=3):
     """Pads with zeros; sizes as in :class:`ConstantPad3d`."""
 
-    _module_dims = 3
 
-
-class ReflectionPad1d(_Pad):
+class ReflectionPad1d(_Pad, mode="reflect"):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
-    _module_mode = "reflect"
 
-
-class ReflectionPad2d(_Pad):
+class ReflectionPad2d(_Pad, dims=2, mode="reflect"):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
-    _module_dims = 2
-    _module_mode = "reflect"
 
-
-class ReflectionPad3d(_Pad):
+class ReflectionPad3d(_Pad, dims=3, mode="reflect"):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
-    _module_dims = 3
-    _module_mode = "reflect"
 
-
-class ReplicationPad1d(_Pad):
+class ReplicationPad1d(_Pad, mode="replicate"):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
-    _module_mode = "replicate"
 
-
-class ReplicationPad2d(_Pad):
+class ReplicationPad2d(_Pad, dims=2, mode="replicate"):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
-    _module_dims = 2
-    _module_mode = "replicate"
 
-
-class ReplicationPad3d(_Pad):
+class ReplicationPad3d(_Pad, dims=3, mode="replicate"):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
-    _module_dims = 3
-    _module_mode = "replicate"
 
-
-class CircularPad1d(_Pad):
+class CircularPad1d(_Pad, mode="circular"):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad1d`."""
 
-    _module_mode = "circular"
 
-
-class CircularPad2d(_Pad):
+class CircularPad2d(_Pad, dims=2, mode="circular"):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad2d`."""
 
-    _module_dims = 2
-    _module_mode = "circular"
 
-
-class CircularPad3d(_Pad):
+class CircularPad3d(_Pad, dims=3, mode="circular"):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad3d`."""
-
-    _module_dims = 3
-    _module_mode = "circular"

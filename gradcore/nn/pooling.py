@@ -1,16 +1,13 @@
-"""Pooling layers for sequences [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W].
-
-The ``_module_pool`` of a class is the function for its number of dimensions.
-"""
+"""Pooling layers for sequences [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W]."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional.sizes import sizes
 from gradcore.nn import functional as F
-from gradcore.nn.module import Module
+from gradcore.nn.module import Family
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -20,9 +17,8 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
            "MaxPool2d", "MaxPool3d"]
 
 
-class _MaxPoolNd(Module):
+class _MaxPoolNd(Family):
     _module_in_repr = "kernel_size stride padding dilation ceil_mode"
-    _module_pool: Callable[..., Any]
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
                  return_indices: bool = False, ceil_mode: bool = False) -> None:
@@ -35,29 +31,23 @@ class _MaxPoolNd(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Any:
-        return self._module_pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
-                                 self.return_indices)
+        return self._module_function(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
+                                     self.return_indices)
 
 
-class MaxPool1d(_MaxPoolNd):
+class MaxPool1d(_MaxPoolNd, function=F.max_pool1d):
     """The largest element of each window of [N, C, L]."""
 
-    _module_pool = staticmethod(F.max_pool1d)
 
-
-class MaxPool2d(_MaxPoolNd):
+class MaxPool2d(_MaxPoolNd, function=F.max_pool2d):
     """The largest element of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.max_pool2d`."""
 
-    _module_pool = staticmethod(F.max_pool2d)
 
-
-class MaxPool3d(_MaxPoolNd):
+class MaxPool3d(_MaxPoolNd, function=F.max_pool3d):
     """The largest element of each window of [N, C, D, H, W]."""
 
-    _module_pool = staticmethod(F.max_pool3d)
 
-
-class _AvgPoolNd(Module):
+class _AvgPoolNd(Family):
     _module_in_repr = "kernel_size stride padding"
     kernel_size: Size
     stride: Size
@@ -83,8 +73,6 @@ class AvgPool1d(_AvgPoolNd):
 class _Divided(_AvgPoolNd):
     """Pooling whose divisor can be given."""
 
-    _module_pool: Callable[..., Tensor]
-
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True, divisor_override: int | None = None) -> None:
         super().__init__()
@@ -96,54 +84,43 @@ class _Divided(_AvgPoolNd):
         self.divisor_override = divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._module_pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
-                                 self.divisor_override)
+        return self._module_function(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
+                                     self.divisor_override)
 
 
-class AvgPool2d(_Divided):
+class AvgPool2d(_Divided, function=F.avg_pool2d):
     """The mean of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.avg_pool2d`."""
 
-    _module_pool = staticmethod(F.avg_pool2d)
 
-
-class AvgPool3d(_Divided):
+class AvgPool3d(_Divided, function=F.avg_pool3d):
     """The mean of each window of [N, C, D, H, W]."""
 
-    _module_pool = staticmethod(F.avg_pool3d)
 
-
-class _AdaptivePool(Module):
+class _AdaptivePool(Family):
     _module_in_repr = "output_size"
-    _module_pool: Callable[..., Any]
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
 
     def forward(self, input: Tensor) -> Any:
-        return self._module_pool(input, self.output_size)
+        return self._module_function(input, self.output_size)
 
 
 class _AdaptiveAvgPoolNd(_AdaptivePool):
     pass
 
 
-class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
+class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd, function=F.adaptive_avg_pool1d):
     """Mean pooling of [N, C, L] to ``output_size`` parts."""
 
-    _module_pool = staticmethod(F.adaptive_avg_pool1d)
 
-
-class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
+class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd, function=F.adaptive_avg_pool2d):
     """Mean pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size."""
 
-    _module_pool = staticmethod(F.adaptive_avg_pool2d)
 
-
-class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
+class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd, function=F.adaptive_avg_pool3d):
     """Mean pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
-
-    _module_pool = staticmethod(F.adaptive_avg_pool3d)
 
 
 class _AdaptiveMaxPoolNd(_AdaptivePool):
@@ -152,30 +129,23 @@ class _AdaptiveMaxPoolNd(_AdaptivePool):
         self.return_indices = return_indices
 
     def forward(self, input: Tensor) -> Any:
-        return self._module_pool(input, self.output_size, self.return_indices)
+        return self._module_function(input, self.output_size, self.return_indices)
 
 
-class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
+class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd, function=F.adaptive_max_pool1d):
     """Max pooling of [N, C, L] to ``output_size`` parts."""
 
-    _module_pool = staticmethod(F.adaptive_max_pool1d)
 
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd):
+class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd, function=F.adaptive_max_pool2d):
     """Max pooling of [N, C, H, W] to ``output_size``, an int or two; None keeps a size."""
 
-    _module_pool = staticmethod(F.adaptive_max_pool2d)
 
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
+class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd, function=F.adaptive_max_pool3d):
     """Max pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
 
-    _module_pool = staticmethod(F.adaptive_max_pool3d)
 
-
-class _LPPoolNd(Module):
+class _LPPoolNd(Family):
     _module_in_repr = "norm_type kernel_size stride ceil_mode"
-    _module_pool: Callable[..., Tensor]
 
     def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:
         super().__init__()
@@ -185,22 +155,16 @@ class _LPPoolNd(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._module_pool(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+        return self._module_function(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
 
 
-class LPPool1d(_LPPoolNd):
+class LPPool1d(_LPPoolNd, function=F.lp_pool1d):
     """Lp pooling of [N, C, L]; see :func:`gradcore.nn.functional.lp_pool1d`."""
 
-    _module_pool = staticmethod(F.lp_pool1d)
 
-
-class LPPool2d(_LPPoolNd):
+class LPPool2d(_LPPoolNd, function=F.lp_pool2d):
     """Lp pooling of [N, C, H, W]; see :func:`gradcore.nn.functional.lp_pool2d`."""
 
-    _module_pool = staticmethod(F.lp_pool2d)
 
-
-class LPPool3d(_LPPoolNd):
+class LPPool3d(_LPPoolNd, function=F.lp_pool3d):
     """Lp pooling of [N, C, D, H, W]; see :func:`gradcore.nn.functional.lp_pool3d`."""
-
-    _module_pool = staticmethod(F.lp_pool3d)
