@@ -48,7 +48,8 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
 
     Raises NotImplementedError for distributions of types without a formula here.
     """
-    function = _find(type(p), type(q))
+    kinds: Any = type(p), type(q)
+    function = _find(*kinds)
     if function is None:
         raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")
     return function(p, q)

@@ -117,5 +117,4 @@ def iinfo(dtype: Any) -> Any:
     return np.iinfo(np.dtype(dtype))
 
 
-
 TENSOR_METHODS = {fn.__name__: fn for fn in (is_complex, is_inference, is_nonzero, is_same_size, is_signed)}

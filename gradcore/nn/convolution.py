@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional import empty
-from gradcore.functional.sizes import sizes
+from gradcore.functional.sizes import Size, sizes
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Family, unusual
@@ -17,7 +17,6 @@ from gradcore.nn.parameter import Parameter
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 Tensor = Any
-Size = int | Sequence[int]
 
 
 class _ConvNd(Family):

@@ -6,14 +6,13 @@ As in PyTorch's bindings, reductions of losses are numbers, and no reduction is 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional.losses import REDUCTIONS
+from gradcore.functional.sizes import Size
 from gradcore.nn import functional as F
 
 Tensor = Any
-Size = int | Sequence[int]
 
 __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_entropy_with_logits", "conv_transpose3d",
            "cosine_embedding_loss", "ctc_loss", "dropout", "embedding", "feature_alpha_dropout",

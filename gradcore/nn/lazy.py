@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gradcore.functional import empty
-from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Size
+from gradcore.functional.sizes import Size
+from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from gradcore.nn.linear import Linear
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module

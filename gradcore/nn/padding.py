@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional.shape import plain
+from gradcore.functional.sizes import Size
 from gradcore.nn import functional as F
 from gradcore.nn.module import Family
 
@@ -14,7 +15,6 @@ __all__ = ["CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "
            "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
 Tensor = Any
-Size = int | Sequence[int]
 
 #: The values of ``padding_mode``.
 MODES = ("zeros", "reflect", "replicate", "circular")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional import unflatten
+from gradcore.functional.sizes import Size
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
@@ -13,7 +14,6 @@ __all__ = ["ChannelShuffle", "Fold", "PixelShuffle", "PixelUnshuffle", "Unflatte
            "UpsamplingBilinear2d", "UpsamplingNearest2d"]
 
 Tensor = Any
-Size = int | Sequence[int]
 
 
 class Upsample(Module):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from gradcore.functional.sizes import sizes
+from gradcore.functional.sizes import Size, sizes
 from gradcore.nn import functional as F
 from gradcore.nn.module import Family
 
 Tensor = Any
-Size = int | Sequence[int]
 
 __all__ = ["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]
 
