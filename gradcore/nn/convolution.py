@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional import empty
 from gradcore.functional.sizes import Size, sizes
 from gradcore.nn import functional as F
-from gradcore.nn import init
+from gradcore.nn.linear import draw
 from gradcore.nn.module import Family, unusual
 from gradcore.nn.padding import borders_of, require_mode
 from gradcore.nn.parameter import Parameter
@@ -59,11 +58,7 @@ class _ConvNd(Family):
 
     def reset_parameters(self) -> None:
         """Draw weight and bias uniformly in +-1/sqrt(fan_in), as in PyTorch."""
-        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            window = math.prod(self.weight.spec.shape[1:])
-            bound = 1 / math.sqrt(window) if window else 0
-            init.uniform_(self.bias, -bound, bound)
+        draw(self.weight, self.bias)
 
     def extra_repr(self) -> str:
         zeros, ones = (0,) * self._module_dims, (1,) * self._module_dims

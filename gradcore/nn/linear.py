@@ -17,6 +17,15 @@ __all__ = ["Bilinear", "Flatten", "Identity", "Linear"]
 Tensor = Any
 
 
+def draw(weight: Tensor, bias: Tensor | None) -> None:
+    """Draw a layer's weight and bias uniformly in +-1/sqrt(fan_in), where fan_in is the number of weights of an output."""
+    init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        fan_in = math.prod(weight.spec.shape[1:])
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0
+        init.uniform_(bias, -bound, bound)
+
+
 class Linear(Module):
     """x W^T + b: weight [out_features, in_features], bias [out_features]."""
 
@@ -37,10 +46,7 @@ class Linear(Module):
 
     def reset_parameters(self) -> None:
         """Draw weight and bias uniformly in +-1/sqrt(in_features), as in PyTorch."""
-        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
-            init.uniform_(self.bias, -bound, bound)
+        draw(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)

@@ -31,14 +31,17 @@ def _need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...]) -
             raise SpecError(f"{type(module).__name__}: Expected hidden size {shape}, got {list(h.spec.shape)} for {name}")
 
 
-def _fill(module: Module, hidden_size: int) -> None:
-    """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
-    bound = 1 / math.sqrt(hidden_size) if hidden_size > 0 else 0
-    for p in module.parameters():
-        init.uniform_(p, -bound, bound)
+class _Recurrent(Module):
+    hidden_size: int
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
+        bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
+        for p in self.parameters():
+            init.uniform_(p, -bound, bound)
 
 
-class RNNBase(Module):
+class RNNBase(_Recurrent):
     """Stacked recurrent layers, with PyTorch's parameter names: ``weight_ih_l0``, ..., ``weight_ih_l0_reverse``, ...
 
     The input is [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs.
@@ -78,10 +81,6 @@ class RNNBase(Module):
                     self.register_parameter(name, Parameter(empty(*shape, device=device, dtype=dtype)))
                 self._all_weights.append(names)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
-        _fill(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
         """Does nothing; in PyTorch it is a hint for cuDNN."""
@@ -214,7 +213,7 @@ def _nonlinearity(name: str) -> str:
 # -- single steps ------------------------------------------------------------------------------------------------------
 
 
-class RNNCellBase(Module):
+class RNNCellBase(_Recurrent):
     """One step: input [N, in] or [in], state [N, H] or [H], zeros by default."""
 
     mode = ""
@@ -235,10 +234,6 @@ class RNNCellBase(Module):
         for name in ("bias_ih", "bias_hh"):
             self.register_parameter(name, Parameter(empty(width, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
-        _fill(self, self.hidden_size)
 
     def _module_run(self, input: Tensor, hx: State | None) -> State:
         if input.spec.ndim not in (1, 2):
