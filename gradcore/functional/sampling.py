@@ -52,39 +52,48 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         raise ValueError(f"align_corners option can only be set with the interpolating modes: {' | '.join(_SMOOTH)}")
     if (size is None) == (scale_factor is None):
         raise ValueError("only one of size or scale_factor should be defined, and one of them must be")
+    targets = _targets(input, size, scale_factor, bool(recompute_scale_factor))
+    if not mode.startswith("nearest"):
+        need_float("interpolate", input=input.spec)
+    x = input
+    for d, (new, scale) in enumerate(targets, 2):
+        x = _resized(x, d, new, scale, mode, bool(align_corners))
+    return apart(x, input)
+
+
+def _targets(input: Tensor, size: Any, factor: Any, recompute: bool) -> list[tuple[int, float]]:
+    """The new size and the factor of each spatial dimension. Raises ValueError or :class:`SpecError` for what does not fit."""
     old = input.spec.shape[2:]
     if not old:
         raise SpecError(f"interpolate: expected input [N, C, ...], but got {list(input.spec.shape)}")
-    each: list[Any]
     if size is None:
-        factor: Any = scale_factor
         each = [float(s) for s in ([factor] * len(old) if isinstance(factor, (int, float, np.number)) else factor)]
+    elif recompute:
+        raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
     else:
-        if recompute_scale_factor:
-            raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
         given = plain(size)
         each = [given] * len(old) if isinstance(given, int) else [plain(n) for n in given]
     if len(each) != len(old):
         raise SpecError(f"interpolate: expected {len(old)} {'factors' if size is None else 'sizes'} for an input of "
                         f"{list(input.spec.shape)}, but got {each}")
-    new = each if scale_factor is None else [math.floor(n * s) for n, s in zip(old, each, strict=True)]
+    new: Any = [math.floor(n * s) for n, s in zip(old, each, strict=True)] if size is None else each
     if min(*old, *new) <= 0:
         raise SpecError(f"interpolate: Input and output sizes should be greater than 0, but got input {list(old)} and "
                         f"output {new}")
-    scales = [m / n for m, n in zip(new, old, strict=True)] if scale_factor is None or recompute_scale_factor else each
-    if not mode.startswith("nearest"):
-        need_float("interpolate", input=input.spec)
-    x = input
-    for d, (n, m, scale) in enumerate(zip(old, new, scales, strict=True), 2):
-        if mode.startswith("nearest"):
-            x = _nearest(x, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
-        elif m != n or mode == "bicubic":
-            if mode == "area":
-                x = _mixed(x, d, shares(n, m)) if n * m < _LARGE else _pooled(x, d, m)
-            else:
-                around = _around(mode == "bicubic", n, m, scale, bool(align_corners))
-                x = _mixed(x, d, _weights(n, m, around)) if n * m < _LARGE else _gathered(x, d, around)
-    return apart(x, input)
+    return [(m, s if size is None and not recompute else m / n) for m, n, s in zip(new, old, each, strict=True)]
+
+
+def _resized(x: Tensor, dim: int, new: int, scale: float, mode: str, corners: bool) -> Tensor:
+    """One dimension in another size."""
+    old = x.spec.shape[dim]
+    if mode.startswith("nearest"):
+        return _nearest(x, dim, old, new, scale, 0.5 if mode == "nearest-exact" else 0.0)
+    if new == old and mode != "bicubic":
+        return x
+    if mode == "area":
+        return _mixed(x, dim, shares(old, new)) if old * new < _LARGE else _pooled(x, dim, new)
+    around = _around(mode == "bicubic", old, new, scale, corners)
+    return _mixed(x, dim, _weights(old, new, around)) if old * new < _LARGE else _gathered(x, dim, around)
 
 
 def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: float) -> Tensor:
