@@ -162,5 +162,4 @@ TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{fn.__name__}_": _written(fn)
 
 METHODS = "xlogy logit signbit copysign heaviside logaddexp2 float_power ldexp renorm".split()
 
-__all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "rsub"]
+__all__ = [*METHODS, "rsub"]  # noqa: PLE0604 - strings all

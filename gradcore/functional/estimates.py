@@ -346,5 +346,4 @@ def _between(x: Tensor, ranks: Tensor, interpolation: str) -> Tensor:
 
 METHODS = "diff bincount histc cov corrcoef mode nanmedian quantile".split()
 
-__all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "cumulative_trapezoid", "gradient", "trapezoid", "trapz"]
+__all__ = [*METHODS, "cumulative_trapezoid", "gradient", "trapezoid", "trapz"]  # noqa: PLE0604 - strings all

@@ -250,5 +250,4 @@ TENSOR_METHODS = {"cumsum_": cumsum_, "cumprod_": cumprod_}
 
 METHODS = ("prod cumsum cumprod nansum nanmean sort argsort msort topk kthvalue median aminmax var std norm dist").split()
 
-__all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "std_mean", "var_mean"]
+__all__ = [*METHODS, "std_mean", "var_mean"]  # noqa: PLE0604 - strings all

@@ -332,5 +332,4 @@ TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
 METHODS = ("gather take scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
            "masked_select masked_scatter select_scatter slice_scatter diagonal_scatter scatter_reduce").split()
 
-__all__ = [  # noqa: PLE0604 - strings all
-    *METHODS]
+__all__ = [*METHODS]  # noqa: PLE0604 - strings all

@@ -326,5 +326,4 @@ METHODS = (
     "negative multiply divide true_divide subtract greater greater_equal less less_equal not_equal clip clamp_min clamp_max "
     "isposinf isneginf sgn nan_to_num lerp addcmul addcdiv masked_fill isclose allclose equal deg2rad rad2deg positive").split()
 
-__all__ = [  # noqa: PLE0604 - the names above, which are methods as well
-    *METHODS, "polygamma", "where"]
+__all__ = [*METHODS, "polygamma", "where"]  # noqa: PLE0604 - the names above, which are methods as well

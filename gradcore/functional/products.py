@@ -256,5 +256,4 @@ ger = outer
 
 METHODS = ("outer ger vdot inner addmm addmv addr baddbmm addbmm kron cross").split()
 
-__all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "chain_matmul", "tensordot"]
+__all__ = [*METHODS, "chain_matmul", "tensordot"]  # noqa: PLE0604 - strings all

@@ -161,5 +161,4 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
 
 METHODS = "isin unique unique_consecutive".split()
 
-__all__ = [  # noqa: PLE0604 - strings all
-    *METHODS, "bucketize", "searchsorted"]
+__all__ = [*METHODS, "bucketize", "searchsorted"]  # noqa: PLE0604 - strings all
