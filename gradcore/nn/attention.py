@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from gradcore import functional
-from gradcore.functional.multihead import Heads
+from gradcore.functional.multihead import attended
 from gradcore.nn import init
 from gradcore.nn.linear import Linear
 from gradcore.nn.module import Module
@@ -38,13 +38,21 @@ def sdpa_kernel(backends: SDPBackend | list[SDPBackend], set_priority: bool = Fa
     yield
 
 
-class MultiheadAttention(Heads, Module):
+class MultiheadAttention(Module):
     """Multi-head attention with input and output projections. Vaswani et al., arXiv:1706.03762.
 
     Inputs are [L, N, E], or [N, L, E] with ``batch_first``, or [L, E] without batch; ``kdim`` and ``vdim`` are the widths of
     keys and values, by default E. ``add_bias_kv`` appends a learned position to keys and values, ``add_zero_attn`` one of
     zeros; masks do not apply to them. Raises ValueError if ``num_heads`` does not divide ``embed_dim``.
     """
+
+    in_proj_weight: Parameter | None
+    q_proj_weight: Parameter | None
+    k_proj_weight: Parameter | None
+    v_proj_weight: Parameter | None
+    in_proj_bias: Parameter | None
+    bias_k: Parameter | None
+    bias_v: Parameter | None
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
                  add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
@@ -95,5 +103,5 @@ class MultiheadAttention(Heads, Module):
         [N * H, L, S]. Positions appended to keys and values come last in S. Without weights, the scores are never stored.
         Raises :class:`SpecError` for shapes and masks that do not fit.
         """
-        return self._module_attended(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights,
-                                     is_causal, self.dropout if self.training else 0.0)
+        return attended(self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal,
+                        self.dropout if self.training else 0.0)

@@ -54,11 +54,11 @@ class _Table(Module):
                 self.weight[self.padding_idx].fill_(0)
 
 
-def _size_of(table: Tensor) -> tuple[int, ...]:
+def _size_of(table: Tensor) -> tuple[int, int]:
     if table.spec.ndim != 2:
         raise ValueError("Embeddings parameter is expected to be 2-dimensional")
-    size: tuple[int, ...] = table.spec.shape
-    return size
+    rows, columns = table.spec.shape
+    return rows, columns
 
 
 class Embedding(_Table):
