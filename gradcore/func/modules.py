@@ -47,41 +47,45 @@ def _check(module: Any, given: Mapping[str, Any]) -> None:
         raise RuntimeError(f"Error(s) in reparametrizing for {type(module).__name__}:{''.join(lines)}")
 
 
-@contextmanager
-def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[None]:
-    places: dict[tuple[int, str], tuple[Any, str, str, Any]] = {}
+def _places(module: Any, given: Mapping[str, Any], tied: bool) -> list[tuple[Any, str, str, Any, Any]]:
+    """What is replaced: the module that has it, its table and name there, the tensor itself, and the one in its place."""
+    places: dict[tuple[int, str], tuple[Any, str, str, Any, Any]] = {}
     names: dict[int, tuple[str, Any]] = {}
     for name, tensor in given.items():
         path, _, last = name.rpartition(".")
         owner = module.get_submodule(path)
         for kind in _KINDS:
             if last in owner.__dict__[kind]:
-                places[id(owner), last] = (owner, kind, last, tensor)
                 own = owner.__dict__[kind][last]
+                places[id(owner), last] = owner, kind, last, own, tensor
                 first, other = names.setdefault(id(own), (name, tensor))
                 if tied and own is not None and other is not tensor:
                     raise ValueError(f"functional_call: {first!r} and {name!r} are one tensor of the module, but are given "
                                      "different ones: give one of the names, or pass tie_weights=False")
     if tied:
-        by_id = {id(getattr(owner, last)): tensor for owner, _, last, tensor in places.values()}
+        by_id = {id(own): tensor for *_, own, tensor in places.values() if own is not None}
         for owner in module.modules():
             for kind in _KINDS:
-                for last, old in owner.__dict__[kind].items():
-                    if old is not None and id(old) in by_id:
-                        places.setdefault((id(owner), last), (owner, kind, last, by_id[id(old)]))
-    before = [getattr(owner, last) for owner, _, last, _ in places.values()]
+                for last, own in owner.__dict__[kind].items():
+                    if id(own) in by_id:
+                        places.setdefault((id(owner), last), (owner, kind, last, own, by_id[id(own)]))
+    return [*places.values()]
+
+
+@contextmanager
+def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[None]:
+    places = _places(module, given, tied)
     # The layers' own parameters are named before others take their places.
     paths.tree_of(module)
-    for (_, kind, last, tensor), own in zip(places.values(), before, strict=True):
+    for _, kind, last, own, tensor in places:
         if kind == "_parameters" and own is not None and isinstance(tensor, Value):
             paths.stand_in(tensor, own, last)
     # Not by attribute assignment, which accepts only a Parameter in the place of one; and each way in one call, in the middle
     # of which no interrupt comes.
-    where = [(owner.__dict__[kind], owner.__dict__, last) for owner, kind, last, _ in places.values()]
-    tables = [table for both in where for table in both[:2]]
-    keys = [last for *_, last in where for _ in range(2)]
-    there = map(dict.__setitem__, tables, keys, [tensor for *_, tensor in places.values() for _ in range(2)])
-    back = map(dict.__setitem__, tables, keys, [own for own in before for _ in range(2)])
+    tables = [table for owner, kind, *_ in places for table in (owner.__dict__[kind], owner.__dict__)]
+    keys = [last for _, _, last, *_ in places for _ in range(2)]
+    there = map(dict.__setitem__, tables, keys, [tensor for *_, tensor in places for _ in range(2)])
+    back = map(dict.__setitem__, tables, keys, [own for *_, own, _ in places for _ in range(2)])
     try:
         deque(there, 0)
         yield
