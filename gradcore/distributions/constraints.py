@@ -28,10 +28,8 @@ class Constraint:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.removeprefix('_')}({', '.join(f'{k}={v}' for k, v in self._constraint_bounds())})"
-
-    def _constraint_bounds(self) -> list[tuple[str, Any]]:
-        return [(k, v) for k, v in vars(self).items() if k in ("lower_bound", "upper_bound")]
+        bounds = ", ".join(f"{k}={v}" for k, v in vars(self).items() if k in ("lower_bound", "upper_bound"))
+        return f"{type(self).__name__.removeprefix('_')}({bounds})"
 
 
 class _Dependent(Constraint):
@@ -245,9 +243,8 @@ class _Multinomial(_Upper):
     def check(self, value: Any) -> Any:
         return (value >= 0).all(-1) & (value.sum(-1) <= self.upper_bound)
 
-    def _constraint_bounds(self) -> list[tuple[str, Any]]:
-        # PyTorch shows none.
-        return []
+    def __repr__(self) -> str:
+        return "Multinomial()"
 
 
 class _Matrix(Constraint):
