@@ -92,18 +92,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     the longest. ``max_norm`` and ``scale_grad_by_freq``, which does not go with "max", are as in
     :func:`embedding`. Raises ValueError for arguments that do not go together.
     """
-    if mode not in ("sum", "mean", "max"):
-        raise ValueError(f"mode has to be one of sum, mean or max, but got {mode!r}")
-    if per_sample_weights is not None and per_sample_weights.spec.shape != input.spec.shape:
-        raise ValueError(f"embedding_bag: If per_sample_weights ({list(per_sample_weights.spec.shape)}) is not None, then it "
-                         f"must have the same shape as the input ({list(input.spec.shape)})")
-    if per_sample_weights is not None and mode != "sum":
-        raise NotImplementedError(f"embedding_bag: per_sample_weights is only supported for mode='sum' (got mode={mode!r}).")
-    if (input.spec.ndim, offsets is None) not in ((1, False), (2, True)):
-        raise ValueError(f"embedding_bag: expected a 2D input, or a 1D input with offsets, but got {input.spec.ndim}D with "
-                         f"{'no ' if offsets is None else ''}offsets")
-    if offsets is not None and (offsets.spec.ndim != 1 or offsets.spec.dtype.kind not in "iu"):
-        raise ValueError(f"embedding_bag: offsets has to be a 1D tensor of integers, but got {offsets.spec}")
+    _check_bags(input, offsets, mode, per_sample_weights)
     if sparse:
         raise refusal("embedding_bag", "sparse")
     if mode == "max":
@@ -138,6 +127,22 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     # Counted as integers: those of 16-bit floats end at 256 or 2048.
     sizes = added(counts if counts is not None else ones(*input.spec.shape, dtype=np.int64, device=input.device))
     return total / movement.reshape(_at_least_one(movement.cast(sizes, dtype=dtype)), (-1, 1))
+
+
+def _check_bags(input: Tensor, offsets: Tensor | None, mode: str, per_sample_weights: Tensor | None) -> None:
+    """Raise ValueError or NotImplementedError for arguments that do not go together."""
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"mode has to be one of sum, mean or max, but got {mode!r}")
+    if per_sample_weights is not None and per_sample_weights.spec.shape != input.spec.shape:
+        raise ValueError(f"embedding_bag: If per_sample_weights ({list(per_sample_weights.spec.shape)}) is not None, then it "
+                         f"must have the same shape as the input ({list(input.spec.shape)})")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError(f"embedding_bag: per_sample_weights is only supported for mode='sum' (got mode={mode!r}).")
+    if (input.spec.ndim, offsets is None) not in ((1, False), (2, True)):
+        raise ValueError(f"embedding_bag: expected a 2D input, or a 1D input with offsets, but got {input.spec.ndim}D with "
+                         f"{'no ' if offsets is None else ''}offsets")
+    if offsets is not None and (offsets.spec.ndim != 1 or offsets.spec.dtype.kind not in "iu"):
+        raise ValueError(f"embedding_bag: offsets has to be a 1D tensor of integers, but got {offsets.spec}")
 
 
 def _largest(input: Tensor, weight: Tensor, offsets: Tensor | None, last: bool, padding_idx: int | None) -> Tensor:
