@@ -67,6 +67,11 @@ def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Ten
     return elementwise.div(made, sum(weight)) if reduction == "mean" else made
 
 
+def _scaled(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    """The loss times weights, if given; its mean is over the number of elements, unlike that of :func:`weighted`."""
+    return reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
+
+
 def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
     """Whether input and target have the same size, with a warning if not."""
     same = bool(input.spec.shape == target.spec.shape)
@@ -107,7 +112,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
         raise ValueError("Weights and input must have the same size.")
     warn_of_sizes(input, target)
     loss = movement.cast_to(losses.huber(_gap(input, target), delta), input.spec)
-    return reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
+    return _scaled(loss, weight, reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
@@ -170,11 +175,7 @@ def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full
 # -- probabilities -----------------------------------------------------------------------------------------------------
 
 
-def _weighed(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
-    return reduced(loss if weight is None else loss * weight, reduction)
-
-
-def _check_weighed(name: str, input: Tensor, target: Tensor, reduction: str, **weights: Tensor | None) -> None:
+def _check_probabilities(name: str, input: Tensor, target: Tensor, reduction: str, **weights: Tensor | None) -> None:
     check_reduction(reduction)
     for argument, weight in weights.items():
         if weight is not None:
@@ -195,8 +196,8 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
     Backward keeps only input and target. Raises ValueError for a target of another size, and on the CPU RuntimeError for
     inputs outside [0, 1]; a GPU gives NaN for them, since the host does not wait for it.
     """
-    _check_weighed("binary_cross_entropy", input, target, reduction, weight=weight)
-    return _weighed(losses.bce(input, target), weight, reduction)
+    _check_probabilities("binary_cross_entropy", input, target, reduction, weight=weight)
+    return _scaled(losses.bce(input, target), weight, reduction)
 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
@@ -205,13 +206,13 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
     Backward keeps only input and target. Raises ValueError for a target of another size.
     """
-    _check_weighed("binary_cross_entropy_with_logits", input, target, reduction, weight=weight, pos_weight=pos_weight)
+    _check_probabilities("binary_cross_entropy_with_logits", input, target, reduction, weight=weight, pos_weight=pos_weight)
     if input.spec.floating and target.spec.floating:
         input, target = _alike(input, target)
     loss = losses.bce_logits(input, target)
     if pos_weight is not None:
         loss = loss + (pos_weight - 1) * target * losses.bce_logits(input, 1.0)
-    return _weighed(loss, weight, reduction)
+    return _scaled(loss, weight, reduction)
 
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -249,7 +250,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """:func:`binary_cross_entropy_with_logits`, averaged over the classes of each sample: input and target [N, C]."""
-    _check_weighed("multilabel_soft_margin_loss", input, target, reduction, weight=weight)
+    _check_probabilities("multilabel_soft_margin_loss", input, target, reduction, weight=weight)
     loss = losses.bce_logits(*_alike(input, target))
     return reduced(mean(loss if weight is None else loss * weight, -1), reduction)
 
