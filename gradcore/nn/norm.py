@@ -27,22 +27,28 @@ def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(map(plain, (shape,) if isinstance(shape, (int, np.integer)) else shape))
 
 
-def _reset(weight: Tensor | None, bias: Tensor | None) -> None:
-    """Fill ``weight`` with 1 and ``bias`` with 0, unless None."""
-    if weight is not None:
-        init.ones_(weight)
-    if bias is not None:
-        init.zeros_(bias)
+class _Affine(Module):
+    """Base of layers with a weight, and perhaps a bias, that may be None."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _module_add(self, shape: Any, device: Any, dtype: Any, **wanted: bool) -> None:
+        for name, given in wanted.items():
+            self.register_parameter(name, Parameter(empty(shape, device=device, dtype=dtype)) if given else None)
+
+    def reset_parameters(self) -> None:
+        """Fill the weight with ones and the bias with zeros."""
+        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
+            if getattr(self, name, None) is not None:
+                fill(getattr(self, name))
 
 
-class LayerNorm(Module):
+class LayerNorm(_Affine):
     """(x - mean) / sqrt(var + eps) over the last dimensions, of shape ``normalized_shape``, times weight, plus bias.
 
     Ba, Kiros and Hinton, arXiv:1607.06450.
     """
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True, device: Any = None, dtype: Any = None) -> None:
@@ -50,17 +56,8 @@ class LayerNorm(Module):
         self.normalized_shape = _sizes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-
-        def make(wanted: bool) -> Parameter | None:
-            return Parameter(empty(self.normalized_shape, device=device, dtype=dtype)) if wanted else None
-
-        self.register_parameter("weight", make(elementwise_affine))
-        self.register_parameter("bias", make(elementwise_affine and bias))
+        self._module_add(self.normalized_shape, device, dtype, weight=elementwise_affine, bias=elementwise_affine and bias)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Fill the weight with ones and the bias with zeros."""
-        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -70,11 +67,9 @@ class LayerNorm(Module):
                 f"bias={self.bias is not None}")
 
 
-class _NormBase(Family):
+class _NormBase(_Affine, Family):
     """Base of batch and instance norms: weight and bias of each channel, and running statistics."""
 
-    weight: Parameter | None
-    bias: Parameter | None
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
@@ -91,9 +86,8 @@ class _NormBase(Family):
         self._module_make(bias, device, dtype)
 
     def _module_make(self, bias: bool, device: Any, dtype: Any) -> None:
-        n, affine, tracked = self.num_features, self.affine, self.track_running_stats
-        self.register_parameter("weight", Parameter(empty(n, device=device, dtype=dtype)) if affine else None)
-        self.register_parameter("bias", Parameter(empty(n, device=device, dtype=dtype)) if affine and bias else None)
+        n, tracked = self.num_features, self.track_running_stats
+        self._module_add(n, device, dtype, weight=self.affine, bias=self.affine and bias)
         self.register_buffer("running_mean", empty(n, device=device, dtype=dtype) if tracked else None)
         self.register_buffer("running_var", empty(n, device=device, dtype=dtype) if tracked else None)
         self.register_buffer("num_batches_tracked", empty((), device=device, dtype=np.int64) if tracked else None)
@@ -109,7 +103,7 @@ class _NormBase(Family):
     def reset_parameters(self) -> None:
         """Start the running statistics again, and fill the weight with ones and the bias with zeros."""
         self.reset_running_stats()
-        _reset(self.weight, self.bias)
+        super().reset_parameters()
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Raises :class:`SpecError`."""
@@ -170,13 +164,11 @@ class BatchNorm3d(_BatchNorm, dims=(5,)):
     """Batch norm of [N, C, D, H, W]."""
 
 
-class RMSNorm(Module):
+class RMSNorm(_Affine):
     """x / sqrt(mean(x^2) + eps) over the last dimensions, of shape ``normalized_shape``, times weight.
 
     Zhang and Sennrich, arXiv:1910.07467.
     """
-
-    weight: Parameter | None
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
                  device: Any = None, dtype: Any = None) -> None:
@@ -184,13 +176,8 @@ class RMSNorm(Module):
         self.normalized_shape = _sizes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        self.register_parameter("weight", Parameter(empty(self.normalized_shape, device=device, dtype=dtype))
-                                if elementwise_affine else None)
+        self._module_add(self.normalized_shape, device, dtype, weight=elementwise_affine)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Fill the weight with ones."""
-        _reset(self.weight, None)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -199,14 +186,11 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """(x - mean) / sqrt(var + eps) over each of ``num_groups`` groups of channels of [N, C, ...], times weight, plus bias.
 
     Wu and He, arXiv:1803.08494.
     """
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
                  dtype: Any = None, *, bias: bool = True) -> None:
@@ -217,14 +201,8 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        self.register_parameter("weight", Parameter(empty(num_channels, device=device, dtype=dtype)) if affine else None)
-        self.register_parameter("bias", Parameter(empty(num_channels, device=device, dtype=dtype))
-                                if affine and bias else None)
+        self._module_add(num_channels, device, dtype, weight=affine, bias=affine and bias)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Fill the weight with ones and the bias with zeros."""
-        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
