@@ -23,7 +23,7 @@ class _OfCategories(Distribution):
     arg_constraints = Categorical.arg_constraints
     _dist_parts = ("_categorical",)
 
-    def __init__(self, probs: Any, logits: Any, validate_args: bool | None) -> None:
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._categorical = Categorical(probs, logits)
         super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
 
@@ -39,9 +39,6 @@ class OneHotCategorical(_OfCategories):
     """
 
     support, has_enumerate_support = constraints.one_hot, True
-
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        super().__init__(probs, logits, validate_args)
 
     def _dist_vectors(self, index: Any) -> Any:
         return one_hot(index, self._event_shape[0]).to(self.probs.dtype)
