@@ -51,14 +51,14 @@ class Text:
         return float(-(counts * np.log(np.where(share > 0, share, 1))).sum() / counts.sum())
 
 
-def from_string(name: str, text: str, source: str, held_out: float = 0.1) -> Text:
-    """A text, of which the last part, a share of ``held_out``, is for testing."""
+def from_string(name: str, text: str, source: str) -> Text:
+    """A text, of which the last tenth is for testing."""
     if len(text) < 2:
         raise ValueError(f"{name}: a text needs at least 2 characters, but has {len(text)}")
     alphabet = "".join(sorted(set(text)))
     place = {c: i for i, c in enumerate(alphabet)}
     numbers = np.array([place[c] for c in text], np.int64)
-    cut = len(numbers) - int(len(numbers) * held_out)
+    cut = len(numbers) - len(numbers) // 10
     return Text(name, numbers[:cut], numbers[cut:], alphabet, source)
 
 

@@ -1,4 +1,4 @@
-"""Tuples of sizes, one for each dimension, by the names that PyTorch has in ``torch.nn.modules.utils``."""
+"""What PyTorch has in ``torch.nn.modules.utils``: tuples of sizes, and state dicts without a prefix."""
 
 from __future__ import annotations
 
