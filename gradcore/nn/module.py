@@ -313,7 +313,8 @@ class Family(Module):
         super().__init_subclass__(**kwargs)
         if function is not None:
             cls._module_function = staticmethod(function)
-        cls._module_dims, cls._module_mode = dims or cls._module_dims, mode or cls._module_mode
+        cls._module_dims = cls._module_dims if dims is None else dims
+        cls._module_mode = mode or cls._module_mode
 
 
 def unusual(module: Module, **usual: Any) -> str:

@@ -67,7 +67,7 @@ class LayerNorm(_Affine):
                 f"bias={self.bias is not None}")
 
 
-class _NormBase(_Affine, Family):
+class _NormBase(_Affine, Family, dims=()):
     """Base of batch and instance norms: weight and bias of each channel, and running statistics."""
 
     running_mean: Tensor
