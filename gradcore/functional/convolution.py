@@ -154,8 +154,7 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
     images = movement.reshape(movement.permute(slices, dims=(0, 2, 1, 5, 3, 4)), (n * count, c * groups * depth, h, w))
     out = convolution.conv2d(images, movement.reshape(weight, (o, c * depth, kh, kw)), bias, stride=steps[1:], padding=edges,
                              dilation=holes[1:], groups=groups)
-    out = movement.permute(movement.reshape(out, (n, count, *out.spec.shape[1:])), dims=(0, 2, 1, 3, 4))
-    out = contiguous(out)
+    out = contiguous(movement.permute(movement.reshape(out, (n, count, *out.spec.shape[1:])), dims=(0, 2, 1, 3, 4)))
     return squeeze(out, 0) if lone else out
 
 
