@@ -56,24 +56,14 @@ class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
     the forward op. ``caller_file`` and ``caller_line`` are then the line that called backward, else ``""`` and 0.
     """
 
-    def __init__(self, text: str, *, asked: int = 0, live: int = 0, cached: int = 0, largest_free: int = 0,
-                 limit: int | None = None, outside: int | None = None, by: str = "", op: str = "", layer: str = "",
-                 phase: str = "", file: str = "", line: int = 0, caller_file: str = "", caller_line: int = 0) -> None:
+    asked = live = cached = largest_free = line = caller_line = 0
+    limit: int | None = None
+    outside: int | None = None
+    by = op = layer = phase = file = caller_file = ""
+
+    def __init__(self, text: str, **parts: int | str | None) -> None:
         super().__init__(text)
-        self.asked = asked
-        self.by = by
-        self.op = op
-        self.layer = layer
-        self.phase = phase
-        self.file = file
-        self.line = line
-        self.caller_file = caller_file
-        self.caller_line = caller_line
-        self.live = live
-        self.cached = cached
-        self.largest_free = largest_free
-        self.limit = limit
-        self.outside = outside
+        vars(self).update(parts)
 
 
 class SourceExhausted(GradcoreError, MemoryError):
