@@ -188,8 +188,3 @@ shrink_grad = op("shrink_grad", _like_dy(_shrink_spec), may_alias=("dy", "x"), d
                  doc="dy outside [-lambd, lambd], else 0.")
 threshold = op("threshold", _threshold_spec, may_alias=("x",), x=lambda g, x, threshold: where(le(x, threshold), 0.0, g),
                doc="x above the threshold, else value.")
-
-__all__ = ["elu", "elu_grad", "erf", "gelu", "gelu_grad", "hardshrink", "hardsigmoid", "hardsigmoid_grad", "hardswish",
-           "hardswish_grad", "hardtanh", "hardtanh_grad", "leaky_relu", "leaky_relu_grad", "logsigmoid", "logsigmoid_grad",
-           "mish", "mish_grad", "relu", "relu_grad", "shrink_grad", "sigmoid", "sigmoid_grad", "silu", "silu_grad", "softplus",
-           "softplus_grad", "softshrink", "softsign", "softsign_grad", "tanh", "tanh_grad", "threshold"]

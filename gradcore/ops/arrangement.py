@@ -80,5 +80,3 @@ windows = op("windows", _windows_spec, view=True,
 windows_grad = op("windows_grad", _windows_grad_spec,
                   dy=lambda g, dim, size, step, dilation: windows(g, dim=dim, size=size, step=step, dilation=dilation),
                   doc="Zeros of ``shape`` with dy added where each element of a window came from.")
-
-__all__ = ["diagonal", "flip", "roll", "windows", "windows_grad"]

@@ -76,5 +76,3 @@ ctc_loss = op("ctc_loss", _ctc_spec,
 ctc_loss_grad = op("ctc_loss_grad", _ctc_grad_spec, joint("dy", "log_probs")(_once), contiguous=True,
                    doc="(exp(log_probs) - shares of the classes at each step) * dy: as PyTorch's, the gradient of the logits "
                        "whose log_softmax log_probs is. 0 for an infinite loss with ``zero_infinity``, else NaN.")
-
-__all__ = ["ctc_loss", "ctc_loss_grad"]

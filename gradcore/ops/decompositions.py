@@ -100,5 +100,3 @@ cholesky = op("cholesky", _cholesky_spec, contiguous=True, a=_cholesky_rule, doc
 slogdet = op("slogdet", _slogdet_spec, contiguous=True, outputs=("sign", "logabsdet"),
              a=lambda g_logabsdet, a: None if g_logabsdet is None else _column(g_logabsdet) * transposed(inv(a)))
 det = op("det", _det_spec, contiguous=True, a=lambda g, a, out: _column(g * out) * transposed(inv(a)))
-
-__all__ = ["cholesky", "det", "inv", "need_square", "need_wide", "slogdet", "solve", "transposed"]

@@ -158,5 +158,3 @@ qr = op("qr", _qr_spec, contiguous=True, outputs=("q", "r"), a=_qr_rule,
         doc="Q with orthonormal columns and upper triangular R of A = Q R, by Householder's reflections.")
 pinv = op("pinv", _pinv_spec, contiguous=True, a=_pinv_rule,
           doc="The pseudoinverse, without the singular values that are at most the larger of atol and rtol times the largest.")
-
-__all__ = ["eigh", "pinv", "qr", "svd"]

@@ -143,5 +143,3 @@ linear_grad = op("linear_grad", _linear_grad_spec, joint("dy", "x", "weight")(_l
                  flops=lambda dy, x, weight, needs: 2 * dy.numel * (needs[0] and weight.shape[1]) + 2 * dy.numel * (
                      needs[1] and x.shape[-1]),
                  doc="The gradients of linear that ``needs`` asks for, in one launch: dy W, dy^T x, and dy summed.")
-
-__all__ = ["linear", "linear_grad", "matmul"]

@@ -157,5 +157,3 @@ def _cross_entropy_dy(g: Any, dy: Any, logits: Any, target: Any, weight: Any, re
 cross_entropy_grad = op("cross_entropy_grad", _cross_entropy_grad_spec, contiguous=True, may_alias=("logits",),
                         dy=_cross_entropy_dy, logits=_cross_entropy_second,
                         doc="(softmax(logits) - onehot(target)) * dy, each row times its weight over the norm.")
-
-__all__ = ["bce", "bce_logits", "cross_entropy", "cross_entropy_grad", "huber", "mse_grad", "mse_loss"]

@@ -56,5 +56,3 @@ log_softmax_grad = op("log_softmax_grad", _grad_spec, may_alias=("x",),
                       dy=lambda g, x, dim: g - _along(g * exp(x), dim),
                       x=_log_softmax_second,
                       doc="dy - exp(x) * sum(dy), where x is the result of log_softmax.")
-
-__all__ = ["log_softmax", "log_softmax_grad", "softmax", "softmax_grad"]

@@ -320,6 +320,3 @@ batch_norm_apply = op("batch_norm_apply", _batch_norm_apply_spec,
                       doc="(x - mean) * rstd * weight + bias, each channel's own.")
 batch_norm_grad = op("batch_norm_grad", _batch_norm_grad_spec, derived("dy", "x", "weight", "mean", "rstd")(_batch_norm_slopes),
                      contiguous=True, outputs=("dx", "dweight", "dbias"))
-
-__all__ = ["batch_norm", "batch_norm_apply", "batch_norm_grad", "group_norm", "group_norm_grad", "layer_norm",
-           "layer_norm_apply", "layer_norm_grad", "rms_norm", "rms_norm_grad"]

@@ -216,8 +216,3 @@ bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = 
         ("bitwise_xor", "The bits that are set in one of the two alone."),
         ("bitwise_left_shift", "x with its bits moved y places up."),
         ("bitwise_right_shift", "x with its bits moved y places down; the sign stays.")))
-
-__all__ = ["addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan2", "arctanh",
-           "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "erfc",
-           "exp2", "fmax", "fmin", "fmod", "frac", "hypot", "lerp", "logaddexp", "logit", "masked_fill_", "nan_to_num", "sinc",
-           "trunc"]

@@ -215,5 +215,3 @@ gru_grad = op("gru_grad", _gru_grad_spec,
               derived("dy", "gates", "out", "h0", "weight")(
                   lambda dy, gates, out, h0, weight, backwards: _gru_back(dy, None, gates, out, h0, weight, backwards)),
               contiguous=True, outputs=("dgiven", "dweight", "dbias", "dh0"), flops=_flops_back)
-
-__all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "rnn", "rnn_grad"]

@@ -170,6 +170,3 @@ def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
 
 
 vector_norm = op("vector_norm", _norm_spec, x=_norm_rule, doc="(sum |x|^p)^(1/p); for p = 0 how many are not 0.")
-
-__all__ = ["all", "amax", "amin", "any", "argmax", "argmin", "logsumexp", "max_with_index", "mean", "min_with_index",
-           "sum", "var", "vector_norm", "widen"]

@@ -61,5 +61,3 @@ gammaincc = op("gammaincc", _incomplete_spec, may_alias=("a", "x"),
                a=lambda g, a, x, a_spec: sum_to(-g * _by_shape(a, x), to=a_spec),
                x=lambda g, a, x, x_spec: sum_to(-g * _density(a, x), to=x_spec),
                doc="1 - gammainc(a, x), without cancellation.")
-
-__all__ = ["digamma", "erfinv", "gammainc", "gammaincc", "lgamma", "polygamma"]
