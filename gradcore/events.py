@@ -8,7 +8,7 @@ Nothing here can hold an array: a record that did would pin its memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from gradcore.cells import name_of_file
 from gradcore.interning import Interned
@@ -262,7 +262,10 @@ class Read(NamedTuple):
     nbytes: int
 
 
-Record = (Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Mark | View | Upload | Read)
+#: In the order of the kinds.
+Record = Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Mark | View | Upload | Read
+#: The named form of each kind.
+NAMED: tuple[type[Any], ...] = get_args(Record)
 Raw = tuple[Any, ...]
 
 
@@ -275,10 +278,5 @@ def typed(raw: Raw, shown: Mapping[int, Tag] | None = None) -> Record:
         at = TAG_AT[kind]
         fields = (*raw[1:at], shown[id(raw[at])], *raw[at + 1:])
     # The constructors would take the fields apart and put them together again.
-    record: Record = tuple.__new__(_NAMED[kind], fields)
+    record: Record = tuple.__new__(NAMED[kind], fields)
     return record
-
-
-#: The named forms, in the order of the kinds.
-_NAMED: tuple[type[Any], ...] = (
-    Reserve, Unreserve, Alloc, Free, Keep, Drop, Launch, Retag, Mark, View, Upload, Read)

@@ -26,9 +26,7 @@ from gradcore.spec import TensorSpec
 LOG_VERSION = 1
 
 #: A letter for each kind of record; ``kinds`` of a packed log is a string of these.
-KINDS: dict[str, type[Any]] = {
-    "R": events.Reserve, "U": events.Unreserve, "A": events.Alloc, "F": events.Free, "K": events.Keep, "D": events.Drop,
-    "L": events.Launch, "T": events.Retag, "M": events.Mark, "V": events.View, "P": events.Upload, "G": events.Read}
+KINDS: dict[str, type[Any]] = dict(zip("RUAFKDLTMVPG", events.NAMED, strict=True))
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
 #: Fields that hold an index into a table, and fields that hold a list of serials; all others are ints.
 _INDEXED = {"tag": "tags", "invocation": "invocations", "name": "strings", "reason": "strings", "what": "strings",
