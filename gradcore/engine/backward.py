@@ -20,7 +20,7 @@ from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.plans import BoundRule
-from gradcore.engine.residuals import backward_scope, residuals
+from gradcore.engine.residuals import residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
 from gradcore.engine.state import local, mark
@@ -56,7 +56,8 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, captures: Ca
         state.partial = partial or state.partial
         # Forward has chosen the dtypes.
         state.autocast = None
-        state.scope = backward_scope(state.scope, caller)
+        place = "backward", caller
+        state.scope = state.scope.at(*place)
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else leads_to(captures, roots)
@@ -69,9 +70,8 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, captures: Ca
             node, gs = pending.pop(number)
             if node.scope is not forward:
                 forward = node.scope
-                state.scope = forward.backward.get(caller) or backward_scope(forward, caller)
-            state.site = node.site
-            state.node = number
+                state.scope = forward.others.get(place) or forward.at(*place)
+            state.site, state.node = node.site, number
             if plain and node.hooks is None:
                 sweep.run(node, gs)
             else:

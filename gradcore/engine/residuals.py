@@ -8,20 +8,9 @@ from weakref import ref
 
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
-from gradcore.engine.state import Where, local, mark, where
+from gradcore.engine.state import local, mark
 from gradcore.engine.value import Value, alias
 from gradcore.errors import AlreadyReleased
-from gradcore.events import Site
-
-#: So many places are remembered with one: a model that stays may work together with others that come and go.
-MOST = 64
-
-
-def backward_scope(forward: Where, caller: Site) -> Where:
-    """Where backward runs a node that forward created at ``forward``."""
-    found = where(forward.plain._replace(phase="backward", caller=caller, role=None))
-    forward.backward[caller] = found
-    return found
 
 
 def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = None) -> list[Any]:
@@ -103,7 +92,8 @@ def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
     state = local.state
     before = (state.scope, state.site)
     # No source has an edge, so no graph is built.
-    state.scope = scope_like(recipe.scope, state.scope)
+    now = state.scope.plain
+    state.scope = recipe.scope.at(now.phase, now.caller)
     state.site = recipe.site
     try:
         made = recipe.plan.again(None, sources)
@@ -113,14 +103,3 @@ def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
         recipe.value = made
         remade.append(ref(recipe))
     return made
-
-
-def scope_like(forward: Where, now: Where) -> Where:
-    """The layer of ``forward``, with the phase and the caller of ``now``."""
-    found = forward.like.get(now)
-    if found is None:
-        found = where(forward.plain._replace(phase=now.plain.phase, caller=now.plain.caller, role=None))
-        if len(forward.like) >= MOST:
-            forward.like.clear()
-        forward.like[now] = found
-    return found

@@ -21,16 +21,19 @@ class Where:
     """A scope as threads, nodes and keys of caches hold it: equal scopes have one, which hashes by identity, and goes with its
     last holder. Make one with :func:`where`; the constructor would not look for the one that there is."""
 
-    __slots__ = ("plain", "backward", "like", "update", "__weakref__")
+    __slots__ = ("plain", "others", "__weakref__")
 
     def __init__(self, plain: Scope) -> None:
         self.plain = plain
-        #: Where backward runs what ran here in forward, by the site of backward's caller.
-        self.backward: dict[Site, Where] = {}
-        #: Where its layer is computed again, by the present place.
-        self.like: dict[Where, Where] = {}
-        #: Where an optimizer's update runs that is called here.
-        self.update: Where | None = None
+        #: Its layer in other phases, by these and by the line that called backward: see :meth:`at`.
+        self.others: dict[tuple[str, Site | None], Where] = {}
+
+    def at(self, phase: str, caller: Site | None) -> Where:
+        """The same layer in another phase, and in backward with the line that called it."""
+        found = self.others.get((phase, caller))
+        if found is None:
+            found = self.others[phase, caller] = where(self.plain._replace(phase=phase, caller=caller, role=None))
+        return found
 
 
 #: Weak, or the layers of all models that there ever were would pile up.

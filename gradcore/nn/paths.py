@@ -14,13 +14,14 @@ from weakref import ref
 
 from gradcore.engine import owners
 from gradcore.engine.node import leaf_of
-from gradcore.engine.residuals import MOST
 from gradcore.engine.state import Where, where
 from gradcore.events import Network, Scope
 from gradcore.forking import brief
 from gradcore.nn.parameter import is_lazy
 
 Module = Any
+#: So many places are remembered with one: a model that stays may work together with others that come and go.
+MOST = 64
 
 
 class Tree:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore._tensor import Tensor
 from gradcore.engine.owners import retag
-from gradcore.engine.state import Where, local, mark, where
+from gradcore.engine.state import Where, local, mark
 from gradcore.engine.value import tensors_in
 
 #: Roles of tensors that become optimizer state when a step puts them there.
@@ -28,9 +28,7 @@ required = _Required()
 
 def update_scope(scope: Where) -> Where:
     """The scope of an update, in the caller's layer."""
-    if scope.update is None:
-        scope.update = where(scope.plain._replace(phase="optimizer"))
-    return scope.update
+    return scope.at("optimizer", scope.plain.caller)
 
 
 def whole(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from gradcore.engine.autocast import resumed
 from gradcore.engine.below import last_uses
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
-from gradcore.engine.residuals import recalled, scope_like, unpack
+from gradcore.engine.residuals import recalled, unpack
 from gradcore.engine.saved import Again, Deferred, Packed, Rerun, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias, tensors_in
@@ -130,8 +130,9 @@ class _Place:
         """
         state = local.state
         before = (paths.calls.tree, state.scope, state.site, state.recompute)
+        now = state.scope.plain
         try:
-            paths.calls.tree, state.scope, state.site = self.tree, scope_like(self.scope, state.scope), None
+            paths.calls.tree, state.scope, state.site = self.tree, self.scope.at(now.phase, now.caller), None
             state.recompute = self.recompute
             with resumed(self.autocast), enable_grad():
                 return _drawing(draws, places, run)
