@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
+from gradcore.engine.plans import BoundRule
 from gradcore.engine.saved import keep
 from gradcore.engine.sites import here
 from gradcore.engine.state import local
 from gradcore.spec import TensorSpec
 
 
+@dataclass(eq=False, slots=True)
 class CustomOp:
     """The op of a custom node, which is in no table."""
 
-    __slots__ = ("name", "node_name", "boundary")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        #: Is it the identity that marks where a traced graph ends? What is asked of it is asked of what is behind it.
-        self.boundary = False
-        self.node_name = f"{name}Backward"
+    name: str
+    node_name: str
+    #: Is it the identity that marks where a traced graph ends? What is asked of it is asked of what is behind it.
+    boundary: bool = False
 
 
+@dataclass(eq=False, slots=True)
 class CustomCall:
     """Takes the place of a :class:`~gradcore.engine.plans.Call`."""
 
-    __slots__ = ("op", "specs", "aux", "width")
-
-    def __init__(self, name: str, specs: Sequence[TensorSpec]) -> None:
-        self.op = CustomOp(name)
-        self.specs = tuple(specs)
-        self.aux = ()
-        self.width = len(self.specs)
+    op: CustomOp
+    specs: tuple[TensorSpec, ...]
+    width: int
+    aux: tuple[()] = ()
 
 
+@dataclass(eq=False, slots=True)
 class CustomPlan:
     """Takes the place of a :class:`~gradcore.engine.plans.KeepPlan`, with one rule for all inputs."""
 
-    __slots__ = ("slots", "rules")
-    spends = False
-
-    def __init__(self, count: int, kept: int, rule: Callable[[list[Any], list[Any]], Any]) -> None:
-        self.slots = tuple(range(kept))
-        self.rules = [(tuple(range(count)), True, rule)]
+    spends: ClassVar[bool] = False
+    slots: tuple[int, ...]
+    rules: list[tuple[tuple[int, ...], bool, BoundRule]]
 
 
 def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Sequence[Any],
-                rule: Callable[[list[Any], list[Any]], Any], constant: Container[int] = ()) -> Node:
+                rule: BoundRule, constant: Container[int] = ()) -> Node:
     """A node for ``outputs``, whose rule takes cotangents and the tensors ``kept``, and returns a gradient for each edge.
 
     ``kept`` tensors may be inputs, outputs or others; None stays None. ``constant`` has the identities of outputs that have no
@@ -58,8 +54,8 @@ def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Seque
     node: Node = object.__new__(Node)
     node.id = next_number()
     node.edges = edges
-    node.call = CustomCall(name, [o.spec for o in outputs])
-    node.plan = CustomPlan(len(edges), len(kept), rule)
+    node.call = CustomCall(CustomOp(name, f"{name}Backward"), tuple([o.spec for o in outputs]), len(outputs))
+    node.plan = CustomPlan(tuple(range(len(kept))), [(tuple(range(len(edges))), True, rule)])
     node.scope = local.state.scope
     node.site = here()
     node.recipe = node.hooks = None
