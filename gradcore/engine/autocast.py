@@ -6,6 +6,7 @@ lists are called through another class only while some thread is inside of one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -46,19 +47,16 @@ class Casts(dict[tuple[Any, ...], tuple[ref[Any], tuple[int, int], Any]]):
         self[key] = ref(weight, gone), now, cast
 
 
+@dataclass(slots=True, repr=False)
 class Region:
-    """What a thread has said: the dtype of products by type of device, and the casts of weights that it has made."""
+    """What a thread has said: the dtype of products by type of device, and the casts of weights that it has made.
 
-    __slots__ = ("dtypes", "casts", "caching")
+    Regions are equal that choose the same precisions, whatever they have cast so far.
+    """
 
-    def __init__(self, dtypes: dict[str, np.dtype[Any]], casts: Casts, caching: bool) -> None:
-        self.dtypes = dtypes
-        self.casts = casts
-        self.caching = caching
-
-    def __eq__(self, other: object) -> bool:
-        """Regions are equal that choose the same precisions, whatever they have cast so far."""
-        return isinstance(other, Region) and (self.dtypes, self.caching) == (other.dtypes, other.caching)
+    dtypes: dict[str, np.dtype[Any]]
+    casts: Casts = field(compare=False)
+    caching: bool
 
     def __hash__(self) -> int:
         return hash((frozenset(self.dtypes.items()), self.caching))
