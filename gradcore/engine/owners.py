@@ -137,15 +137,11 @@ def _changed(tag: Tag, role: str | None, layer: str | None, network: Network | N
 def retag_gradient(value: Value, of: Value | None) -> None:
     """Make the bytes of ``value`` a gradient: of the layer whose parameter ``of`` is, whatever layer computed it. That of any
     other tensor stays with the layer that did."""
-    block = value.storage.block
-    value.storage.device.ledger.retag(block, _gradient(block.tag, None if of is None else of.storage.block.tag))
-
-
-@functools.lru_cache(maxsize=4096)
-def _gradient(tag: Tag, of: Tag | None) -> Tag:
-    if of is not None and of.network is not None and of.role == "parameter":
-        tag = tag._replace(layer=of.layer, network=of.network)
-    return tag._replace(role="gradient")
+    like = None if of is None else of.storage.block.tag
+    if like is not None and like.network is not None and like.role == "parameter":
+        retag(value, role="gradient", layer=like.layer, network=like.network)
+    else:
+        retag(value, role="gradient")
 
 
 def move_layers(before: tuple[Network, str], after: tuple[Network | None, str]) -> None:
