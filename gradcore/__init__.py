@@ -116,20 +116,13 @@ vars(cuda).update(_classes.CLASSES["cuda"])
 # Modules in PyTorch, so ``from gradcore.linalg import ...`` must work.
 _sys.modules[f"{__name__}.linalg"], _sys.modules[f"{__name__}.special"] = linalg, special
 _absent = _missing.lookup(__name__, "")
-for _path, _kind in {
-        "Tensor": Tensor, "nn.Module": nn.Module, "optim.Optimizer": optim.Optimizer,
-        "distributions.Distribution": distributions.Distribution}.items():
-    _missing.mark(_kind, _path)
-for _path, _module in {
-        "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils, "nn.utils.rnn": nn.utils.rnn,
-        "nn.utils.parametrizations": nn.utils.parametrizations,
-        "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
-        "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
-        "distributions": distributions, "distributions.transforms": distributions.transforms,
-        "distributions.constraints": distributions.constraints, "func": func, "special": special, "accelerator": accelerator,
-        "compiler": compiler, "distributed": distributed, "jit": jit, "hub": hub}.items():
-    _missing.watch(_module, _path)
-    _missing.show(_module, _path)
+for _path in ("Tensor", "nn.Module", "optim.Optimizer", "distributions.Distribution"):
+    _missing.mark(_missing.at(_path), _path)
+for _path in """nn nn.functional nn.init nn.utils nn.utils.rnn nn.utils.parametrizations optim optim.lr_scheduler linalg special
+        autograd autograd.graph cuda amp utils utils.data distributions distributions.transforms distributions.constraints func
+        accelerator compiler distributed jit hub""".split():
+    _missing.watch(_missing.at(_path), _path)
+    _missing.show(_missing.at(_path), _path)
 
 _paths.install()
 _sys.meta_path.append(_missing.Finder())
@@ -138,9 +131,8 @@ _sys.meta_path.append(_missing.Finder())
 for _name in _missing.torch_names()[""]:
     if (_name.endswith("_") or _name == "detach") and _name not in globals() and hasattr(Tensor, _name):
         globals()[_name] = getattr(Tensor, _name)
-for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.init": vars(nn.init),
-                      "linalg": vars(linalg), "special": vars(special)}.items():
-    _arguments.accept(_names, _path, _missing.torch_names()[_path])
+for _path in ("", "nn.functional", "nn.init", "linalg", "special"):
+    _arguments.accept(vars(_missing.at(_path)), _path, _missing.torch_names()[_path])
 
 for _module, _kind in ((nn, nn.Module), (optim.lr_scheduler, optim.lr_scheduler.LRScheduler),
                        (distributions, distributions.Distribution),

@@ -118,22 +118,22 @@ def _text(owner: str, path: str, name: str) -> str:
 
 def nearest(path: str, name: str) -> str:
     """What to use for PyTorch's ``path.name``: a sentence that names something that is there."""
-    here = f"{name}_" if _has(_at(path), f"{name}_") else None
+    here = f"{name}_" if _has(at(path), f"{name}_") else None
     told = _told().get(f"{path}.{name}") or _told().get(f"{path}.*") or (here and _path(path, here)) or _elsewhere(name)
     told = told or _told().get(name)
     stem = name.removesuffix("_")
-    if told is None and stem != name and _has(_at(path), stem):
+    if told is None and stem != name and _has(at(path), stem):
         told = f"x.copy_(x.{stem}(...))" if path == "Tensor" else _path(path, stem)
     variants = stem, name.removesuffix("_ex"), name.removesuffix("_copy"), name.removeprefix("Lazy")
     for same in (*variants, variants[-1].replace("3d", "2d")):
-        told = told or (_path(path, same) if _has(_at(path), same) else _elsewhere(same))
+        told = told or (_path(path, same) if _has(at(path), same) else _elsewhere(same))
     return f"Nearest: {told or 'see docs/ops.md and docs/pytorch.md'}"
 
 
 def _elsewhere(name: str) -> str | None:
     """Where gradcore has a name of PyTorch's that is asked for elsewhere; a module of that name is another thing."""
-    return next((_path(p, name) for p in _ELSEWHERE if name in torch_names()[p] and _has(_at(p), name)
-                 and not isinstance(vars(_at(p)).get(name), ModuleType)), None)
+    return next((_path(p, name) for p in _ELSEWHERE if name in torch_names()[p] and _has(at(p), name)
+                 and not isinstance(vars(at(p)).get(name), ModuleType)), None)
 
 
 @cache
@@ -145,7 +145,8 @@ def _path(path: str, name: str) -> str:
     return ".".join(part for part in ("gradcore", path, name) if part)
 
 
-def _at(path: str) -> Any:
+def at(path: str) -> Any:
+    """The module or class at a path below gradcore, which itself is ``""``."""
     found: Any = sys.modules["gradcore"]
     for part in path.split(".") if path else ():
         found = vars(found)[part]
