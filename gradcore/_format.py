@@ -36,9 +36,11 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
 
 def _styled(shown: Any) -> tuple[Callable[[Any], str], int]:
     """The text of a number among those that are shown, and its width: all have the same."""
-    style, point = "", False
+    style, point, counted = "", False, shown
     if shown.dtype.kind == "f":
-        sizes = np.abs(shown[np.isfinite(shown) & (shown != 0)].astype(np.float64))
+        # A zero, an infinity and NaN count only where there is nothing else.
+        counted = shown[np.isfinite(shown) & (shown != 0)]
+        sizes = np.abs(counted.astype(np.float64))
         point, exponents = bool((sizes == np.ceil(sizes)).all()), _OPTIONS["sci_mode"]
         if not sizes.size:
             exponents = False
@@ -50,8 +52,6 @@ def _styled(shown: Any) -> tuple[Callable[[Any], str], int]:
     def text(value: Any) -> str:
         return (format(value, style) if style else str(value)) + "." * (point and math.isfinite(value))
 
-    # A zero, an infinity and NaN count only where there is nothing else.
-    counted = shown[np.isfinite(shown) & (shown != 0)] if shown.dtype.kind == "f" else shown
     width = max((len(text(value)) for value in counted.ravel().tolist()), default=1)
     return lambda value: text(value).rjust(width), width
 

@@ -17,7 +17,7 @@ _CATEGORY = {"b": _BOOL, "u": _INTEGER, "i": _INTEGER, "f": _FLOATING}
 DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
                                             "float16", "float32", "float64")}
 _KNOWN = frozenset(DTYPES.values())
-_INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
+FLOAT32 = DTYPES["float32"]
 #: The dtype of Python's floats, and of results that are floats where only integers went in.
 _default = [FLOAT32]
 
@@ -89,8 +89,8 @@ def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
             ranks[0 if x.ndim else 1].append(x.dtype)
         else:
             # NumPy's numbers count as Python's.
-            ranks[2].append(_default[0] if x is float else _INT64 if x is int else np.dtype(np.bool_) if issubclass(
-                x, (bool, np.bool_)) else _INT64 if issubclass(x, (int, np.integer)) else _default[0])
+            ranks[2].append(DTYPES["bool"] if issubclass(x, (bool, np.bool_)) else
+                            DTYPES["int64"] if issubclass(x, (int, np.integer)) else _default[0])
     result: np.dtype[Any] | None = None
     for dtypes in ranks:
         if not dtypes:

@@ -277,18 +277,12 @@ def _noop(*arrays: Any) -> None:
     raise AssertionError("a view launches nothing")
 
 
-def _check_attrs(op: Op, attrs: dict[str, Any]) -> None:
-    """Raise TypeError for an attribute that the op does not have."""
-    for name in attrs:
-        if name not in op.attrs:
-            raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
-
-
 def infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
           device: Device) -> Call:
     """The call of an op. Raises TypeError for wrong operands or attributes, and what the op's shape rule raises."""
-    if attrs:
-        _check_attrs(op, attrs)
+    for name in attrs:
+        if name not in op.attrs:
+            raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
     if counts is None:
         if len(inputs) > len(op.inputs):
             raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
