@@ -175,19 +175,12 @@ def _records(letter: str, count: int, columns: dict[str, Any], tables: dict[str,
             raise ValueError(f"column {field} of {kind.__name__} should have {count} rows, but has {len(column)}")
         table = tables.get(_INDEXED.get(field, ""))
         if table is not None:
-            # Looked at as a whole first: most columns are as they should be.
-            fits = _are_ints(column, len(table)) and min(column, default=0) >= 0
-            decoded.append([table[i] if fits else _at(table, i) for i in column])
+            decoded.append([_at(table, i) for i in column])
         elif field in _LISTS:
             decoded.append([tuple(map(_int, _of(row, list, "a list of serials"))) for row in column])
         else:
-            decoded.append(column if _are_ints(column, _LIMIT) else list(map(_int, column)))
+            decoded.append(list(map(_int, column)))
     return map(partial(tuple.__new__, kind), zip(*decoded, strict=True))
-
-
-def _are_ints(column: list[Any], limit: int) -> bool:
-    """Are all of them ints from ``-limit`` to below ``limit``?"""
-    return {*map(type, column)} <= {int} and -limit <= min(column, default=0) and max(column, default=-1) < limit
 
 
 def _check_lives(records: Sequence[Record]) -> None:
