@@ -1,8 +1,7 @@
 """The nearest equivalents of PyTorch names that gradcore lacks, where no equal or similar name exists elsewhere in it.
 
 Each entry is what to use, and the names that it stands for, with their module where the name alone would say too little;
-``module.*`` stands for what else the module has.
-Formulas are of ``x`` and ``y``, the arguments in order; the tests compare them with PyTorch.
+``module.*`` stands for what else the module has. ``x`` and ``y`` are the arguments in order.
 """
 
 from __future__ import annotations
@@ -12,12 +11,8 @@ _DECOMPOSED = ("gradcore.linalg.solve, qr, svd, eigh and cholesky; for other dec
 _COMPLEX = "real and imaginary parts as two tensors: all tensors of gradcore are real"
 _SCIPY = "scipy.special on x.detach().numpy(), which shares its memory, without a gradient"
 
-#: Formulas, checked against PyTorch.
-FORMULAS: dict[str, str] = {
-    "gradcore.linalg.matrix_norm(x, 'nuc')": "nuclear_norm"}
-
-#: Words.
-WORDS: dict[str, str] = {
+NEAREST: dict[str, str] = {
+    "gradcore.linalg.matrix_norm(x, 'nuc')": "nuclear_norm",
     _DECOMPOSED: """eig lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg eigvals
         householder_product ldl_factor ldl_factor_ex ldl_solve""",
     "gradcore.linalg.eigh": "symeig",
@@ -133,5 +128,3 @@ WORDS: dict[str, str] = {
     "gradcore.cuda.reset_peak_memory_stats": """reset_max_memory_allocated reset_max_memory_cached
         reset_accumulated_memory_stats""",
     "gradcore.cuda.stream": "StreamContext ExternalStream"}
-
-NEAREST: dict[str, str] = FORMULAS | WORDS
