@@ -105,15 +105,12 @@ def _need(package: str) -> None:
         raise ModuleNotFoundError(f"{package} is not installed")
 
 
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
 def _runtime() -> str:
     _need("cupy")
     from cupy.cuda import runtime
 
-    return _version(runtime.runtimeGetVersion())
+    version = runtime.runtimeGetVersion()
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _driver() -> str:
@@ -158,10 +155,6 @@ def _devices() -> list[str]:
     return lines
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES) or name in _VARIABLES}
-
-
 def _python() -> str:
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     return f"{platform.python_version()} ({platform.python_implementation()}{'' if has_gil else ', without the GIL'})"
@@ -179,5 +172,6 @@ _QUESTIONS: dict[str, Callable[[], Any]] = {
     "products": _products,
     "GPUs": _devices,
     "GPU usable": lambda: "yes" if cuda_status().available else f"no: {cuda_status().reason}",
-    "environment": _environment,
+    "environment": lambda: {name: value for name, value in sorted(os.environ.items())
+                            if name.startswith(_PREFIXES) or name in _VARIABLES},
 }

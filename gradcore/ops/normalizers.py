@@ -46,13 +46,7 @@ softmax_grad = op("softmax_grad", _grad_spec,
 
 log_softmax = op("log_softmax", _log_softmax_spec, contiguous=True, may_alias=("x",),
                  x=spending(lambda g, out, dim: log_softmax_grad(g, out, dim=dim)))
-
-
-def _log_softmax_second(g: Any, dy: Any, x: Any, dim: int) -> Any:
-    return exp(x) * g * _along(dy, dim) * -1
-
-
 log_softmax_grad = op("log_softmax_grad", _grad_spec, may_alias=("x",),
                       dy=lambda g, x, dim: g - _along(g * exp(x), dim),
-                      x=_log_softmax_second,
+                      x=lambda g, dy, x, dim: exp(x) * g * _along(dy, dim) * -1,
                       doc="dy - exp(x) * sum(dy), where x is the result of log_softmax.")

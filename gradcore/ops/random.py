@@ -105,7 +105,7 @@ def _slope_spec(concentration: TensorSpec, drawn: TensorSpec) -> Inferred:
     return Inferred((drawn.like(),), library=intricate(drawn, 17))
 
 
-def _once(*_: Any) -> Any:
+def _once(g: Any) -> Any:
     raise NoSecondDerivative("the derivative of a gamma distribution by its concentration cannot be differentiated: PyTorch's "
                              "cannot, either")
 
@@ -113,8 +113,7 @@ def _once(*_: Any) -> Any:
 standard_gamma = op("standard_gamma", _drawn_spec("standard_gamma", 17), contiguous=True,
                     x=lambda g, x, out: g * standard_gamma_slope(x, out),
                     doc="A draw of Gamma(x, 1) for each concentration x. Its gradient is that of the quantile.")
-standard_gamma_slope = op("standard_gamma_slope", _slope_spec, joint("concentration", "drawn")(lambda g: _once(g)),
-                          contiguous=True,
+standard_gamma_slope = op("standard_gamma_slope", _slope_spec, joint("concentration", "drawn")(_once), contiguous=True,
                           doc="The derivative of a quantile of a gamma distribution by its concentration: Figurnov et al., "
                               "Implicit Reparameterization Gradients, arXiv:1805.08498.")
 poisson = op("poisson", _drawn_spec("poisson", 25), contiguous=True, doc="A count of events for each rate. The CPU raises "

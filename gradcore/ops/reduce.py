@@ -124,13 +124,9 @@ def _var_spec(x: TensorSpec, *, dims: Dims, correction: float, keepdim: bool) ->
     return folded(x, dims, keepdim)
 
 
-def _centered(x: Any, dims: Dims) -> Any:
-    return x - mean(x, dims=dims, keepdim=True)
-
-
 def _var_rule(g: Any, x: Any, dims: Dims, correction: float) -> Any:
     freedom = count(x.spec, dims) - correction
-    return widen(g * (2 / freedom if freedom > 0 else math.nan), x.spec, dims) * _centered(x, dims)
+    return widen(g * (2 / freedom if freedom > 0 else math.nan), x.spec, dims) * (x - mean(x, dims=dims, keepdim=True))
 
 
 var = op("var", _var_spec, x=_var_rule, doc="Squared distances from the mean over n - correction.")

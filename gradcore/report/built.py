@@ -61,6 +61,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     kept_after = {h.serial for h in holders[after]}
     at_peak, at_end = folds.largest_first(holders[highest.position]), holders[last]
     sums, run = by_owner(at_peak), folds.run_backward(records)
+    nodes = len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
     return StepReport(
         device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
         peak=_point(records, highest),
@@ -71,7 +72,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         kept=tuple(_kept(r, run) for r in folds.residuals(records)),
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
-        pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
+        pool=pool, nodes=nodes, graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, planned=_planned(records, highest.position, arenas),
         left=_left(at_end, records[start:]), exported=_exported(at_end),
         growth=of_the_graph(records, start, graph, who, linked) if growth is None else
@@ -146,10 +147,6 @@ def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
         depth += (mark.label == "backward") * (1 if mark.what == "begin" else -1)
         before = i
     return ends
-
-
-def _nodes(records: Sequence[Record]) -> int:
-    return len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
 
 
 def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:

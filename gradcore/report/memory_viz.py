@@ -25,7 +25,8 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
     pool. ``gradcore`` says where the step begins and ends, for :mod:`gradcore.report.snapshot`; other readers ignore it.
     """
     # Blocks of other libraries' memory have no address in the pool.
-    records = _of_the_pool(recording.records)
+    foreign = {r.serial for r in recording.records if isinstance(r, Alloc) and r.segment == OUTSIDE}
+    records = [r for r in recording.records if getattr(r, "serial", None) not in foreign]
     sizes, bases = _segments(records)
     owners = _owners(recording)
     trace: list[dict[str, Any]] = []
@@ -73,11 +74,6 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
             "segment_type": "small" if size <= _ALIGNMENT else "large", "segment_pool_id": (0, 0), "is_expandable": False})
     return {"segments": segments, "device_traces": [trace], "external_annotations": [], "allocator_settings": {},
             "gradcore": {"device": recording.report.device, "before": before or 0, "began_us": began, "ended_us": now}}
-
-
-def _of_the_pool(records: Sequence[Record]) -> list[Record]:
-    foreign = {r.serial for r in records if isinstance(r, Alloc) and r.segment == OUTSIDE}
-    return [r for r in records if getattr(r, "serial", None) not in foreign]
 
 
 def _owners(recording: Recording) -> dict[int, tuple[Tag, str]]:
