@@ -208,9 +208,8 @@ class _ReadAhead(Iterator[Any]):
     """
 
     def __init__(self, read: Callable[[Any], Any], keys: Iterable[Any], loader: DataLoader) -> None:
-        self._read = read
+        self._read = _in_workers(read, loader)
         self._timeout = loader.timeout or None
-        self._begin = _beginnings(loader)
         self._pool = ThreadPoolExecutor(loader.num_workers, "gradcore-loader")
         self._waiting: deque[Future[Any]] = deque()
         self._rest = iter(keys)
@@ -218,7 +217,7 @@ class _ReadAhead(Iterator[Any]):
 
     def _submit(self, count: int) -> None:
         for key in islice(self._rest, count):
-            self._waiting.append(self._pool.submit(_read_in_worker, self._read, key, self._begin))
+            self._waiting.append(self._pool.submit(self._read, key))
 
     def __next__(self) -> Any:
         if not self._waiting:
@@ -250,15 +249,15 @@ class _ReadAhead(Iterator[Any]):
             self._close()
 
 
-def _beginnings(loader: DataLoader) -> Callable[[], None]:
-    """A function that a thread calls before each read, and that makes it a worker the first time."""
+def _in_workers(read: Callable[[Any], Any], loader: DataLoader) -> Callable[[Any], Any]:
+    """``read`` for threads, which makes each a worker the first time."""
     numbers = count()
     generator = default_generator("cpu") if loader.generator is None else loader.generator
     # The order of samples does not depend on the number of workers, so nothing is drawn.
     words = [word % 2**64 for word in (*generator.place, loader._loader_epochs)]
     first = int(np.random.SeedSequence(words).generate_state(1)[0])
 
-    def begin() -> None:
+    def read_in_worker(key: Any) -> Any:
         info = getattr(_worker, "info", None)
         if info is None:
             number = next(numbers)
@@ -268,10 +267,6 @@ def _beginnings(loader: DataLoader) -> Callable[[], None]:
             if loader.worker_init_fn is not None:
                 loader.worker_init_fn(info.id)
             _worker.ready = True
+        return read(key)
 
-    return begin
-
-
-def _read_in_worker(read: Callable[[Any], Any], key: Any, begin: Callable[[], None]) -> Any:
-    begin()
-    return read(key)
+    return read_in_worker
