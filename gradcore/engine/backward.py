@@ -65,8 +65,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, captures: Ca
         forward = None
         heap, pending = sweep.heap, sweep.pending
         while pending:
-            # With one node waiting, as along a chain, there is nothing to order.
-            number = -heappop(heap) if len(heap) > 1 else -heap.pop()
+            number = -heappop(heap)
             node, gs = pending.pop(number)
             if node.scope is not forward:
                 forward = node.scope
