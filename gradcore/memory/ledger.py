@@ -138,7 +138,7 @@ class Ledger:
             self.drain()
             block = self.pool.adopt(segment, stream, tag)
             if self.log is not None:
-                self.log.append((ALLOC, block.serial, OUTSIDE, 0, 0, 0, stream.index, tag, 0))
+                self.log.append(opening(block))
             return block
 
     def _release_now(self, block: Block) -> None:
