@@ -72,7 +72,6 @@ def alive(device: str) -> Counter[str]:
     """How many of each kind there are, but for those in caches whose sizes are limited."""
     gradcore.device(device).calls.clear()
     owners._changed.cache_clear()
-    owners._gradient.cache_clear()
     gc.collect()
     return Counter(type(x).__name__ for x in gc.get_objects() if type(x) in KINDS)
 
