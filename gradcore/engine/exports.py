@@ -8,6 +8,7 @@ arrays refers to the storage any more, the bytes change hands: their role is the
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -23,16 +24,14 @@ _LIBRARIES = frozenset(("cupy", "jax", "numba", "numpy", "tensorflow", "torch"))
 _lock = brief()
 
 
+@dataclass(eq=False, slots=True)
 class _Lease:
     """One storage, and the arrays that show it: by the id of what they refer to, the oldest first."""
 
-    __slots__ = ("storage", "shown", "role")
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self.shown: dict[int, Export] = {}
-        #: What the bytes were before they were held outside, while they are.
-        self.role: str | None = None
+    storage: Storage
+    shown: dict[int, Export] = field(default_factory=dict)
+    #: What the bytes were before they were held outside, while they are.
+    role: str | None = None
 
 
 #: Those that are not yet known to be all that holds their storage, by its id: it lives as long as they do.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -92,6 +93,7 @@ class Packed:
         self.kept = [kept(x, None, None, node, name) for x in parts if isinstance(x, Value)]
 
 
+@dataclass(eq=False, slots=True)
 class Rerun:
     """Stands for pack hooks while the residuals that hooks packed are made again.
 
@@ -99,10 +101,7 @@ class Rerun:
     in which the tensors were packed.
     """
 
-    __slots__ = ("take",)
-
-    def __init__(self, take: Callable[[Saved | Again], None]) -> None:
-        self.take = take
+    take: Callable[[Saved | Again], None]
 
 
 def answer(hook: Callable[[Any], Any], given: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradcore.events import UNTAGGED, Tag
@@ -34,22 +35,20 @@ SPACING = 1 << 59
 _PLACES = 1024
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class Segment:
     """Device memory as a source handed it out. ``memory`` is the object that the device builds arrays over."""
 
-    __slots__ = ("index", "nbytes", "address", "memory", "kind", "in_turn", "arrays")
-
-    def __init__(self, nbytes: int, address: int, memory: Any) -> None:
-        self.index = 0
-        self.nbytes = nbytes
-        self.address = address
-        self.memory = memory
-        self.kind = SMALL_BLOCKS
-        #: So many of its bytes may serve what is not needed at the same time as a block of its size.
-        self.in_turn = 0
-        #: The device's array objects over its bytes, by the offset at which they begin and by spec: the same tensors lie at the
-        #: same places in every step, and creating an array costs as much as filling a small one.
-        self.arrays: dict[int, dict[Any, Any]] = {}
+    nbytes: int
+    address: int
+    memory: Any
+    index: int = 0
+    kind: int = SMALL_BLOCKS
+    #: So many of its bytes may serve what is not needed at the same time as a block of its size.
+    in_turn: int = 0
+    #: The device's array objects over its bytes, by the offset at which they begin and by spec: the same tensors lie at the
+    #: same places in every step, and creating an array costs as much as filling a small one.
+    arrays: dict[int, dict[Any, Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Segment({self.index}, {self.nbytes} bytes)"

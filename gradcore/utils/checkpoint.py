@@ -143,11 +143,10 @@ class _Place:
 class _Promise(Deferred):
     """A placeholder for a residual that the second run will compute."""
 
-    __slots__ = ("part", "index", "value", "__weakref__")
+    __slots__ = ("part", "value", "__weakref__")
 
-    def __init__(self, part: _Part, index: int) -> None:
+    def __init__(self, part: _Part) -> None:
         self.part = part
-        self.index = index
         #: The residual that the second run's node has, which may be a recipe.
         self.value: Saved | Again | None = None
 
@@ -189,7 +188,7 @@ class _Part:
         return *self.args, *self.kwargs.values(), *self.draws
 
     def pack(self, tensor: Tensor) -> _Promise:
-        promise = _Promise(self, len(self.promises))
+        promise = _Promise(self)
         self.promises.append(ref(promise))
         self.specs.append(tensor.spec)
         return promise
