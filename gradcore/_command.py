@@ -1,4 +1,4 @@
-"""Before anything slow is imported: an interrupt of the command ``gradcore`` prints a line, not the imports' traceback.
+"""Lets an interrupt of the command ``gradcore`` print a line instead of a traceback, also while the package is imported.
 
 It cannot be caught where the command begins: ``gradcore/__init__.py`` runs before any module of the package, and takes most of
 the first second. Nor is one caught that comes in a finalizer, such as a storage's: Python prints it, and goes on.

@@ -1,4 +1,4 @@
-"""What looks at the program's objects tell a step's report: they take long, and a loop may ask for the report of each step."""
+"""Looks at the program's objects for a step's report: not too often, as they take long, and a loop may report each step."""
 
 from __future__ import annotations
 

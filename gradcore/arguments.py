@@ -1,9 +1,9 @@
 """PyTorch arguments that a function here does not name: NumPy's spellings, sizes by keyword, and those not covered.
 
 PyTorch takes ``axis=`` for ``dim=``, and ``size=`` for the sizes that may stand in a row; a result is copied to the tensor
-that is given as ``out=``. What else it takes, by the names in
-``torch_arguments.txt`` beside this file, says nothing where it is None or False, and raises NotImplementedError where it does
-say something. A call with keywords that the function names, or with none, is handed on as it is.
+that is given as ``out=``. What else it takes, by the names in ``torch_arguments.txt`` beside this file, is ignored where it is
+None or False, and raises NotImplementedError otherwise. A call with keywords that the function names, or with none, is handed
+on as it is.
 """
 
 from __future__ import annotations

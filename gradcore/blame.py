@@ -1,4 +1,4 @@
-"""What the library's own code has met in an argument of the wrong type, told as one TypeError that names the argument.
+"""Turns the error that an argument of the wrong type leads to within the library into a TypeError that names the argument.
 
 Arguments are not looked at before a call. Only where an error comes up that no line here has raised are they compared with
 the annotations of the function that was called.

@@ -1,4 +1,4 @@
-"""The cells of a notebook, whose code has the names of files that nobody can open."""
+"""Names of the cells of a notebook, whose code has the names of files that nobody can open."""
 
 from __future__ import annotations
 

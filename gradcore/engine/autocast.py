@@ -12,6 +12,7 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
+from gradcore.dtypes import FLOAT32
 from gradcore.engine.dispatch import apply
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
@@ -24,10 +25,9 @@ from gradcore.ops.op import Op
 #: Products, which cost the most and whose kernels add up in float32: they run in the region's dtype.
 LOWER = frozenset("matmul linear conv2d conv2d_input_grad attention rnn lstm gru".split())
 #: What loses too much, or overflows, in 16 bits: functions that grow fast, sums, norms and losses.
-FLOAT32 = frozenset("""arccos arcsin bce bce_logits cosh cross_entropy ctc_loss cumprod cumsum digamma erfc erfinv exp exp2
+HIGHER = frozenset("""arccos arcsin bce bce_logits cosh cross_entropy ctc_loss cumprod cumsum digamma erfc erfinv exp exp2
     expm1 group_norm huber layer_norm lgamma log log10 log1p log2 log_softmax logit logsigmoid logsumexp mean mse_loss
     polygamma pow prod reciprocal rms_norm rsqrt sinh softmax softplus sum tan var vector_norm""".split())
-_FLOAT = np.dtype(np.float32)
 
 
 class Casts(dict[tuple[Any, ...], tuple[ref[Any], tuple[int, int], Any]]):
@@ -73,7 +73,7 @@ class Region:
             return tuple([self._lowered(a, dtype) if isinstance(a, Value) else a for a in args])
         written = [op.inputs.index(name) for name in op.writes]
         # What an op writes to is no copy.
-        return tuple([cast(a, dtype=_FLOAT) if isinstance(a, Value) and a.spec.narrow and k not in written else a
+        return tuple([cast(a, dtype=FLOAT32) if isinstance(a, Value) and a.spec.narrow and k not in written else a
                       for k, a in enumerate(args)])
 
     def _lowered(self, x: Any, dtype: np.dtype[Any]) -> Any:
@@ -101,7 +101,7 @@ class Chosen(Op):
         return apply(self, *(args if region is None else region.suited(self, args)), **attrs)
 
 
-_listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
+_listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | HIGHER]
 _lock = brief()
 #: The states of the threads that are in a region. A thread may end in one, as in a generator that never went on.
 _open: WeakSet[State] = WeakSet()

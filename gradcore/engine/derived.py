@@ -1,4 +1,4 @@
-"""Gradients of an op that is one kernel, through a function of ops that computes the same: it is run and differentiated."""
+"""Differentiates an op that is one kernel: runs a function of ops that computes the same, and differentiates that."""
 
 from __future__ import annotations
 

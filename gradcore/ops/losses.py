@@ -1,4 +1,4 @@
-"""Losses, of ops that would keep more than their operands if they were made of smaller ones."""
+"""Losses that are ops of their own: made of smaller ones, they would keep more than their operands for backward."""
 
 from __future__ import annotations
 

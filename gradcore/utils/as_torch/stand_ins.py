@@ -1,4 +1,4 @@
-"""Stand-ins, for what packages import without a need for it."""
+"""Stand-ins for names of PyTorch's that packages import without a need for them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import gradcore
 from gradcore import nn
 from gradcore.amp import GradScaler, autocast
 from gradcore.engine import autocast as regions
-from gradcore.engine.autocast import FLOAT32, LOWER
+from gradcore.engine.autocast import HIGHER, LOWER
 from gradcore.nn import functional as F
 from gradcore.ops import all_ops
 from gradcore.ops.op import Op
@@ -33,8 +33,8 @@ def cnn() -> nn.Sequential:
 
 
 def test_the_lists_name_ops() -> None:
-    assert set(all_ops()) >= LOWER | FLOAT32
-    assert not LOWER & FLOAT32
+    assert set(all_ops()) >= LOWER | HIGHER
+    assert not LOWER & HIGHER
 
 
 #: Calls on x [4, 8] in float32 or bfloat16, and their result dtypes inside a region, by PyTorch's lists for CUDA.
@@ -104,7 +104,7 @@ def test_what_is_cast_and_what_is_not() -> None:
 
 
 def test_outside_of_a_region_ops_are_called_as_ever() -> None:
-    listed = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
+    listed = [op for name, op in all_ops().items() if name in LOWER | HIGHER]
     assert {type(op) for op in listed} == {Op}
     x = gradcore.ones(2, 2)
     seen: list[Any] = []
