@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gradcore.folds import summed
 from gradcore.grouping import alike
@@ -237,14 +238,22 @@ def _kept(report: StepReport) -> Iterable[str]:
         yield (f"Kept for backward: {report.residual_bytes:,} bytes; freed by the end of backward: "
                f"{report.residual_bytes_returned:,}{retained}.")
     yield from _kept_before([k for k in rows if not k.node])
-    rows = [k for k in rows if k.node]
+    yield from _kept_by_nodes([k for k in rows if k.node])
+
+
+def _kept_by_nodes(rows: Sequence[KeptTensor]) -> Iterable[str]:
+    """A line for each buffer and node; where they are many, one for those of equal blocks."""
     first: dict[int, KeptTensor] = {}
+    # The node that kept the same buffer before.
     others = [first.setdefault(k.serial, k) if k.serial else k for k in rows]
+
+    def merged(where: Callable[[KeptTensor, KeptTensor], int]) -> list[Any]:
+        return alike([(k.layer, (k.name, k.op, k.allocated, None if other is k else (other.name, where(k, other)),
+                                 k.dropped_at is None, k.freed_at is None)) for k, other in zip(rows, others, strict=True)],
+                     _KEPT)
+
     # The other of several is as far from each of them; or it is one for all, such as what each step of a loop reads.
-    apart, one = [k.node - other.node for k, other in zip(rows, others, strict=True)], [other.node for other in others]
-    found = min((alike([(k.layer, (k.name, k.op, k.allocated, None if other is k else (other.name, place), k.dropped_at is None,
-                                   k.freed_at is None)) for k, other, place in zip(rows, others, places, strict=True)], _KEPT)
-                 for places in (apart, one)), key=len)
+    found = min(merged(lambda k, other: k.node - other.node), merged(lambda k, other: other.node), key=len)
     found = sorted(found, key=lambda row: -row[1][2] * len(row[2]))
     for layer, (name, op, nbytes, shared, kept_on, live), places in sorted(found[:_KEPT], key=lambda row: row[2]):
         equal = [rows[place] for place in places]
