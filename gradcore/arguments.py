@@ -14,11 +14,11 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, wraps
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from gradcore.blame import blame
+from gradcore.missing import sections
 
 #: Second names of parameters, as PyTorch takes them.
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "sections": "indices_or_sections",
@@ -161,12 +161,9 @@ def by_numpy(function: Callable[..., Any], input: Any, dim: Any, keepdim: bool, 
 
 @cache
 def torch_arguments() -> dict[str, dict[str, frozenset[str]]]:
-    """The arguments of PyTorch's functions and methods: by their path below ``torch``, then by name."""
-    text = Path(__file__).with_name("torch_arguments.txt").read_text()
-    parts = (part.partition("]\n") for part in text.split("\n[")[1:])
-    return {path.removeprefix("torch").removeprefix("."): {
-        name: frozenset(names.split()) for name, _, names in (line.partition(":") for line in lines.splitlines())}
-        for path, _, lines in parts}
+    """The arguments of PyTorch's functions and methods: by the path of their module or class, then by name."""
+    return {path: {name: frozenset(names.split()) for name, _, names in (line.partition(":") for line in lines.splitlines())}
+            for path, lines in sections("torch_arguments.txt").items()}
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,16 @@ _ELSEWHERE = ("", "Tensor", "nn.functional", "linalg", "nn", "optim", "cuda", "a
 _IMPORT_FROM = opmap["IMPORT_FROM"]
 
 
+def sections(file: str) -> dict[str, str]:
+    """The sections of a list of PyTorch's names beside this file, by their path below ``torch``, which itself is ``""``."""
+    parts = [part.partition("]\n") for part in Path(__file__).with_name(file).read_text().split("\n[")[1:]]
+    return {path.removeprefix("torch").removeprefix("."): text for path, _, text in parts}
+
+
 @cache
 def torch_names() -> dict[str, frozenset[str]]:
-    """The documented names of PyTorch's modules and of its tensors, by their path below ``torch``, which itself is ``""``."""
-    text = Path(__file__).with_name("torch_names.txt").read_text()
-    parts = [part.partition("]\n") for part in text.split("\n[")[1:]]
-    return {"" if path == "torch" else path.removeprefix("torch."): frozenset(names.split()) for path, _, names in parts}
+    """The documented names of PyTorch's modules and of its tensors, by the paths of these."""
+    return {path: frozenset(names.split()) for path, names in sections("torch_names.txt").items()}
 
 
 class Finder(MetaPathFinder):
