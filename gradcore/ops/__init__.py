@@ -1,6 +1,6 @@
 """The declared ops. Importing this package declares them all."""
 
-from gradcore.ops import (
+from gradcore.ops import (  # noqa: F401 - declares their ops
     activation,
     arrangement,
     attention,
@@ -27,8 +27,4 @@ from gradcore.ops import (
     scan,
     special,
 )
-from gradcore.ops.op import all_ops
-
-__all__ = ["activation", "all_ops", "arrangement", "attention", "convolution", "creation", "ctc", "decompositions",
-           "elementwise", "factors", "in_place", "linalg", "losses", "movement", "normalizers", "norms", "optimizer", "order",
-           "placing", "pointwise", "pooling", "random", "recurrent", "reduce", "scan", "special"]
+from gradcore.ops.op import all_ops as all_ops

@@ -36,19 +36,18 @@ def _needed(kind: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
 
 
-def _object(kind: Any, data: Any, where: Any) -> Any:
+def _object(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise ValueError(f"{_text(where)} should be an object, but is {reprlib.repr(data)}")
+        raise ValueError(f"{where} should be an object, but is {reprlib.repr(data)}")
     _, hints = _parts(kind)
     wrong = [f"an unknown field {key!r}" for key in data if key not in hints]
     wrong += [f"no field {name!r}" for name in _needed(kind) if name not in data]
     if wrong:
-        raise ValueError(f"{_text(where)} has {', '.join(wrong[:8])}")
-    return kind(**{key: _value(hints[key], value, (where, ".{}", key)) for key, value in data.items()})
+        raise ValueError(f"{where} has {', '.join(wrong[:8])}")
+    return kind(**{key: _value(hints[key], value, f"{where}.{key}") for key, value in data.items()})
 
 
-def _value(hint: Any, value: Any, where: Any) -> Any:
-    """``where`` is a name, or the place around this one, a pattern and the key, which are put together for an error alone."""
+def _value(hint: Any, value: Any, where: str) -> Any:
     kind, of = _parts(hint)
     if kind is None:
         if type(value) is hint or (hint is float and type(value) is int):
@@ -58,11 +57,7 @@ def _value(hint: Any, value: Any, where: Any) -> Any:
     elif kind is object:
         return _object(hint, value, where)
     elif kind is tuple and isinstance(value, (list, tuple)):
-        return tuple([_value(of[0], x, (where, "[{}]", i)) for i, x in enumerate(value)])
+        return tuple([_value(of[0], x, f"{where}[{i}]") for i, x in enumerate(value)])
     elif kind is dict and isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _value(of[1], x, (where, "[{!r}]", key)) for key, x in value.items()}
-    raise ValueError(f"{_text(where)} should be {getattr(hint, '__name__', hint)}, but is {reprlib.repr(value)}")
-
-
-def _text(where: Any) -> str:
-    return where if isinstance(where, str) else _text(where[0]) + where[1].format(where[2])
+        return {key: _value(of[1], x, f"{where}[{key!r}]") for key, x in value.items()}
+    raise ValueError(f"{where} should be {getattr(hint, '__name__', hint)}, but is {reprlib.repr(value)}")
