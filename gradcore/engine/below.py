@@ -60,8 +60,8 @@ def last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:
 
 def leaves_below(roots: Sequence[Any]) -> set[Leaf]:
     """The leaves that ``roots`` lead to, or are."""
-    own = {root.edge[0] for root in roots if root.edge is not None}
-    return {x for x in own if type(x) is Leaf} | last_uses([root for root in roots if root.edge is not None]).keys()
+    tracked = [root for root in roots if root.edge is not None]
+    return {root.edge[0] for root in tracked if type(root.edge[0]) is Leaf} | last_uses(tracked).keys()
 
 
 def reachable(roots: Sequence[Any]) -> dict[int, Node]:
