@@ -77,7 +77,8 @@ def before_node(node: Node, gs: list[Any]) -> None:
     """Run the hooks of a node that is about to run; what they return replaces its cotangents in ``gs``."""
     with as_user():
         for hook in list(node.hooks.before.values()):
-            result = hook(tuple(gs))
+            # As objects of their own, since a hook may hold them.
+            result = hook(tuple(None if g is None else alias(g, g.edge) for g in gs))
             if result is not None:
                 gs[:] = _all_replaced(gs, result, f"a pre-hook of {node.name()}")
 

@@ -115,11 +115,14 @@ def test_what_somebody_else_sees_is_left_alone(case: Callable[[Any], Any], taken
         np.testing.assert_allclose(held.detach().numpy(), y * y if squared else y[-len(held):], rtol=1e-6)
 
 
-def test_a_hook_may_keep_the_cotangent(taken: list[str]) -> None:
+@pytest.mark.parametrize("hang", [lambda y, kept: y.register_hook(kept.append),
+                                  lambda y, kept: y.grad_fn.register_prehook(lambda gs: kept.extend(gs))],
+                         ids=["of a tensor", "of a node"])
+def test_a_hook_may_keep_the_cotangent(hang: Callable[..., Any]) -> None:
     w, c = gradcore.tensor([-1.0, 2.0], requires_grad=True), gradcore.tensor([3.0, 4.0])
     kept: list[Any] = []
     y = F.leaky_relu(w * 2, 0.5)
-    y.register_hook(kept.append)
+    hang(y, kept)
     loss = (y * c).sum()
     del y
     loss.backward()
