@@ -8,6 +8,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.plans import Call
 from gradcore.engine.state import State
+from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import unseen
 from gradcore.events import Tag
 
@@ -17,6 +18,9 @@ def place_of_spent(state: State, call: Call, device: Device, args: tuple[Any, ..
     output over it, and nothing else refers to it. None if there is none.
     """
     last, state.spending = state.spending, ()
+    log = device.ledger.log
+    if log is not None and (tracer := tracer_of(log)) is not None and tracer.rereads:
+        return None
     for i in call.over:
         x = args[i]
         # In pinned memory nothing is computed; of another library's, nothing was requested; and users are other streams.

@@ -13,6 +13,8 @@ class Tracer(OfThread):
 
     #: Nodes built during the trace have this number or a larger one.
     first: int
+    #: Will operands be read again where they are, so that no result may take their place?
+    rereads = False
 
     @abstractmethod
     def launched(self, call: Any, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None: ...

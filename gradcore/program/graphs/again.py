@@ -59,6 +59,8 @@ class _Step:
 class _OpLog(TraceLog):
     """A log that records the ops, views included, and the tensors from before the recording that they read."""
 
+    rereads = True
+
     def __init__(self) -> None:
         super().__init__()
         self.record = _Record(self.first)
@@ -75,7 +77,7 @@ class _OpLog(TraceLog):
         counts = [len(p) for p in call.positions] if call.op.lists else None
         names, writes = [(v.storage.serial, v.spec) for v in outputs], [args[k].storage.serial for k in call.writes]
         for v in outputs:
-            _records[v.storage] = self.record, None
+            _records[v.storage] = self.record, v.storage.serial, None
             self._made.add(v.storage.serial)
         self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, writes,
                                        local.state.grad, str(here())))
@@ -177,9 +179,9 @@ def _operand(x: Any, known: dict[Name, Any]) -> Any:
     return found if graph or found.edge is None else found.detach()
 
 
-#: By storage, the record that made it, and if ``forward()`` made the storage since, the name of its tensor in the record and
-#: whether that had a graph.
-_records: WeakKeyDictionary[Storage, tuple[_Record, tuple[Name, bool] | None]] = WeakKeyDictionary()
+#: By storage, the record that made it; its serial then, as a gradient may have taken its place since; and if ``forward()`` made
+#: the storage since, the name of its tensor in the record and whether that had a graph.
+_records: WeakKeyDictionary[Storage, tuple[_Record, int, tuple[Name, bool] | None]] = WeakKeyDictionary()
 
 
 class record(Noting):
@@ -213,16 +215,15 @@ def forward(self: Any) -> Any:
     Returns the tensor itself, which then has other memory. Raises RuntimeError for one that was not made under
     :class:`gradcore.record`.
     """
-    known = _records.get(self.storage)
-    if known is None or leaf_of(self) is not None:
+    found, serial, target = _records.get(self.storage, (None, 0, None))
+    if found is None or serial != self.storage.serial or leaf_of(self) is not None:
         raise RuntimeError("forward() needs a recorded graph, but this tensor was not computed under `with gradcore.record():`")
-    found, target = known
     if target is None:
         _refuse_what_is_lost(self, found.first)
         target = (self.storage.serial, self.spec), self.edge is not None
     result = found.run(target)
     self.storage, self.spec, self.array, self.edge, self.base = result.storage, result.spec, result.array, result.edge, None
-    _records[self.storage] = found, target
+    _records[self.storage] = found, self.storage.serial, target
     return self
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore.autograd.graph import GradientEdge
 from gradcore.nn import functional as F
 from tests.conftest import raises
 
@@ -111,3 +112,29 @@ def test_views_that_another_thread_takes_meanwhile_are_not_recorded() -> None:
         y = w * 2
     w.add_(1)
     assert y.forward().tolist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
+
+
+def test_gradients_inside_a_record_are_computed_again_from_what_forward_kept() -> None:
+    w, c = gradcore.tensor([0.1, 0.2], requires_grad=True), gradcore.tensor([3.0, 4.0])
+    with gradcore.record():
+        g, = gradcore.autograd.grad(((w * 2).tanh() * c).sum(), w)
+    with gradcore.no_grad():
+        w.mul_(2)
+    expected, = gradcore.autograd.grad(((w * 2).tanh() * c).sum(), w)
+    assert g.forward().tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_gradient_in_the_place_of_a_recorded_tensor_was_not_recorded(again: bool) -> None:
+    w = gradcore.tensor([0.1, 0.2], requires_grad=True)
+    with gradcore.record():
+        x = w * 2
+        y = x.tanh()
+    if again:
+        y.forward()
+        x = GradientEdge(y.grad_fn.next_functions[0][0], 0)
+    loss = (y * 3).sum()
+    del y
+    g, = gradcore.autograd.grad(loss, x)
+    with pytest.raises(RuntimeError, match="needs a recorded graph"):
+        g.forward()
