@@ -155,9 +155,7 @@ class Sweep:
     def _spend(self, node: Node, edge: Edge, gs: list[Any], values: Any, rule: BoundRule) -> None:
         """Run the one rule of a node whose first op may write its output over the cotangent or a residual."""
         state = local.state
-        if not self.retain_graph:
-            node.saved = node.recipe = None
-        state.spending = (*map(id, gs), *map(id, values))
+        state.spending = (None if self.retain_graph else node, *map(id, gs), *map(id, values))
         try:
             result = rule(gs, values)
         finally:

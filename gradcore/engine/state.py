@@ -84,8 +84,9 @@ class State:
         self.partial = False
         #: The backward pass that is running, or None.
         self.sweep: Any = None
-        #: The ids of the tensors that the next op reads for the last time, if it reads them.
-        self.spending: tuple[int, ...] = ()
+        #: The ids of the tensors that the next op reads for the last time, if it reads them; before these, the node that keeps
+        #: some of them, or None if it is to keep them.
+        self.spending: tuple[Any, ...] = ()
         #: Is the thread in ``inference_mode``?
         self.inference = False
         #: Is it in ``detect_anomaly``, and was NaN to be looked for there?

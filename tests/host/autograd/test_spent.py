@@ -181,3 +181,13 @@ def test_the_gradient_of_a_loss_lies_where_the_logits_were(device: str, monkeypa
     assert (logits[1].segment, logits[1].offset) == (made[1].segment, made[1].offset)
     monkeypatch.setattr(dispatch, "place_of_spent", _nowhere)
     assert run().report.peak.requested - step.report.peak.requested == 600 * 50 * 4
+
+
+@pytest.mark.parametrize("op", ["sigmoid", "tanh"])
+def test_a_node_keeps_what_its_op_reads_until_that_has_run(op: str) -> None:
+    w = gradcore.ones(1000, device="meta", requires_grad=True)
+    with gradcore.step(device="meta") as step:
+        y = getattr(w * 2, op)()
+        (y * 3).sum().backward()
+    assert step.report.peak.op == f"{op}_grad"
+    assert step.report.by_role["residual"] == 4096
