@@ -243,7 +243,10 @@ class Builder:
         single = [i for k, group in enumerate(call.positions) if k not in call.op.lists for i in group]
         for i, (operand, serial) in enumerate(zip(operands, serials, strict=True)):
             if type(operand) is tuple:
-                found.append(Operand(self._buffer(serial, operand[0]()), operand[1]))
+                storage = operand[0]()
+                # A gradient may have taken the place of the operand since.
+                there = storage if storage is not None and storage.serial == serial else None
+                found.append(Operand(self._buffer(serial, there), operand[1]))
             elif update is not None and operand is not None:
                 found.append(Number(update, single.index(i)))
             else:

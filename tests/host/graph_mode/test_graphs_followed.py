@@ -51,6 +51,15 @@ def test_memory_that_is_given_before_the_first_round_is_followed() -> None:
         assert before() is None
 
 
+def test_memory_that_a_gradient_has_taken_since_is_not_read() -> None:
+    x, held = gradcore.ones(3, requires_grad=True), [gradcore.tensor([1.0, 2.0, 3.0])]
+    first = gradcore.trace(lambda x: x * 2, x)
+    second = gradcore.trace(lambda y: (y * held.pop()).mean(), first.outputs)
+    gradcore.gradients(second, wrt=first.outputs)
+    with pytest.raises(TraceError, match="from before the run was read and then freed"):
+        first.execute(x)
+
+
 def test_memory_that_is_given_in_the_middle_of_a_round_is_refused() -> None:
     w, x = gradcore.full((3,), 2.0, requires_grad=True), gradcore.ones(3)
     graph = gradcore.trace(lambda x: (x * w * w).sum(), x)
