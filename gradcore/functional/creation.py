@@ -111,7 +111,8 @@ def copied(data: Any, dtype: Any, device: str | int | Device | None, requires_gr
     if constant:
         # Each replay makes it again, for what is written to it or held of it.
         result = movement.clone(result)
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
@@ -156,7 +157,8 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
             get_default_dtype()
     result = creation.full(fill_value, shape=size_of((size,) if isinstance(size, int) else tuple(size)),
                            dtype=np.dtype(dtype), device=device)
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -172,7 +174,8 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """An uninitialized tensor."""
     result = creation.empty(shape=size_of(size), dtype=np.dtype(dtype or get_default_dtype()), device=device)
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -212,7 +215,8 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     # As PyTorch counts: integers of other dtypes by the bounds as they are.
     length = creation.length_of_range(*(whole if np.dtype(dtype) == np.int64 else (start, end, step)))
     result = creation.arange(whole[0], whole[2], length=length, dtype=np.dtype(dtype), device=device)
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
@@ -236,7 +240,8 @@ def linspace(start: Tensor | float, end: Tensor | float, steps: int, *, dtype: A
         # Rounding misses the end, which may make another integer of it.
         last = full((1,), end, dtype=found.spec.dtype, device=device)
         movement.copy_(movement.narrow(found, 0, steps - 1, 1), last)
-    return found.requires_grad_(requires_grad)
+    found.requires_grad = requires_grad
+    return found
 
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None,
@@ -246,7 +251,8 @@ def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype:
         start, end = _whole(dtype, start, end)
     powers = linspace(start, end, steps, dtype=np.dtype(np.float64), device=device)
     result = movement.cast(elementwise.pow(float(base), powers), dtype=np.dtype(dtype or get_default_dtype()))
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
@@ -261,7 +267,8 @@ def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any
     creation.length_of_range(start, end, step)  # raises for a step that never reaches the end
     result = creation.arange(start, step, length=int((end - start) / step) + 1, dtype=np.dtype(dtype or get_default_dtype()),
                              device=device)
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -273,7 +280,8 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     """The identity matrix [n, m], where m is n by default."""
     rows, columns = plain(n), plain(n if m is None else m)
     result = creation.eye(rows=rows, columns=columns, dtype=np.dtype(dtype or get_default_dtype()), device=device)
-    return result.requires_grad_(requires_grad)
+    result.requires_grad = requires_grad
+    return result
 
 
 __all__ = [

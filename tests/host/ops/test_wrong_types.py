@@ -28,6 +28,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a method": (lambda: x().topk(None), "topk(): argument 'k' (position 1) must be int, not NoneType"),
     "by keyword": (lambda: F.elu(x(), alpha="a"), "elu(): argument 'alpha' (position 2) must be float, not str: 'a'"),
     "keyword only": (lambda: gradcore.var(x(), dim=0, correction="a"), "'correction' must be float or None, not str: 'a'"),
+    "a flag": (lambda: gradcore.eye(2, requires_grad=None), "eye(): argument 'requires_grad' must be bool, not NoneType"),
     "a float": (lambda: gradcore.eye(0.5), "eye(): argument 'n' (position 1) must be int, not float: 0.5"),
     "nan": (lambda: gradcore.histc(x(), float("nan")), "histc(): argument 'bins' (position 2) must be int, not float: nan"),
     "sum": (lambda: x().sum(1, [0]), "sum(): argument 'keepdim' (position 3) must be bool, not list: [0]"),
