@@ -19,24 +19,25 @@ def place_of_spent(state: State, call: Call, device: Device, args: tuple[Any, ..
     """
     last, state.spending = state.spending, ()
     # Empty if a signal's handler has run an op meanwhile.
-    keeper = last[0] if last else None
+    node: Any = last[0] if last else None
     log = device.ledger.log
     if log is not None and (tracer := tracer_of(log)) is not None and tracer.rereads:
         return None
     for i in call.over:
         x = args[i]
+        if id(x) not in last or not unseen(x, node is not None):
+            continue
+        block = x.storage.block
         # In pinned memory nothing is computed; of another library's, nothing was requested; and users are other streams.
-        if id(x) in last and unseen(x, keeper is not None):
-            block = x.storage.block
-            if x.storage.device is device and block.requested == call.specs[0].nbytes and block.users is None:
-                if not unseen(x):
-                    # But by the node, as a rule.
-                    keeper.saved = keeper.recipe = None
-                    if not unseen(x):
-                        continue
-                device.ledger.pass_on(block, tag, number)
-                storage: Storage = x.storage
-                storage.version = 0
-                storage.views = None
-                return storage
+        if x.storage.device is not device or block.requested != call.specs[0].nbytes or block.users is not None:
+            continue
+        if node is not None and not unseen(x):
+            # Its node keeps it, or else somebody sees it.
+            node.saved = node.recipe = None
+        if unseen(x):
+            device.ledger.pass_on(block, tag, number)
+            storage: Storage = x.storage
+            storage.version = 0
+            storage.views = None
+            return storage
     return None
