@@ -155,11 +155,11 @@ class Sweep:
     def _spend(self, node: Node, edge: Edge, gs: list[Any], values: Any, rule: BoundRule) -> None:
         """Run the one rule of a node whose first op may write its output over the cotangent or a residual."""
         state = local.state
-        state.spending = (None if self.retain_graph else node, *map(id, gs), *map(id, values))
+        state.spending = tuple(map(id, gs)), tuple(map(id, values)), None if self.retain_graph else node
         try:
             result = rule(gs, values)
         finally:
-            state.spending = ()
+            state.spending = None
         # What is delivered is asked for whether anything else refers to its bytes.
         gs.clear()
         if values:

@@ -17,15 +17,16 @@ def place_of_spent(state: State, call: Call, device: Device, args: tuple[Any, ..
     """The storage of an operand, whose bytes are the output's from now on: it is read for the last time, the op may write its
     output over it, and nothing else refers to it. None if there is none.
     """
-    last, state.spending = state.spending, ()
-    # Empty if a signal's handler has run an op meanwhile.
-    node: Any = last[0] if last else None
+    last, state.spending = state.spending, None
     log = device.ledger.log
-    if log is not None and (tracer := tracer_of(log)) is not None and tracer.rereads:
+    if last is None or (log is not None and (tracer := tracer_of(log)) is not None and tracer.rereads):
+        # None if a signal's handler has run an op meanwhile.
         return None
+    cotangents, residuals, node = last
     for i in call.over:
         x = args[i]
-        if id(x) not in last or not unseen(x, node is not None):
+        kept = id(x) in residuals
+        if not (kept or id(x) in cotangents) or not unseen(x, kept and node is not None):
             continue
         block = x.storage.block
         # In pinned memory nothing is computed; of another library's, nothing was requested; and users are other streams.

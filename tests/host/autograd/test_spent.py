@@ -34,7 +34,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _nowhere(state: Any, *rest: Any) -> None:
-    state.spending = ()
+    state.spending = None
 
 
 def _gradient(row: Row, wanted: int) -> bytes:
@@ -191,3 +191,11 @@ def test_a_node_keeps_what_its_op_reads_until_that_has_run(op: str) -> None:
         (y * 3).sum().backward()
     assert step.report.peak.op == f"{op}_grad"
     assert step.report.by_role["residual"] == 4096
+
+
+def test_a_node_keeps_what_it_reads_beside_a_cotangent_of_others() -> None:
+    w = gradcore.ones(1000, device="meta", requires_grad=True)
+    with gradcore.step(device="meta") as step:
+        y = w * 2
+        ((y.tanh() + F.silu(y)) * 3).sum().backward()
+    assert step.report.peak.op == "silu_grad" and step.report.by_role["residual"] == 2 * 4096
