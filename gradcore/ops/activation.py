@@ -58,7 +58,7 @@ tanh_grad = op("tanh_grad", _like_dy(_float), may_alias=("x",),
                dy=lambda g, x: tanh_grad(g, x),
                x=lambda g, dy, x: g * dy * x * -2,
                doc="dy * (1 - x^2), where x is the result of tanh.")
-sigmoid = op("sigmoid", _float, may_alias=("x",), x=spending(lambda g, out: sigmoid_grad(g, out)))
+sigmoid = op("sigmoid", _float, may_alias=("x",), x=lambda g, out: sigmoid_grad(g, out))
 sigmoid_grad = op("sigmoid_grad", _like_dy(_float),
                   dy=lambda g, x: sigmoid_grad(g, x),
                   x=lambda g, dy, x: g * dy * (x * -2 + 1),

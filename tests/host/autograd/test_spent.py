@@ -45,7 +45,9 @@ def _gradient(row: Row, wanted: int) -> bytes:
     results = [r for r in parts(row.call(tensors)) if r.requires_grad]
     del tensors
     seed = gradcore.Generator().manual_seed(0)
-    loss = sum((r * gradcore.rand(r.shape, generator=seed, dtype=r.dtype)).sum() for r in results)
+    # Named, so that the products take no place.
+    factors = [gradcore.rand(r.shape, generator=seed, dtype=r.dtype) for r in results]
+    loss = sum((r * factor).sum() for r, factor in zip(results, factors, strict=True))
     del results
     loss.backward()
     return leaf.grad.numpy().tobytes()
