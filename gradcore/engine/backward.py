@@ -155,7 +155,7 @@ class Sweep:
     def _spend(self, node: Node, edge: Edge, gs: list[Any], values: Any, rule: BoundRule) -> None:
         """Run the one rule of a node whose first op may write its output over the cotangent or a residual."""
         state = local.state
-        state.spending = tuple(map(id, gs)), tuple(map(id, values)), None if self.retain_graph else node
+        state.spending = gs, values, None if self.retain_graph else node
         try:
             result = rule(gs, values)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any
 
 from gradcore.devices.device import Device
@@ -9,7 +10,6 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.plans import Call
 from gradcore.engine.state import State
 from gradcore.engine.tracer import tracer_of
-from gradcore.engine.value import unseen
 from gradcore.events import Tag
 
 
@@ -25,20 +25,21 @@ def place_of_spent(state: State, call: Call, device: Device, args: tuple[Any, ..
     cotangents, residuals, node = last
     for i in call.over:
         x = args[i]
-        kept = id(x) in residuals
-        if not (kept or id(x) in cotangents) or not unseen(x, kept and node is not None):
+        kept = id(x) in map(id, residuals)
+        # References to its storage are those of x, of the argument and, if it is a residual, of its node.
+        if getrefcount(x.storage) > (3 if kept and node is not None else 2) or not (kept or id(x) in map(id, cotangents)):
             continue
         block = x.storage.block
         # In pinned memory nothing is computed; of another library's, nothing was requested; and users are other streams.
         if x.storage.device is not device or block.requested != call.specs[0].nbytes or block.users is not None:
             continue
-        if node is not None and not unseen(x):
-            # Its node keeps it, or else somebody sees it.
+        if getrefcount(x.storage) > 2:
             node.saved = node.recipe = None
-        if unseen(x):
+        if getrefcount(x.storage) == 2:
             device.ledger.pass_on(block, tag, number)
             storage: Storage = x.storage
             storage.version = 0
             storage.views = None
             return storage
     return None
+

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 from weakref import ref
@@ -84,9 +84,9 @@ class State:
         self.partial = False
         #: The backward pass that is running, or None.
         self.sweep: Any = None
-        #: What the next op reads for the last time, if it reads it: the ids of cotangents, and of a node's residuals; and the
-        #: node, or None if it is to keep these. None if there is nothing.
-        self.spending: tuple[Container[int], Container[int], Any] | None = None
+        #: What the next op reads for the last time, if it reads it: cotangents, and a node's residuals; and the node, or None
+        #: if it is to keep these. None if there is nothing.
+        self.spending: tuple[list[Any], Any, Any] | None = None
         #: Is the thread in ``inference_mode``?
         self.inference = False
         #: Is it in ``detect_anomaly``, and was NaN to be looked for there?
