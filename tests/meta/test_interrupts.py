@@ -280,11 +280,12 @@ def test_a_block_that_is_passed_on_has_one_owner_at_any_moment() -> None:
     ledger, stream = memory.ledger, Stream(0)
     block = ledger.allocate(700, stream)
     log = ledger.begin_log()
-    for _ in at_every_moment(lambda: ledger.pass_on(block, UNTAGGED, 5)):
+    tag = UNTAGGED._replace(op="next")
+    for _ in at_every_moment(lambda: ledger.pass_on(block, tag, 5)):
         live = {r[1] for r in log if r[0] == ALLOC} - {r[1] for r in log if r[0] == FREE}
         assert ledger.live == {block.serial: block} and live == {block.serial} and ledger.requested == 700
         check(memory)
-    assert block.node == 5
+    assert block.tag is tag and block.node == 5
 
 
 def test_an_adopted_block_leaves_books_that_were_mended() -> None:

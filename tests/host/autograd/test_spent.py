@@ -11,6 +11,7 @@ import pytest
 import gradcore
 from gradcore.engine import dispatch
 from gradcore.engine.spending import place_of_spent
+from gradcore.engine.state import local
 from gradcore.events import Alloc, Free, Launch
 from gradcore.nn import functional as F
 from gradcore.ops import all_ops
@@ -201,3 +202,50 @@ def test_a_node_keeps_what_it_reads_beside_a_cotangent_of_others() -> None:
         y = w * 2
         ((y.tanh() + F.silu(y)) * 3).sum().backward()
     assert step.report.peak.op == "silu_grad" and step.report.by_role["residual"] == 2 * 4096
+
+
+def test_the_graph_of_a_gradient_keeps_the_cotangents_that_it_reads() -> None:
+    w, c = gradcore.tensor([0.5, 1.0], requires_grad=True), gradcore.tensor([3.0, 4.0])
+    loss = ((w * 1).exp() * c).sum()
+    slope, = gradcore.autograd.grad(loss, w, create_graph=True)
+    slope.sum().backward()
+    assert w.grad.tolist() == slope.tolist()
+
+
+def test_a_cotangent_that_was_read_is_no_longer_held_when_the_result_is_delivered() -> None:
+    w = gradcore.ones(3, requires_grad=True)
+    with gradcore.step() as step:
+        x = w * 2
+        loss = ((x + F.silu(x)) * 3).sum()
+        del x
+        loss.backward()
+    # The sum passes one cotangent on to both, and is added to in place once the gradient of silu has read it.
+    assert [r.invocation.op for r in step.log if isinstance(r, Launch)][-3:] == ["silu_grad", "add_", "mul"]
+
+
+def test_an_op_that_a_signals_handler_runs_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, other, found = gradcore.ones(3, requires_grad=True), gradcore.ones(3), []
+
+    def interrupted(*call: Any) -> Any:
+        if not found:
+            found.append(None)
+            gradcore.neg(other)
+        found.append(place_of_spent(*call))
+        return found[-1]
+
+    monkeypatch.setattr(dispatch, "place_of_spent", interrupted)
+    (w * 2).tanh().sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), 2 * (1 - np.tanh(np.float32(2)) ** 2) * np.ones(3), rtol=1e-5)
+    assert other.tolist() == [1.0, 1.0, 1.0] and found[:3] == [None] * 3
+
+
+def test_nothing_is_held_for_an_op_that_did_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = (gradcore.ones(3, requires_grad=True) * 2).tanh().sum()
+
+    def failing(*call: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dispatch, "place_of_spent", failing)
+    with pytest.raises(KeyboardInterrupt):
+        loss.backward()
+    assert local.state.spending is None
