@@ -160,10 +160,8 @@ class Sweep:
             result = rule(gs, values)
         finally:
             state.spending = None
-        # What is delivered is asked for whether anything else refers to its bytes.
+        # What it is added to may lie in the bytes of the cotangent, which an addition passed on, and is asked who refers to it.
         gs.clear()
-        if values:
-            values.clear()
         self.deliver(edge, result)
 
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
