@@ -138,6 +138,14 @@ def test_memory_of_another_library_is_left_alone(taken: list[str]) -> None:
     assert not taken and array.tolist() == w.grad.tolist() == [0.0, 1.0, 2.0]
 
 
+def test_pinned_memory_is_left_alone(taken: list[str]) -> None:
+    w = gradcore.ones(3, requires_grad=True)
+    y = -(w * 2)
+    y.register_hook(lambda g: g.pin_memory())
+    (y * 3).sum().backward()
+    assert not taken and w.grad.tolist() == [-6.0] * 3
+
+
 def test_a_part_of_a_storage_is_left_alone(taken: list[str]) -> None:
     w = gradcore.ones(4, requires_grad=True)
     F.silu((w * 1)[:2]).sum().backward()
