@@ -100,8 +100,6 @@ class Ledger:
     def pass_on(self, block: Block, tag: Tag, node: int) -> None:
         """Free a block, and allocate it at once for what will be written over the bytes that it holds."""
         with self.lock:
-            if self._pending:
-                self.drain()
             pool, log, b = self.pool, self.log, block
             serial = pool.serial + 1
             # No calls from here on, as an interrupt after one would leave half of it done.
