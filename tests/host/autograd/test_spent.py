@@ -232,7 +232,8 @@ def test_a_cotangent_that_was_read_is_no_longer_held_when_the_result_is_delivere
 
 
 def test_an_op_that_a_signals_handler_runs_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, other, found = gradcore.ones(3, requires_grad=True), gradcore.ones(3), []
+    w, other = gradcore.ones(3, requires_grad=True), gradcore.ones(3)
+    found: list[Any] = []
 
     def interrupted(*call: Any) -> Any:
         if not found:
