@@ -20,10 +20,10 @@ from gradcore.engine.operands import TENSORS, apart, flatten, grouped, numbers, 
 from gradcore.engine.plans import Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.sites import CODES, find_site
-from gradcore.engine.spending import place_of_spent
+from gradcore.engine.spending import take_over
 from gradcore.engine.state import State, Where, launch_within, local
 from gradcore.engine.tracer import tracer_of
-from gradcore.engine.value import PLAIN, install_made, value_over
+from gradcore.engine.value import PLAIN, alias, install_made, value_over
 from gradcore.engine.views import note_views, rebase
 from gradcore.engine.writing import before_write
 from gradcore.errors import SpecError
@@ -160,10 +160,10 @@ def _run(state: State, device: Device, call: Call, tag: Tag, args: tuple[Any, ..
     log = device.ledger.log
     read = () if log is None else _serials(args)
     result = _new(_tensor)
-    storage = place_of_spent(state, call, device, args, tag, number) if state.spending else None
-    if storage is not None:
-        result.storage = storage
-        block = storage.block
+    spent = take_over(state, call, device, args, tag, number) if state.spending else None
+    if spent is not None:
+        result.storage = spent.storage
+        block = spent.storage.block
     else:
         # new_storage, in line.
         storage = result.storage = _new(Storage)
@@ -259,9 +259,9 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
     log = device.ledger.log
     read = () if log is None else _serials(args)
     outputs, aux = [], []
-    storage = place_of_spent(state, call, device, args, tags[0], number) if state.spending else None
-    if storage is not None:
-        outputs.append(value_over(storage, call.specs[0]))
+    spent = take_over(state, call, device, args, tags[0], number) if state.spending else None
+    if spent is not None:
+        outputs.append(alias(spent, None))
     elif not op.in_place:
         outputs += [fresh(device, spec, tag, number, stream) for spec, tag in zip(call.specs, tags, strict=False)]
     arrays += [value.array for value in outputs]

@@ -6,16 +6,15 @@ from sys import getrefcount
 from typing import Any
 
 from gradcore.devices.device import Device
-from gradcore.devices.storage import Storage
 from gradcore.engine.plans import Call
 from gradcore.engine.state import State
 from gradcore.engine.tracer import tracer_of
 from gradcore.events import Tag
 
 
-def place_of_spent(state: State, call: Call, device: Device, args: tuple[Any, ...], tag: Tag, number: int) -> Storage | None:
-    """The storage of an operand, whose bytes are the output's from now on: it is read for the last time, the op may write its
-    output over it, and nothing else refers to it. None if there is none.
+def take_over(state: State, call: Call, device: Device, args: tuple[Any, ...], tag: Tag, number: int) -> Any:
+    """The operand whose bytes are the output's from now on: it is read for the last time, the op may write its output over it,
+    and nothing else refers to it. None if there is none.
     """
     last, state.spending = state.spending, None
     log = device.ledger.log
@@ -37,9 +36,8 @@ def place_of_spent(state: State, call: Call, device: Device, args: tuple[Any, ..
             node.saved = node.recipe = None
         if getrefcount(x.storage) == 2:
             device.ledger.pass_on(block, tag, number)
-            storage: Storage = x.storage
-            storage.version = 0
-            storage.views = None
-            return storage
+            x.storage.version = 0
+            x.storage.views = None
+            return x
     return None
 

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore.engine import dispatch
-from gradcore.engine.spending import place_of_spent
+from gradcore.engine.spending import take_over
 from gradcore.engine.state import local
 from gradcore.events import Alloc, Free, Launch
 from gradcore.nn import functional as F
@@ -26,11 +26,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def noted(state: Any, call: Any, *rest: Any) -> Any:
-        place = place_of_spent(state, call, *rest)
+        place = take_over(state, call, *rest)
         found.extend([call.op.name] * (place is not None))
         return place
 
-    monkeypatch.setattr(dispatch, "place_of_spent", noted)
+    monkeypatch.setattr(dispatch, "take_over", noted)
     return found
 
 
@@ -59,7 +59,7 @@ def test_gradients_are_the_same_bits(name: str, taken: list[str], monkeypatch: p
     cases = [(row, k) for row in ROWS if row.op == name for k in row.wanted()]
     found = [_gradient(*case) for case in cases]
     assert taken, f"no row of {name} writes a gradient over an operand"
-    monkeypatch.setattr(dispatch, "place_of_spent", _nowhere)
+    monkeypatch.setattr(dispatch, "take_over", _nowhere)
     assert found == [_gradient(*case) for case in cases]
 
 
@@ -190,7 +190,7 @@ def test_the_gradient_of_a_loss_lies_where_the_logits_were(device: str, monkeypa
         launch.inputs[1], launch.outputs[0])] for kind in (Alloc, Free)]
     assert made[0] == freed[0] + 1 and freed[1].serial == launch.inputs[1] != launch.outputs[0] == made[1].serial
     assert (logits[1].segment, logits[1].offset) == (made[1].segment, made[1].offset)
-    monkeypatch.setattr(dispatch, "place_of_spent", _nowhere)
+    monkeypatch.setattr(dispatch, "take_over", _nowhere)
     assert run().report.peak.requested - step.report.peak.requested == 600 * 50 * 4
 
 
@@ -239,10 +239,10 @@ def test_an_op_that_a_signals_handler_runs_takes_no_place(monkeypatch: pytest.Mo
         if not found:
             found.append(None)
             gradcore.neg(other)
-        found.append(place_of_spent(*call))
+        found.append(take_over(*call))
         return found[-1]
 
-    monkeypatch.setattr(dispatch, "place_of_spent", interrupted)
+    monkeypatch.setattr(dispatch, "take_over", interrupted)
     (w * 2).tanh().sum().backward()
     np.testing.assert_allclose(w.grad.numpy(), 2 * (1 - np.tanh(np.float32(2)) ** 2) * np.ones(3), rtol=1e-5)
     assert other.tolist() == [1.0, 1.0, 1.0] and found[:3] == [None] * 3
@@ -254,7 +254,7 @@ def test_nothing_is_held_for_an_op_that_did_not_run(monkeypatch: pytest.MonkeyPa
     def failing(*call: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dispatch, "place_of_spent", failing)
+    monkeypatch.setattr(dispatch, "take_over", failing)
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
     assert local.state.spending is None
