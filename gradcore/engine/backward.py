@@ -127,7 +127,7 @@ class Sweep:
             if watched:
                 self._run_watched(node, gs, values, rules)
                 return
-            if node.plan.spends and not local.state.grad:
+            if node.plan.spends and rules and not local.state.grad:
                 ((index,), _, rule), = rules
                 edge = edges[index]
                 # What becomes the gradient of a leaf, the pool keeps away from what the next step needs in one piece.

@@ -40,4 +40,3 @@ def take_over(state: State, call: Call, device: Device, args: tuple[Any, ...], t
             x.storage.views = None
             return x
     return None
-

@@ -132,6 +132,12 @@ def test_a_hook_may_keep_the_cotangent(hang: Callable[..., Any]) -> None:
     assert kept[0].tolist() == [3.0, 4.0] and w.grad.tolist() == [3.0, 8.0]
 
 
+def test_an_input_without_a_gradient_may_be_asked_for() -> None:
+    w, lambd = gradcore.ones(3, requires_grad=True), gradcore.ones((), requires_grad=True)
+    y = all_ops()["hardshrink"](w * 2, lambd * 1).sum()
+    assert gradcore.autograd.grad(y, [lambd], allow_unused=True) == (None,)
+
+
 def test_memory_of_another_library_is_left_alone(taken: list[str]) -> None:
     w, array = gradcore.ones(3, requires_grad=True), np.arange(3, dtype=np.float32)
     ((w * 1) * gradcore.from_numpy(array)).sum().backward()
