@@ -19,7 +19,6 @@ from gradcore.engine.autocast import note
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.plans import BoundRule
 from gradcore.engine.residuals import residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
@@ -120,49 +119,45 @@ class Sweep:
             watched: bool = False) -> None:
         """Run a node's rules, or some of them, which read these residuals; deliver what they return; release the residuals."""
         edges = self.edges = node.edges
+        state = local.state
         try:
-            values = residuals(node, self.remade, read) if node.plan.slots else ()
+            values: Any = residuals(node, self.remade, read) if node.plan.slots else ()
             if rules is None:
                 rules = node.plan.rules
             if watched:
                 self._run_watched(node, gs, values, rules)
                 return
-            if node.plan.spends and rules and not local.state.grad:
-                ((index,), _, rule), = rules
-                edge = edges[index]
+            spending: Any = None if state.grad else node.plan.spends
+            for targets, several, rule, ends in rules:
                 # What becomes the gradient of a leaf, the pool keeps away from what the next step needs in one piece.
-                if edge is not None and type(edge[0]) is not Leaf:
-                    self._spend(node, edge, gs, values, rule)
-                    return
-            for targets, several, rule in rules:
-                result = rule(gs, values)
+                if rule is spending and (edge := edges[targets[0]]) is not None and type(edge[0]) is not Leaf:
+                    state.spending = gs, values, None if self.retain_graph else node
+                    result = rule(gs, values)
+                    state.spending = None
+                    # The cotangent's bytes may be the result's now, which is asked who refers to them where it is delivered.
+                    gs.clear()
+                else:
+                    result = rule(gs, values)
+                for k in ends:
+                    values[k] = None
+                    if not self.retain_graph:
+                        node.saved[k] = None  # type: ignore[index]
                 if several:
                     parts = list(result)
                     result = None
                     for i, part in zip(targets, parts, strict=True):
                         if part is not None and edges[i] is not None:
-                            self.deliver(edges[i], _own(part, gs) if part is gs[0] or len(gs) > 1 else part)
+                            self.deliver(edges[i], _own(part, gs) if gs and (part is gs[0] or len(gs) > 1) else part)
                     parts = part = None  # type: ignore[assignment]
                 elif result is not None:
-                    self.deliver(edges[targets[0]], _own(result, gs) if result is gs[0] or len(gs) > 1 else result)
+                    self.deliver(edges[targets[0]], _own(result, gs) if gs and (result is gs[0] or len(gs) > 1) else result)
                     result = None
         finally:
+            state.spending = None
             if self.retain_graph:
                 node.ran = True
             else:
                 node.saved = node.recipe = None
-
-    def _spend(self, node: Node, edge: Edge, gs: list[Any], values: Any, rule: BoundRule) -> None:
-        """Run the one rule of a node whose first op may write its output over the cotangent or a residual."""
-        state = local.state
-        state.spending = gs, values, None if self.retain_graph else node
-        try:
-            result = rule(gs, values)
-        finally:
-            state.spending = None
-        # What it is added to may lie in the bytes of the cotangent, which an addition passed on, and is asked who refers to it.
-        gs.clear()
-        self.deliver(edge, result)
 
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
         """Run a node with hooks, with captures, or under anomaly detection; only capture where nothing more is wanted."""
@@ -181,7 +176,7 @@ class Sweep:
         """The rules of :meth:`run`, for hooks and anomaly detection, which see all gradients of the node before any is
         delivered."""
         results: list[Any] = [None] * len(node.edges)
-        for targets, several, rule in rules:
+        for targets, several, rule, _ in rules:
             result = rule(gs, values)
             for i, part in zip(targets, result if several else (result,), strict=True):
                 if part is not None and node.edges[i] is not None:

@@ -115,10 +115,10 @@ def rules_for(node: Node, captures: Captures, wanted: set[int]) -> tuple[list[An
     if fewer is not None and set(fewer.slots) <= set(plan.slots):
         plan, at = fewer, [plan.slots.index(slot) for slot in fewer.slots]
     rules = []
-    for targets, several, rule in plan.rules:
+    for targets, several, rule, ends in plan.rules:
         led = [edges[i] is not None for i in targets]
         if any(led):
-            rules.append((targets, several, _narrowed(rule, at, led if several else None)))
+            rules.append((targets, several, _narrowed(rule, at, led if several else None), ends if at is None else ()))
     return rules, everything if at is None else at
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
-from gradcore.engine.plans import BoundRule
+from gradcore.engine.plans import BoundRule, NodeRule
 from gradcore.engine.saved import keep
 from gradcore.engine.sites import here
 from gradcore.engine.state import local
@@ -39,9 +39,9 @@ class CustomCall:
 class CustomPlan:
     """Takes the place of a :class:`~gradcore.engine.plans.KeepPlan`, with one rule for all inputs."""
 
-    spends: ClassVar[bool] = False
+    spends: ClassVar[None] = None
     slots: tuple[int, ...]
-    rules: list[tuple[tuple[int, ...], bool, BoundRule]]
+    rules: list[NodeRule]
 
 
 def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Sequence[Any],
@@ -55,7 +55,7 @@ def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Seque
     node.id = next_number()
     node.edges = edges
     node.call = CustomCall(CustomOp(name, f"{name}Backward"), tuple([o.spec for o in outputs]), len(outputs))
-    node.plan = CustomPlan(tuple(range(len(kept))), [(tuple(range(len(edges))), True, rule)])
+    node.plan = CustomPlan(tuple(range(len(kept))), [(tuple(range(len(edges))), True, rule, ())])
     node.scope = local.state.scope
     node.site = here()
     node.recipe = node.hooks = None

@@ -262,8 +262,9 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
     spent = take_over(state, call, device, args, tags[0], number) if state.spending else None
     if spent is not None:
         outputs.append(alias(spent, None))
-    elif not op.in_place:
-        outputs += [fresh(device, spec, tag, number, stream) for spec, tag in zip(call.specs, tags, strict=False)]
+    if not op.in_place:
+        made = len(outputs)
+        outputs += [fresh(device, spec, tag, number, stream) for spec, tag in zip(call.specs[made:], tags[made:], strict=False)]
     arrays += [value.array for value in outputs]
     if call.aux:
         for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):

@@ -24,6 +24,9 @@ _KINDS = {"input": INPUT, "output": OUTPUT, "aux": AUX}
 Slot = tuple[int, int, str]
 #: A rule as the engine calls it, with the node's cotangents and residuals.
 BoundRule = Callable[[list[Any], list[Any]], Any]
+#: Flat positions of its inputs, whether it returns several gradients, the function, and the places of the residuals that it
+#: reads and no later rule does.
+NodeRule = tuple[tuple[int, ...], bool, BoundRule, tuple[int, ...]]
 
 
 class KeepPlan:
@@ -34,11 +37,10 @@ class KeepPlan:
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
         self.slots = found.slots
-        #: Of each rule: flat positions of the inputs, whether the function returns several gradients, and the function.
-        self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = [
-            (flat, several, _bound(call, reading)) for flat, several, reading in found.rules]
-        #: Is there one rule only, whose first op is the last that reads its operands?
-        self.spends = found.spends
+        self.rules: list[NodeRule] = [(flat, several, _bound(call, reading), ends)
+                                      for flat, several, reading, ends in found.rules]
+        #: The last rule, if its first op is the last that reads its operands.
+        self.spends = self.rules[-1][2] if found.spends else None
         #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
         self.again_slots = found.again_slots
         self.again = None if found.again is None else _bound(call, found.again)
@@ -58,7 +60,7 @@ class _Layout(NamedTuple):
     """What plans of all specs have in common."""
 
     slots: tuple[Slot, ...]
-    rules: tuple[tuple[tuple[int, ...], bool, _Reading], ...]
+    rules: tuple[tuple[tuple[int, ...], bool, _Reading, tuple[int, ...]], ...]
     spends: bool
     again_slots: tuple[Slot, ...]
     again: _Reading | None
@@ -72,6 +74,7 @@ def _layout(op: Op, counts: tuple[int, ...], mask: tuple[bool, ...]) -> _Layout:
     positions = _positions(counts)
     slots: list[Slot] = []
     rules: list[tuple[tuple[int, ...], bool, _Reading]] = []
+    read: list[set[int]] = []
     for rule in op.rules:
         targets = [positions[op.inputs.index(n)] for n in rule.inputs]
         needs = tuple(any(mask[i] for i in group) for group in targets)
@@ -79,14 +82,17 @@ def _layout(op: Op, counts: tuple[int, ...], mask: tuple[bool, ...]) -> _Layout:
             flat = tuple(i for group in targets for i in group)
             several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
             wanted = [n for n, need in zip(rule.inputs, needs, strict=True) if need]
-            rules.append((flat, several, _reading(op, positions, rule, slots, needs,
-                                                  [p for p in rule.params if rule.reads(p, wanted)])))
-    rules.sort(key=lambda r: r[0])
-    spends = len(rules) == 1 and getattr(rules[0][2].fn, "spends", False)
+            params = [p for p in rule.params if rule.reads(p, wanted)]
+            rules.append((flat, several, _reading(op, positions, rule, slots, needs, params)))
+            read.append({k for k, (_, _, name) in enumerate(slots) if name in params})
+    # What the last rule reads goes with the node.
+    ends = [tuple(mine.difference(*read[k + 1:])) for k, mine in enumerate(read[:-1])] + [()]
+    bound = tuple([(*rule, done) for rule, done in zip(rules, ends, strict=False)])
+    spends = bool(rules) and getattr(rules[-1][2].fn, "spends", False)
     again_slots: list[Slot] = []
     again = None if op.again is None else _reading(op, positions, op.again, again_slots, (), op.again.params)
     beside = tuple([s[1] for s in again_slots if s[0] == INPUT and s not in slots])
-    return _Layout(tuple(slots), tuple(rules), spends, tuple(again_slots), again, beside)
+    return _Layout(tuple(slots), bound, spends, tuple(again_slots), again, beside)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -193,7 +199,7 @@ class Call:
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
                        if isinstance(inputs[i], TensorSpec)] if op.writes else []
         #: Flat positions of inputs that the output may take the place of: those of the same layout.
-        self.over = [i for name in op.may_alias for i in self.positions[op.inputs.index(name)]
+        self.over = [i for name in op.over(attrs) for i in self.positions[op.inputs.index(name)]
                      if inputs[i] is self.specs[0] and inputs[i].contiguous and inputs[i].nbytes]
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = Invocation(op.name, inputs, self.specs, self.aux, inferred.workspace or 0, tuple(attrs.items()))

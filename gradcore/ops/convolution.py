@@ -103,13 +103,11 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
     return Inferred(tuple(TensorSpec.of(s, dy.dtype) for s in shapes), (), elements * dy.dtype.itemsize + 80)
 
 
-def _conv_rule(g: Any, x: Any, weight: Any, x_spec: TensorSpec, weight_spec: TensorSpec, needs: tuple[bool, ...],
-               attrs: dict[str, Any]) -> Any:
-    dx = conv2d_input_grad(g, weight, shape=x_spec.shape, **attrs) if needs[0] else None
-    if needs[1] and needs[2]:
-        return dx, *conv2d_weight_grad(g, x, shape=weight_spec.shape, bias=True, **attrs)
-    return (dx, conv2d_weight_grad(g, x, shape=weight_spec.shape, **attrs) if needs[1] else None,
-            sum(g, dims=(0, 2, 3), keepdim=False) if needs[2] else None)
+def _parameters_rule(g: Any, x: Any, weight_spec: TensorSpec, needs: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+    if all(needs):
+        return conv2d_weight_grad(g, x, shape=weight_spec.shape, bias=True, **attrs)
+    return (conv2d_weight_grad(g, x, shape=weight_spec.shape, **attrs) if needs[0] else None,
+            sum(g, dims=(0, 2, 3), keepdim=False) if needs[1] else None)
 
 
 def _weight_grad_rule(gs: Any, dy: Any, x: Any, dy_spec: TensorSpec, x_spec: TensorSpec, needs: tuple[bool, ...],
@@ -127,7 +125,8 @@ def _weight_grad_rule(gs: Any, dy: Any, x: Any, dy_spec: TensorSpec, x_spec: Ten
     return to_dy, to_x
 
 
-conv2d = op("conv2d", _conv_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_conv_rule), contiguous=True,
+conv2d = op("conv2d", _conv_spec, joint("weight", "bias", x=("weight",))(_parameters_rule), contiguous=True,
+            x=lambda g, weight, x_spec, attrs: conv2d_input_grad(g, weight, shape=x_spec.shape, **attrs),
             flops=lambda weight, out: 2 * out.numel * math.prod(weight.shape[1:]),
             doc="The workspace holds a piece of the input laid out by window, and does not grow with the batch.")
 conv2d_input_grad = op(

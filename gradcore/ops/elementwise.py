@@ -55,8 +55,8 @@ mul = op("mul", broadcast, may_alias=("x", "y"),
          y=spending(lambda g, x, y_spec: sum_to(g * x, to=y_spec)),
          doc="x y.")
 div = op("div", divide, may_alias=("x", "y"),
-         x=spending(lambda g, y, x_spec: sum_to(g / y, to=x_spec)),
          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec),
+         x=spending(lambda g, y, x_spec: sum_to(g / y, to=x_spec)),
          doc="x / y; the quotient of integers is a float.")
 
 

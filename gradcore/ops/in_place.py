@@ -28,7 +28,8 @@ def _into(base: Op) -> Any:
 def _declare(name: str) -> Any:
     base = get_op(name)
     # Where the functional op has no gradient, what was there before has one of 0 still.
-    rules: dict[str, Any] = {"x": lambda g: zeros_of(g)} | {rule.inputs[0]: rule.fn for rule in base.rules}
+    rules: dict[str, Any] = {rule.inputs[0]: rule.fn for rule in base.rules}
+    rules.setdefault("x", lambda g: zeros_of(g))
     return op(f"{name}_", _into(base), writes=("x",), **rules)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.movement import expand, permute, reshape, sum_to
-from gradcore.ops.op import Inferred, joint, op
+from gradcore.ops.op import Inferred, joint, op, spending
 from gradcore.ops.shapes import need_float, need_number, need_one_dtype
 from gradcore.spec import TensorSpec, broadcast_shapes, view_strides
 
@@ -80,7 +80,7 @@ def _matmul_b(g: Any, a: Any, b_spec: TensorSpec, transpose_a: bool, transpose_b
     return _summed(a, g, b_spec, not transpose_a)
 
 
-matmul = op("matmul", _matmul_spec, a=_matmul_a, b=_matmul_b,
+matmul = op("matmul", _matmul_spec, b=_matmul_b, a=_matmul_a,
             flops=lambda a, out, transpose_a: 2 * out.numel * a.shape[-2 if transpose_a else -1])
 
 
@@ -137,9 +137,10 @@ def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tup
     return functools.reduce(operator.add, to_dy) if to_dy else None, to_x, to_weight
 
 
-linear = op("linear", _linear_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_linear_rule),
+linear = op("linear", _linear_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(spending(_linear_rule)),
             flops=lambda weight, out: 2 * out.numel * weight.shape[1], doc="x W^T + b over the last dimension.")
 linear_grad = op("linear_grad", _linear_grad_spec, joint("dy", "x", "weight")(_linear_second), contiguous=True,
+                 may_alias=("x",),
                  flops=lambda dy, x, weight, needs: 2 * dy.numel * (needs[0] and weight.shape[1]) + 2 * dy.numel * (
                      needs[1] and x.shape[-1]),
                  doc="The gradients of linear that ``needs`` asks for, in one launch: dy W, dy^T x, and dy summed.")

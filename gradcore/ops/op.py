@@ -26,9 +26,12 @@ reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604
 An op of products says in ``flops`` how many floating-point operations it takes: a function of specs of its inputs and
 outputs, and of its attributes, by name.
 
-An op says in ``may_alias`` which inputs its output may overwrite, if such an input has the same size and layout
-and is not read later: no kernel of the op reads an element of these inputs after writing that element of the output.
+An op says in ``may_alias`` which inputs its output, or the first of several, may overwrite, if such an input has the same size
+and layout and is not read later: no kernel of the op reads an element of these inputs after writing that element of the output.
 A rule says by :func:`spending` that nothing is read later than by its first op.
+
+The rules of a node run in the order of their declaration, joint ones first, and what no later one reads goes back to the pool
+after each: the rule that reads the larger operand comes first.
 """
 
 from __future__ import annotations
@@ -86,8 +89,8 @@ class Rule:
 def spending(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A rule whose first op is the last that reads its operands: ``spending(lambda g, out: relu_grad(g, out))``.
 
-    If a node runs no other rule, and nothing else refers to the cotangent or a kept tensor that the op reads, its output takes
-    that one's place.
+    If the node runs no rule after it, and nothing else refers to the cotangent or a kept tensor that the op reads, its output
+    takes that one's place.
     """
     setattr(fn, "spends", True)
     return fn
@@ -207,6 +210,10 @@ class Op:
                 raise TypeError(f"op {self.name!r}: may_alias names {name!r}; a functional op of one output may write it over "
                                 f"inputs that are not lists, of {self.inputs}")
 
+    def over(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+        """The inputs that the first output may overwrite: none if it is the gradient that ``needs`` leaves out."""
+        return self.may_alias if attrs.get("needs", (True,))[0] else ()
+
     def _kind(self, name: str) -> str:
         return self.sources.get(name, ("",))[0]
 
@@ -226,7 +233,7 @@ class Op:
         """For each input, what a gradient for it keeps alive: names of inputs, ``out``, auxiliary outputs."""
         return {name: tuple(p for p in rule.params if rule.reads(p, (name,))
                             and self._kind(p) in ("input", "output", "aux"))
-                for rule in self.rules for name in rule.inputs}
+                for name in self.inputs for rule in self.rules if name in rule.inputs}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return get_op, (self.name,)

@@ -42,18 +42,19 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
 
     The gradient is written over its cotangent; the product that is written last serves as workspace until then.
     """
-    (first,), products, (second,) = steps
+    (first,), (*products, cotangent), (second,) = steps
     (x, out, _), (slopes, _, result, _) = first[1], second[1]
-    if len(products) < 2 or any(f not in PRODUCTS for f, _ in products[:2]) or _bytes(products[0][1][-1]) != _bytes(slopes):
+    if not products or any(f not in PRODUCTS for f, _ in (products[0], cotangent)) or (
+            _bytes(cotangent[1][-1]) != _bytes(slopes) or np.may_share_memory(slopes, out)):
         return None
-    spare = products[1][1][-1]
+    spare = products[0][1][-1]
     length = min(spare.size // 6, PIECE) // 16 * 16
     if length < _SHORTEST or not all(a.flags.c_contiguous for a in (x, out, slopes, spare)) or spare.dtype != x.dtype:
         return None
     room = [spare.reshape(-1)[k * length:(k + 1) * length] for k in range(6)]
     both = partial(gelu_with_grad, **first[0].keywords)  # type: ignore[attr-defined]
     arrays = [x, out, slopes, *room]
-    return [[], [products[0], *(noted(both, arrays) or [(both, arrays)]), *products[1:]],
+    return [[], [cotangent, *(noted(both, arrays) or [(both, arrays)]), *products],
             [] if _bytes(result) == _bytes(slopes) else [(np.copyto, [result, slopes])]]
 
 

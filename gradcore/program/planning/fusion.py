@@ -44,6 +44,13 @@ def groups(program: Program) -> Iterator[Group]:
         k += 1 if kind is None else KINDS[kind].length
 
 
+def made_early(program: Program) -> Iterator[int]:
+    """The gradients of linear layers' inputs in fused groups, which make them before the gradients of weights, which read these
+    inputs."""
+    for _, first, length in groups(program):
+        yield from (i.outputs[0].buffer for i in program.instructions[first:first + length] if i.op == "linear_grad")
+
+
 def touched_together(program: Program) -> dict[int, int]:
     """By buffer, the last instruction of the last group that reads or writes it. Its place is best left alone until then: in a
     fused group instructions read and write at other times."""

@@ -9,7 +9,7 @@ reaches the lower bound, buffers above it eject others.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.memory.freelist import FreeList
-from gradcore.program.planning.fusion import touched_together
+from gradcore.program.planning.fusion import made_early, touched_together
 from gradcore.program.planning.sharing import Lane, lanes, shared_places
 from gradcore.program.program import Operand, Program
 from gradcore.spec import round_up
@@ -213,7 +213,7 @@ def plan(program: Program, renewed: Container[int] = ()) -> Plan:
     held = touched_together(program)
     if held:
         # A group whose results lie where it still reads would not be fused.
-        longer = planned(program, found.shared, renewed, found.lanes, held, found.nbytes)
+        longer = planned(program, _apart(program, found, renewed, held), renewed, found.lanes, held, found.nbytes)
         found = min(longer, found, key=lambda p: p.nbytes)
     return found
 
@@ -223,17 +223,7 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
     """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes. Places of buffers in
     ``held``, which may die before, go to no other until the given instruction, as far as ``limit`` bytes have room for that."""
     beside = beside or {}
-    made = [replace(b, first=0) if b.index in renewed else b for b in program.made()]
-    homes: dict[int, int] = {}
-    #: By home: what it takes for all that lie there.
-    slots: dict[int, Slot] = {}
-    for b in made:
-        home = b.index
-        while home in shared or home in beside:
-            home = beside[home].whole if home in beside else shared[home]
-        homes[b.index] = home
-        size, first, last = slots.get(home, (0, b.first, b.last))
-        slots[home] = Slot(max(size, round_up(b.nbytes)), min(first, b.first), max(last, b.last))
+    homes, slots = _homes(program, shared, renewed, beside)
     #: Where each lane begins in its whole: the log shows them one after the other.
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -245,12 +235,42 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
         live = alive([*slots.values()], len(program.instructions))
         for index, home in homes.items():
             slot, until = slots[home], held.get(index, 0)
-            longer = live[slot.last + 1:until + 1]
-            if longer.size and longer.max() + slot.size <= limit:
-                longer += slot.size
+            if _room(live, slot.last + 1, until, slot.size, limit):
                 slots[home] = slot._replace(last=until)
     offsets, nbytes, order = lay_out([*slots.values()])
     at = dict(zip(slots, offsets, strict=True))
-    apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
+    apart = lower_bound([*_homes(program, {}, renewed, {})[1].values()])
     return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes, bound, order, dict(shared),
                 apart, beside)
+
+
+def _homes(program: Program, shared: dict[int, int], renewed: Container[int],
+           beside: dict[int, Lane]) -> tuple[dict[int, int], dict[int, Slot]]:
+    """The buffer in whose place each made buffer lies, its own or another's; and what each such place takes."""
+    homes: dict[int, int] = {}
+    slots: dict[int, Slot] = {}
+    for b in program.made():
+        home = b.index
+        while home in shared or home in beside:
+            home = beside[home].whole if home in beside else shared[home]
+        homes[b.index] = home
+        size, first, last = slots.get(home, (0, b.first, b.last))
+        slots[home] = Slot(max(size, round_up(b.nbytes)), 0 if b.index in renewed else min(first, b.first), max(last, b.last))
+    return homes, slots
+
+
+def _room(live: Any, first: int, last: int, size: int, limit: int) -> bool:
+    """Adds ``size`` bytes to those that are alive at some instructions, if there is room for them below ``limit``."""
+    during = live[first:last + 1]
+    if not during.size or during.max() + size > limit:
+        return False
+    during += size
+    return True
+
+
+def _apart(program: Program, found: Plan, renewed: Container[int], held: dict[int, int]) -> dict[int, int]:
+    """What may share places without keeping a group from being fused, and what has no room to lie apart."""
+    live = alive([*_homes(program, found.shared, renewed, found.lanes)[1].values()], len(program.instructions))
+    early = {b: found.shared[b] for b in made_early(program) if b in found.shared}
+    return {b: over for b, over in found.shared.items() if b not in early or not _room(
+        live, program.buffers[b].first, held[over], round_up(program.buffers[over].nbytes), found.nbytes)}

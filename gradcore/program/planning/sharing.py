@@ -38,11 +38,12 @@ def shared_places(program: Program) -> dict[int, int]:
 def _over(op: Op, i: Instruction) -> Iterator[Operand]:
     """The operands that the output may overwrite: of the same layout, and not read by this op in any other way."""
     out = i.outputs[0].spec
+    may_alias = op.over(dict(i.attrs))
     names = [name for name, count in zip(op.inputs, i.counts, strict=True) for _ in range(count)]
     alike = [(name, x) for name, x in zip(names, i.operands, strict=True) if isinstance(x, Operand)]
-    for wanted in op.may_alias:
+    for wanted in may_alias:
         for name, x in alike:
-            if name == wanted and all(y.spec is out and other in op.may_alias for other, y in alike if y.buffer == x.buffer):
+            if name == wanted and all(y.spec is out and other in may_alias for other, y in alike if y.buffer == x.buffer):
                 yield x
 
 

@@ -249,7 +249,7 @@ def test_a_failure_at_every_allocation_of_a_step(kind: str) -> None:
         moments = sum(t.nbytes for s in optimizer.state.values() for t in s.values() if hasattr(t, "nbytes"))
         assert held == sum(p.nbytes for p in model.parameters()) + moments + BEFORE[0], points
         assert [train(model, optimizer) for _ in range(3)] == expected, points
-    assert points > 30
+    assert points >= 30
 
 
 #: Requested bytes that are live before the test: the default generators.

@@ -17,6 +17,7 @@ from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, ModifiedInPlace, OutOfMemory
 from gradcore.events import KEEP, Alloc, Drop, Free, Keep, Launch, typed
 from gradcore.memory.resource import Stream
+from gradcore.nn import functional as F
 from tests.conftest import raises
 from tests.host.autograd.test_engine import cpu, leaf
 from tests.meta.memory_stacks import stack
@@ -49,6 +50,35 @@ def test_residuals_go_back_as_soon_as_their_node_ran() -> None:
             following = ran[keeps[3 - k].node]
             made = next(i for i in range(following, 0, -1) if isinstance(records[i], Alloc))
             assert dropped < made and freed < made, "the next node's gradient is made where this one's residual lay"
+
+
+@pytest.mark.parametrize("op, sizes, gone, rules", [
+    (lambda a, b: a @ b, ((200, 100), (100, 300)), 0, ["matmul", "matmul"]),
+    (lambda a, b: a * b, ((300,), (300,)), 1, ["mul", "mul"]),
+    (lambda a, b: a / b, ((300,), (300,)), 0, ["neg", "div", "mul", "div", "div"]),
+    (F.conv2d, ((5, 3, 8, 8), (4, 3, 3, 3)), 0, ["conv2d_weight_grad", "conv2d_input_grad"])])
+def test_an_operand_goes_back_before_the_rule_that_does_not_read_it(op: Any, sizes: Any, gone: int, rules: list[str]) -> None:
+    leaves = [gradcore.rand(*size, requires_grad=True) for size in sizes]
+    for retain in (True, False):
+        operands = [x * 2 for x in leaves]
+        serials = [x.storage.serial for x in operands]
+        y = op(*operands)
+        loss, node = (y * gradcore.rand(y.shape)).sum(), y.grad_fn.id
+        del operands, y
+        with gradcore.step() as step:
+            loss.backward(retain_graph=retain)
+        launched = [k for k, r in enumerate(step.log) if isinstance(r, Launch) and r.node == node]
+        freed = {r.serial: k for k, r in enumerate(step.log) if isinstance(r, Free)}
+        assert [step.log[k].invocation.op for k in launched] == rules
+        if retain:
+            assert freed.keys().isdisjoint(serials)
+            expected = [x.grad.tolist() for x in leaves]
+            for x in leaves:
+                x.grad = None
+            loss.backward()
+            assert [x.grad.tolist() for x in leaves] == expected
+        else:
+            assert launched[-2] < freed[serials[gone]] < launched[-1]
 
 
 def test_a_buffer_counts_its_keepers() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore import nn
 from gradcore.engine import dispatch
 from gradcore.engine.spending import take_over
 from gradcore.engine.state import local
@@ -38,11 +39,12 @@ def _nowhere(state: Any, *rest: Any) -> None:
     state.spending = None
 
 
-def _gradient(row: Row, wanted: int) -> bytes:
-    """Of one operand, which is computed, as are the cotangents."""
+def _gradients(row: Row, wanted: list[int]) -> list[bytes]:
+    """Of some operands, which are computed, as are the cotangents."""
     tensors = tensors_of(row)
-    leaf = tensors[wanted].requires_grad_()
-    tensors[wanted] = leaf * 1
+    leaves = [tensors[k].requires_grad_() for k in wanted]
+    for k, leaf in zip(wanted, leaves, strict=True):
+        tensors[k] = leaf * 1
     results = [r for r in parts(row.call(tensors)) if r.requires_grad]
     del tensors
     seed = gradcore.Generator().manual_seed(0)
@@ -51,16 +53,17 @@ def _gradient(row: Row, wanted: int) -> bytes:
     loss = sum((r * factor).sum() for r, factor in zip(results, factors, strict=True))
     del results
     loss.backward()
-    return leaf.grad.numpy().tobytes()
+    return [leaf.grad.numpy().tobytes() for leaf in leaves]
 
 
 @pytest.mark.parametrize("name", SPENDING)
 def test_gradients_are_the_same_bits(name: str, taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [(row, k) for row in ROWS if row.op == name for k in row.wanted()]
-    found = [_gradient(*case) for case in cases]
+    cases = [(row, some) for row in ROWS if row.op == name and (wanted := row.wanted())
+             for some in (*([k] for k in wanted), wanted)]
+    found = [_gradients(*case) for case in cases]
     assert taken, f"no row of {name} writes a gradient over an operand"
     monkeypatch.setattr(dispatch, "take_over", _nowhere)
-    assert found == [_gradient(*case) for case in cases]
+    assert found == [_gradients(*case) for case in cases]
 
 
 def _kept(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -198,6 +201,24 @@ def test_the_gradient_of_a_loss_lies_where_the_logits_were(device: str, monkeypa
     assert (logits[1].segment, logits[1].offset) == (made[1].segment, made[1].offset)
     monkeypatch.setattr(dispatch, "take_over", _nowhere)
     assert run().report.peak.requested - step.report.peak.requested == 600 * 50 * 4
+
+
+@pytest.mark.parametrize("parameters", [("weight", "bias"), ("bias",)])
+def test_the_gradient_of_a_layers_input_lies_where_the_input_was_read(parameters: tuple[str, ...], taken: list[str]) -> None:
+    layer, w = nn.Linear(4, 8), gradcore.rand(3, 4, requires_grad=True)
+    for name, p in layer.named_parameters():
+        p.requires_grad_(name in parameters)
+    (layer(w * 2) * 3).sum().backward()
+    # Without a gradient of the weight the input was not kept.
+    assert taken == (["linear_grad"] if "weight" in parameters else [])
+    np.testing.assert_allclose(w.grad.numpy(), 6 * layer.weight.detach().numpy().sum(0) * np.ones((3, 1)), rtol=1e-6)
+
+
+def test_the_gradient_of_a_square_weight_is_not_its_input(taken: list[str]) -> None:
+    """It has the input's shape, and reads the input to the end."""
+    w, x = gradcore.rand(4, 4, requires_grad=True), gradcore.rand(4, 4)
+    F.linear(x * 1, w * 1).sum().backward()
+    assert not taken and np.allclose(w.grad.numpy(), x.numpy().sum(0))
 
 
 @pytest.mark.parametrize("op", ["sigmoid", "tanh"])

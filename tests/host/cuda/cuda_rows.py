@@ -129,7 +129,7 @@ class Both:
         """The result written over each declared input that has the same layout."""
         inputs = all_ops()[name].inputs
         found = []
-        for place in all_ops()[name].may_alias:
+        for place in all_ops()[name].over(attrs):
             given, out = values[inputs.index(place)], values[len(inputs)]
             if not isinstance(given, np.ndarray) or not given.flags.c_contiguous or out.size < 2 or (
                     (given.shape, given.dtype, given.strides) != (out.shape, out.dtype, out.strides)):

@@ -183,13 +183,14 @@ def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, 
     found = iter(outputs)
     rows = math.prod(dy.shape[:-1])
     dy = dy.reshape(rows, dy.shape[-1])
-    if needs[0]:
-        product(dy, weight, next(found).reshape(rows, weight.shape[1]))
-    dweight, dbias = next(found) if needs[1] else None, next(found) if needs[2] else None
+    dx, dweight, dbias = [next(found) if needed else None for needed in needs]
     then = "bias_gradient" if needs[1] and needs[2] and _whole(dbias) else ""
     summed = needs[1] and product(dy.T, x.reshape(rows, x.shape[-1]), dweight, then, dbias)
     if needs[2] and not summed:
         fold("Sum", dy, dbias, (0,))
+    if dx is not None:
+        # Last, since it may take the place of x.
+        product(dy, weight, dx.reshape(rows, weight.shape[1]))
 
 
 def can_show_relu(dy: Any, weight: Any, out: Any) -> bool:

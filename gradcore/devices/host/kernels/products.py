@@ -196,9 +196,11 @@ def linear_grad(dy: Array, x: Array, weight: Array, *outputs: Array, needs: tupl
     found = iter(outputs)
     rows = math.prod(dy.shape[:-1])
     dy = dy.reshape(rows, dy.shape[-1])
-    if needs[0]:
-        product(dy, weight, next(found).reshape(rows, weight.shape[1]))
-    if needs[1]:
-        product(dy.T, x.reshape(rows, x.shape[-1]), next(found))
-    if needs[2]:
-        column_sums(dy, next(found))
+    dx, dweight, dbias = [next(found) if needed else None for needed in needs]
+    if dweight is not None:
+        product(dy.T, x.reshape(rows, x.shape[-1]), dweight)
+    if dbias is not None:
+        column_sums(dy, dbias)
+    if dx is not None:
+        # Last, since it may take the place of x.
+        product(dy, weight, dx.reshape(rows, weight.shape[1]))
