@@ -38,8 +38,8 @@ def _along(x: Any, dim: int) -> Any:
     return sum(x, dims=(dim,) if x.spec.ndim else (), keepdim=True)
 
 
-softmax = op("softmax", _softmax_spec, x=lambda g, out, dim: softmax_grad(g, out, dim=dim))
-softmax_grad = op("softmax_grad", _grad_spec,
+softmax = op("softmax", _softmax_spec, x=spending(lambda g, out, dim: softmax_grad(g, out, dim=dim)))
+softmax_grad = op("softmax_grad", _grad_spec, may_alias=("dy",),
                   dy=lambda g, x, dim: softmax_grad(g, x, dim=dim),
                   x=lambda g, dy, x, dim: g * dy - g * _along(dy * x, dim) - dy * _along(g * x, dim),
                   doc="x * (dy - sum(dy * x)), where x is the result of softmax.")

@@ -84,9 +84,10 @@ def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int)
         return
     folds, width = workspace.view(x.dtype), _width(dim, x, dy)
     if not width:
+        axes = range(x.ndim)
+        kept = [d for d in axes if d != dim]
+        np.einsum(dy, axes, x, axes, kept, out=folds.reshape([x.shape[d] for d in kept]))
         fold = folds.reshape(folded_shape(x.shape, dim))
-        np.multiply(dy, x, out)
-        add_over(out, (dim,), fold)
         np.subtract(dy, fold, out)
         np.multiply(out, x, out)
         return
@@ -94,7 +95,8 @@ def softmax_grad(dy: Array, x: Array, out: Array, workspace: Array, *, dim: int)
     for some in slices(len(xs), _some(width)):
         g, y, d = dys[some], xs[some], outs[some]
         fold = folds[:len(g)]
-        np.vecdot(g, y, out=fold) if width > NARROW else row_sums(np.multiply(g, y, d), fold)
+        # The products are not written anywhere: the result may take the place of dy.
+        np.vecdot(g, y, out=fold) if width > NARROW else np.einsum("ij,ij->i", g, y, out=fold)
         np.subtract(g, fold[:, None], d)
         np.multiply(d, y, d)
 
