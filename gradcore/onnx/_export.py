@@ -58,7 +58,8 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
         built = [_built(model, _of_size(example, n), input_names, output_names) for n in sizes]
         g, inputs, outputs = built[0]
         open_batch(g, [other for other, *_ in built[1:]])
-        shapes = [open_shape(values, sizes) for values in zip(*(begin + end for _, begin, end in built), strict=True)]
+        names: dict[tuple[int, ...], str] = {sizes: "batch"}
+        shapes = [open_shape(values, names) for values in zip(*(begin + end for _, begin, end in built), strict=True)]
     else:
         g, inputs, outputs = _built(model, example, input_names, output_names)
         shapes = [list(v.shape) for v in inputs + outputs]

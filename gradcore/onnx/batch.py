@@ -74,9 +74,8 @@ def _told(node: Node) -> str:
     return f"{node.name}, {node.doc}," if node.doc else node.name
 
 
-def open_shape(values: Sequence[Value], sizes: Sequence[int]) -> list[int | str]:
-    """The shape of a value that was made for several batch sizes, with names for the dimensions that differ."""
-    found: list[int | str] = []
-    for d, spans in enumerate(zip(*(v.shape for v in values), strict=True)):
-        found.append(spans[0] if len(set(spans)) == 1 else "batch" if spans == tuple(sizes) else f"batch_{d}")
-    return found
+def open_shape(values: Sequence[Value], names: dict[tuple[int, ...], str]) -> list[int | str]:
+    """The shape of a value that was made for several batch sizes, with names for the dimensions that differ: ``names`` has them
+    by size, since for ONNX dimensions of one name are equal, and gets those that are new."""
+    return [spans[0] if len(set(spans)) == 1 else names.setdefault(spans, f"batch_{len(names)}")
+            for spans in zip(*(v.shape for v in values), strict=True)]

@@ -50,7 +50,11 @@ def test_a_captured_tensor_for_each_size() -> None:
 
 
 def test_names_of_open_dimensions() -> None:
-    proto = gradcore.onnx.export(lambda x: (x * 2.0, (x[:, None] * x[None]).reshape(-1, 4)), gradcore.randn(2, 4), None,
-                                 dynamic_batch=True)
-    names = [[d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim] for o in proto.graph.output]
-    assert names == [["batch", 4], ["batch_0", 4]]
+    def parts(x: Any, y: Any) -> Any:
+        return x * y, (x[:, None] * x[None]).reshape(-1, 4), x.reshape(-1), y.T.reshape(-1)
+
+    proto = gradcore.onnx.export(parts, (gradcore.randn(2, 4), gradcore.randn(2, 4)), None, dynamic_batch=True)
+    values = [*proto.graph.input, *proto.graph.output]
+    names = [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values]
+    # Dimensions of one name are equal.
+    assert names == [["batch", 4]] * 3 + [["batch_1", 4], ["batch_2"], ["batch_2"]]
