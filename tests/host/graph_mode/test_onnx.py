@@ -234,40 +234,6 @@ def test_bytes_that_are_captured_in_parts() -> None:
     assert [tuple(i.dims) for i in proto.graph.initializer if tuple(i.dims) == (12,)] == [(12,)]
 
 
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(7, 4)
-
-    def forward(self, tokens: Any, mask: Any, factor: Any = None) -> Any:
-        found = gradcore.where(mask, self.table(tokens).sum(dim=-1), -1.0)
-        return found * factor, found.argmax(dim=1), {"half": found.to(gradcore.float16), "some": (found > 0).any(dim=0)}
-
-
-def test_names_and_dtypes() -> None:
-    example = (gradcore.tensor([[1, 2, 3], [4, 5, 6]]), gradcore.tensor([[True, False, True]] * 2), 2.5)
-    proto = agrees_dict(Two(), example, output_names=["scaled", "best", "half", "some"])
-    assert [i.name for i in proto.graph.input] == ["tokens", "mask"]
-    assert [o.name for o in proto.graph.output] == ["scaled", "best", "half", "some"]
-    assert "table.weight" in [i.name for i in proto.graph.initializer]
-    assert any("test_onnx.py:" in n.doc_string for n in proto.graph.node)
-    with raises(ValueError, "expected 4 different names of outputs"):
-        gradcore.onnx.export(Two(), example, None, output_names=["a"])
-
-
-def agrees_dict(model: Any, example: Any, **options: Any) -> Any:
-    """As :func:`agrees`, for a model whose results include a dict."""
-    def flat(*given: Any) -> Any:
-        first, second, rest = model(*given)
-        return first, second, *rest.values()
-
-    proto, found = ran(model, example, **options)
-    with gradcore.no_grad():
-        for ours, theirs in zip(flat(*example), found, strict=True):
-            np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-6)
-    return proto
-
-
 def test_programs_and_compiled_functions(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
     compiled = gradcore.compile(model)
