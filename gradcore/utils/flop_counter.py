@@ -83,13 +83,13 @@ class FlopCounterMode:
         """A line for each module whose path has up to ``depth`` names, and for each op in it: operations and their share."""
         counts, most = self.get_flop_counts(), self.depth if depth is None else depth
         total = sum(counts.get("Global", {}).values())
-        # All operations are a row of their own where no module has all.
-        top = [path for path, by_op in counts.items() if path != "Global" and sum(by_op.values()) == total]
+        # All operations are a row of their own where none of these modules has all.
+        shown = [path for path in counts if path == "Global" or path.count(".") < most]
+        top = any(sum(counts[path].values()) == total for path in shown[1:])
         rows = []
-        for path, by_op in counts.items():
-            level = path.count(".") + (not top and path != "Global")
-            if path.count(".") < most and not (top and path == "Global"):
-                rows += [(" " * level + path, sum(by_op.values())), *((" " * level + f" - {op}", n) for op, n in by_op.items())]
+        for path in shown[top:]:
+            level, by_op = path.count(".") + (not top and path != "Global"), counts[path]
+            rows += [(" " * level + path, sum(by_op.values())), *((" " * level + f" - {op}", n) for op, n in by_op.items())]
         rows = rows or [("Global", 0)]
         width, digits = max(len(name) for name, _ in rows), max(len("FLOPs"), len(f"{total:,}"))
         return "\n".join([f"{'module':{width}}  {'FLOPs':>{digits}}  share", *(

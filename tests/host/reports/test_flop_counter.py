@@ -199,3 +199,4 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
         "module  FLOPs  share",
         "Global      0    0.0%"]
     assert len(counter.get_table(depth=3).splitlines()) == 13
+    assert counter.get_table(depth=0).splitlines()[1].split() == ["Global", "16,000", "100.0%"]
