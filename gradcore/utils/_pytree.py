@@ -44,6 +44,8 @@ SUPPORTED_NODES: dict[Any, NodeDef] = {node.type: node for node in (
     NodeDef(defaultdict, lambda x: ([*x.values()], (x.default_factory, [*x])),
             lambda parts, made: defaultdict(made[0], zip(made[1], parts, strict=True))),
     NodeDef(deque, lambda x: (x, x.maxlen), lambda parts, maxlen: deque(parts, maxlen)))}
+#: Those that stand for each other where another tree is compared.
+_DICTS = (dict, OrderedDict, defaultdict)
 
 
 def register_pytree_node(cls: type, flatten_fn: Callable[[Any], tuple[Iterable[Any], Any]],
@@ -82,6 +84,21 @@ class TreeSpec:
         if self.type is None:
             return next(given)
         return SUPPORTED_NODES[self.type].unflatten_fn([part._filled(given) for part in self.children_specs], self.context)
+
+    def flatten_up_to(self, tree: PyTree) -> list[PyTree]:
+        """What another tree has in the places of the leaves, by key in dicts. Raises ValueError where its structure differs."""
+        if self.type is None:
+            return [tree]
+        kind, parts = _get_node_type(tree), None
+        if kind in _DICTS and self.type in _DICTS:
+            keys = self.context[1] if self.type is defaultdict else self.context
+            parts = [tree[key] for key in keys] if tree.keys() == set(keys) else None
+        elif kind is self.type:
+            found, context = SUPPORTED_NODES[kind].flatten_fn(tree)
+            parts = list(found) if kind is deque or context == self.context else None
+        if parts is None or len(parts) != len(self.children_specs):
+            raise ValueError(f"expected a tree as {self}, but got {tree!r:.200}")
+        return [x for spec, part in zip(self.children_specs, parts, strict=True) for x in spec.flatten_up_to(part)]
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, TreeSpec) and self.type is other.type and self.context == other.context
@@ -127,9 +144,9 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
 
 
 def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> Any:
-    """The tree with ``func`` of each leaf, and of those in its place in ``rests``. Raises ValueError if these have fewer."""
+    """The tree with ``func`` of each leaf, and of what ``rests`` have in its place. Raises ValueError if they have no such."""
     leaves, spec = tree_flatten(tree, is_leaf)
-    return spec.unflatten(map(func, leaves, *(tree_leaves(rest, is_leaf) for rest in rests)))
+    return spec.unflatten(map(func, leaves, *map(spec.flatten_up_to, rests)))
 
 
 def tree_map_only(kind: type | tuple[type, ...], func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None) -> Any:

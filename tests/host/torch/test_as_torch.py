@@ -6,8 +6,9 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,6 +218,18 @@ def test_trees() -> None:
     assert _pytree.tree_map_only(int, lambda n: -n, ["a", 1]) == ["a", -1]
     with raises(ValueError, "expected 5 leaves, but got 1"):
         _pytree.tree_unflatten([0], spec)
+
+
+def test_leaves_meet_what_other_trees_have_in_their_place() -> None:
+    def both(*trees: Any) -> Any:
+        return _pytree.tree_map(lambda *parts: parts, *trees)
+
+    assert both({"a": 1, "b": 2}, OrderedDict(b=20, a=10)) == {"a": (1, 10), "b": (2, 20)}
+    assert both(defaultdict(int, a=1), {"a": [2, 3]}, {"a": {}}) == {"a": (1, [2, 3], {})}
+    assert both(deque([1, 2]), deque([3, (4,)], 5)) == deque([(1, 3), (2, (4,))])
+    for tree, other in (([1, 2], [1]), ([1, 2], (1, 2)), ({"a": 1}, {"b": 1}), ([[]], [1])):
+        with raises(ValueError, "expected a tree as TreeSpec("):
+            both(tree, other)
 
 
 def test_trees_with_nodes_of_other_classes() -> None:
