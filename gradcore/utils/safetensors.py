@@ -186,6 +186,4 @@ def arrays_of(tensors: Iterable[Any]) -> Iterable[Array]:
     """Each tensor as an array of bytes, contiguous and little-endian."""
     for tensor in tensors:
         array = np.ascontiguousarray(np.asarray(tensor))
-        if array.dtype.name != "bfloat16":
-            array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        yield array.reshape(-1).view(np.uint8)
+        yield array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)

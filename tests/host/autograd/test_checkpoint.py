@@ -124,6 +124,19 @@ def test_a_checkpoint_must_do_the_same_again() -> None:
     del y
 
 
+@pytest.mark.parametrize("check", ["default", "none"])
+def test_another_dtype_is_noticed_unless_the_check_is_off(check: str) -> None:
+    dtypes = iter((gradcore.float32, gradcore.float64))
+    x = gradcore.zeros(2, requires_grad=True)
+    y = checkpoint(lambda x, pair: x.to(next(dtypes)).exp() * pair[1], x, (1, 2.0), determinism_check=check)
+    if check == "none":
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0]
+    else:
+        with raises(RuntimeError, "different metadata", "tensor 0 is float64[2], and was float32[2]"):
+            y.sum().backward()
+
+
 @pytest.mark.parametrize("retain", [False, True])
 def test_a_backward_that_needs_a_part_of_a_checkpoint_lets_go_of_the_rest(retain: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3))
