@@ -8,7 +8,7 @@ from typing import Any
 from gradcore import linalg, maximum, minimum
 from gradcore._tensor import Tensor
 
-_NAMES = """abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp
+_NAMES = """abs acos add asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp
     lgamma log log10 log1p log2 mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc""".split()
 
 
@@ -23,9 +23,15 @@ def _each(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _scaled(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that here takes its factor by position, too, as optimizers pass it."""
+    return lambda x, tensor1, tensor2, value=1: method(x, tensor1, tensor2, value=value)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     f"_foreach_{name}": _each(name, method) for name, method in {
         **{name: getattr(Tensor, name) for of in _NAMES for name in (of, f"{of}_")},
+        **{name: _scaled(getattr(Tensor, name)) for name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")},
         "copy_": Tensor.copy_, "zero_": Tensor.zero_, "maximum": maximum, "minimum": minimum,
         "maximum_": lambda x, other: x.copy_(maximum(x, other)), "minimum_": lambda x, other: x.copy_(minimum(x, other)),
         "norm": lambda x, ord=2, dtype=None: linalg.vector_norm(x, ord, dtype=dtype)}.items()}

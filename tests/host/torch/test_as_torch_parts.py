@@ -44,6 +44,8 @@ x, y = [torch.ones(2), torch.full((3,), 2.0)], [torch.ones(2) * 3, torch.ones(3)
 assert torch._foreach_add_(x, y, alpha=2) is None
 print([t.tolist() for t in x])
 print([t.tolist() for t in torch._foreach_addcmul(x, y, y, value=0.5)], torch._foreach_norm(y, 1)[1].item())
+# As optimizers call them.
+print([[t.tolist() for t in torch._foreach_addcdiv(x, y, y, value)] for value in (-1.0, [2.0, 3.0])])
 torch._foreach_mul_(x, [2.0, 3.0])
 torch._foreach_maximum_(x, 15.0)
 print([t.tolist() for t in torch._foreach_sqrt(x)])
@@ -55,6 +57,7 @@ print([(str(dtype), [len(part) for part in lists], places) for (_, dtype), (list
 def test_functions_of_lists(tmp_path: Path) -> None:
     assert run(LISTS, tmp_path) == [
         "[[7.0, 7.0], [10.0, 10.0, 10.0]]", "[[11.5, 11.5], [18.0, 18.0, 18.0]] 12.0",
+        "[[[6.0, 6.0], [9.0, 9.0, 9.0]], [[9.0, 9.0], [13.0, 13.0, 13.0]]]",
         f"[{[15 ** 0.5 for _ in range(2)]}, {[30 ** 0.5 for _ in range(3)]}]".replace("3.872983346207417", "3.872983455657959")
         .replace("5.477225575051661", "5.4772257804870605"),
         "[('torch.float32', [2, 2, 0], [0, 2]), ('torch.float64', [1, 1, 0], [1])]"]
