@@ -64,6 +64,14 @@ def test_layers(torch: Any) -> None:
                                        theirs(torch.tensor(data)).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_layer_begins_within_einops_bounds() -> None:
+    from gradcore.utils.einops import EinMix
+
+    mixed = EinMix("b c -> b o", weight_shape="c o", bias_shape="o", c=100, o=50)
+    for x, bound in ((mixed.weight, 0.03 ** 0.5), (mixed.bias, 0.1)):
+        assert -bound <= x.min() < -0.8 * bound and 0.8 * bound < x.max() <= bound
+
+
 def test_bools_parse_shape_and_errors() -> None:
     x = gradcore.tensor([[True, False], [True, True]])
     assert einops.reduce(x, "a b -> a", "all").tolist() == [False, True]
