@@ -51,8 +51,9 @@ def test_a_checkpoint_saves_bytes_and_changes_no_bit(name: str) -> None:
         report.peak.requested, report.peak.allocated, report.residual_bytes)
 
 
+@pytest.mark.parametrize("preserve", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_the_second_run_shuffles_as_the_first(reentrant: bool) -> None:
+def test_the_second_run_shuffles_as_the_first(reentrant: bool, preserve: bool) -> None:
     orders = []
 
     def part(x: Any) -> Any:
@@ -60,12 +61,12 @@ def test_the_second_run_shuffles_as_the_first(reentrant: bool) -> None:
         return (x * x)[orders[-1]] * gradcore.arange(20)
 
     x = gradcore.ones(20, requires_grad=True)
-    y = checkpoint(part, x, use_reentrant=reentrant).sum()
+    y = checkpoint(part, x, use_reentrant=reentrant, preserve_rng_state=preserve).sum()
     following = gradcore.randperm(20).tolist()
     state = gradcore.get_rng_state().tolist()
     y.backward()
-    assert orders[0] == orders[1] != following
-    assert gradcore.get_rng_state().tolist() == state
+    assert (orders[0] == orders[1]) is preserve and orders[0] != following
+    assert (gradcore.get_rng_state().tolist() == state) is preserve
 
 
 @pytest.mark.parametrize("call", [lambda f, x: checkpoint(lambda xs: f(xs[0]), [x]), lambda f, x: checkpoint(lambda: f(x)),
