@@ -101,7 +101,7 @@ class saved_tensors_hooks(Switch):
 
     The tensor that is packed has no graph, and must not be written to. Hooks run without a graph; each run is a ``pack`` or
     ``unpack`` mark in the log. Of nested contexts the innermost applies. Outputs of cheap ops, which are else recomputed
-    (:class:`gradcore.recompute`), are packed, too.
+    (:class:`gradcore.recompute`), are packed, too. What the unpack hook returns is converted to the dtype that was packed.
     """
 
     _switch = "packing"

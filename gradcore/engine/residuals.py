@@ -11,6 +11,7 @@ from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Value, alias
 from gradcore.errors import AlreadyReleased
+from gradcore.ops.movement import cast_to
 
 
 def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = None) -> list[Any]:
@@ -47,13 +48,14 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
 
 
 def unpack(residual: Packed, edge: Any) -> Any:
-    """The tensor that the unpack hook returns. Raises TypeError if it is none."""
+    """The tensor that the unpack hook returns, in the dtype that was packed: rules know their operands by it, and gradients of
+    another would reach leaves. Raises TypeError if it is none."""
     mark("unpack", f"{residual.name} of node {residual.node}")
     value = answer(residual.unpack, residual.packed)
     if not isinstance(value, Value):
         raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
                         f"{type(value).__name__}")
-    return alias(value, edge)
+    return alias(cast_to(alias(value, None), residual.spec), edge)
 
 
 def recalled(residual: Saved | Again, reader: Any) -> Any:

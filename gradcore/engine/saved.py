@@ -72,11 +72,12 @@ class Deferred:
 class Packed:
     """The result of a pack hook; the unpack hook turns it into a tensor when the node runs."""
 
-    __slots__ = ("packed", "unpack", "edge", "output", "node", "name", "kept")
+    __slots__ = ("packed", "unpack", "spec", "edge", "output", "node", "name", "kept")
 
     def __init__(self, hooks: tuple[Any, Any], value: Value, edge: Edge | None, output: int | None, node: int,
                  name: str) -> None:
         pack, self.unpack = hooks
+        self.spec = value.spec
         self.edge = edge
         self.output = output
         self.node = node

@@ -290,6 +290,15 @@ def test_pack_hooks_get_tensors_that_could_be_recomputed() -> None:
     np.testing.assert_allclose(v.grad.numpy(), np.full((5, 4), 4 * y[0, 0].item()), rtol=1e-6)
 
 
+@pytest.mark.parametrize("function", [gradcore.exp, lambda x: x @ x, lambda x: nn.functional.layer_norm(x, (2,))])
+def test_what_is_unpacked_has_the_dtype_that_was_packed(function: Any) -> None:
+    x = gradcore.tensor([[1.0, 2.0], [4.0, 3.0]], requires_grad=True)
+    with gradcore.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t):
+        function(x).square().sum().backward()
+    expected, = gradcore.autograd.grad(function(x).square().sum(), x)
+    assert x.grad.dtype == x.dtype and gradcore.allclose(x.grad, expected, rtol=1e-2, atol=2e-2)
+
+
 def test_the_first_nan_is_named() -> None:
     x = gradcore.tensor([0.0, 1.0], requires_grad=True)
     with gradcore.autograd.detect_anomaly(), raises(RuntimeError, "Function 'SqrtBackward0' returned nan values in its 0th "
