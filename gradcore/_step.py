@@ -79,7 +79,6 @@ class step:
         # They can be ended again if an interrupt comes at their end.
         self._opened: list[whole_stacks | within_step] = []
         self._raw: list[Raw] = []
-        self._began = 0.0
         # Pinned memory, if it is not among the recorded devices.
         self._beside: _Start | None = None
         self._ended: _Ended | None = None
