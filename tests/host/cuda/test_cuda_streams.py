@@ -250,6 +250,17 @@ def test_a_replay_draws_in_turn_too(monkeypatch):
     assert found[3:] == [(side.queue, cpu.stream)], "its arena"
 
 
+def test_a_replay_draws_from_two_generators_in_their_turns(monkeypatch):
+    side, cpu, x, one, two = cuda.Stream("cpu"), gradcore.device("cpu"), gradcore.ones(4), *map(gradcore.Generator, ["cpu"] * 2)
+    f = gradcore.compile(lambda x: x + gradcore.rand(4, generator=two) * gradcore.rand(4, generator=one))
+    for _ in range(2):
+        f(x)
+    found = orders(cpu, monkeypatch)
+    with cuda.stream(side):
+        f(x)
+    assert found == [(cpu.stream, side.queue)] * 3, "its arena and both states"
+
+
 def test_events_stand_behind_work(device, card):
     side = cuda.Stream(device)
     event = cuda.Event()
