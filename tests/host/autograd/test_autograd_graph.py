@@ -53,6 +53,27 @@ def one_output_of_several(t: Any) -> list[Any]:
     return found
 
 
+def hooks_of_one_result_of_several(t: Any) -> list[Any]:
+    found: list[Any] = []
+
+    class Both(t.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx: Any, a: Any, b: Any) -> Any:
+            return a * 2 + b * 3
+
+    x = t.ones(2, requires_grad=True)
+    a, b = Both.apply(x)
+    a.grad_fn.register_prehook(lambda gs: found.append(plain(gs)))
+    a.register_hook(lambda g: found.append(g.tolist()))
+    b.register_hook(lambda g: g * 10)
+    (a + b * 5).sum().backward()
+    return [*found, x.grad.tolist()]
+
+
 def a_backward_in_the_hook(t: Any) -> list[Any]:
     found: list[Any] = []
     b = t.ones(2, requires_grad=True)
@@ -126,8 +147,8 @@ def modes(t: Any) -> list[Any]:
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-@pytest.mark.parametrize("use", [every_backward, any_gradient, one_output_of_several, a_backward_in_the_hook, edges, versions,
-                                 modes], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("use", [every_backward, any_gradient, one_output_of_several, hooks_of_one_result_of_several,
+                                 a_backward_in_the_hook, edges, versions, modes], ids=lambda f: f.__name__)
 def test_they_do_as_torchs(use: Callable[[Any], Any], torch: Any) -> None:
     assert use(gradcore) == use(torch)
 

@@ -80,6 +80,20 @@ def test_they_are_the_lines_of_that_code_and_the_layers_that_of_the_call(kind: A
     assert own and all(found[op] == {(HERE, line_of(run, "model(x)"))} for op in own)
 
 
+def test_after_a_hook_in_backward_gradients_are_of_forwards_lines_again() -> None:
+    def doubled(g: Any) -> Any:
+        return g + g
+
+    def run() -> None:
+        y = gradcore.ones(3, requires_grad=True).exp()
+        y.register_hook(doubled)
+        (y * y.detach()).sum().backward()
+
+    found = lines(run)
+    assert found["add"] == {(HERE, line_of(doubled, "g + g"))}
+    assert found["mul"] == {(HERE, line_of(run, "y * y")), (HERE, line_of(run, "exp()"))}
+
+
 def test_pythons_own_files_are_no_lines_of_users() -> None:
     def run() -> None:
         with gradcore.fork_rng():
