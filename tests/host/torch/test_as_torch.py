@@ -216,6 +216,9 @@ def test_trees() -> None:
     assert spec == _pytree.tree_structure(_pytree.tree_map(str, tree)) != _pytree.tree_structure([1])
     assert _pytree.tree_map(lambda a, b: a + b, [1, {"k": 2}], [10, {"k": 20}]) == [11, {"k": 22}]
     assert _pytree.tree_map_only(int, lambda n: -n, ["a", 1]) == ["a", -1]
+    assert [f(bool, [1, {"k": k}]) for f in (_pytree.tree_all, _pytree.tree_any) for k in (0, 2)] == [False, True, True, True]
+    assert not _pytree.tree_any(bool, [0]) and {spec: 1}[_pytree.tree_structure(tree)] == 1 and spec != leaves
+    assert [part.is_leaf() for part in (spec, _pytree.tree_structure(1))] == [False, True]
     with raises(ValueError, "expected 5 leaves, but got 1"):
         _pytree.tree_unflatten([0], spec)
 
