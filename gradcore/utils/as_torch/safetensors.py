@@ -40,8 +40,9 @@ class safe_open:
 
     offset_keys = keys
 
-    def metadata(self) -> dict[str, str]:
-        return dict(self._metadata)
+    def metadata(self) -> dict[str, str] | None:
+        # Packages refuse a file whose metadata lack what they write, and take one without any.
+        return dict(self._metadata) or None
 
     def get_tensor(self, name: str) -> Tensor:
         # Packages read in several threads.

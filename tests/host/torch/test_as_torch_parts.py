@@ -80,6 +80,7 @@ from concurrent.futures import ThreadPoolExecutor
 many = {f"{k}": torch.full((50 + k,), float(k)) for k in range(60)}
 save_file(many, "many.safetensors")
 with safe_open("many.safetensors", framework="pt") as file, ThreadPoolExecutor(8) as threads:
+    assert file.metadata() is None
     for _ in range(10):
         assert all(torch.equal(x, many[k]) for k, x in zip(many, threads.map(lambda k: file.get_slice(k)[...], many)))
 with safe_open("x.safetensors", framework="np") as file:
