@@ -144,7 +144,9 @@ def test_a_step_alone_has_its_number_in_the_run_or_none(capsys: Any, tmp_path: P
     assert command(capsys, "report", one)[1].splitlines()[1].startswith(f"A step on {recording.report.device}")
     assert "Step 1" not in command(capsys, "diff", one, run)[1].splitlines()[0]
     shot = tmp_path / "one.pickle"
-    assert command(capsys, "export", one, "--format", "snapshot", "-o", shot)[1] == f"A step was written to {shot}\n"
+    for _ in range(2):
+        # The second time over the first one's file.
+        assert command(capsys, "export", one, "--format", "snapshot", "-o", shot)[1] == f"A step was written to {shot}\n"
     assert command(capsys, "report", shot)[1].splitlines()[1].startswith("A snapshot on ")
 
 
