@@ -68,7 +68,7 @@ from gradcore.utils import as_torch
 as_torch.install()
 import safetensors, torch
 from safetensors import safe_open
-from safetensors.torch import load, load_file, load_model, save, save_file, save_model
+from safetensors.torch import load, load_file, load_model, save, save_file, save_model, storage_size
 tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 save_file(tensors, "x.safetensors", {"k": "v"})
 with safe_open("x.safetensors", framework="pt") as file:
@@ -76,6 +76,7 @@ with safe_open("x.safetensors", framework="pt") as file:
     print(file.keys(), file.metadata(), part.get_shape(), part.get_dtype(), part[1:].tolist())
 for found in (load_file("x.safetensors"), load(save(tensors))):
     assert all(torch.equal(found[k], tensors[k]) and found[k].dtype is tensors[k].dtype for k in tensors)
+assert load_file("x.safetensors", device="meta")["a"].device.type == "meta" and storage_size(tensors["a"][1:]) == 24
 from concurrent.futures import ThreadPoolExecutor
 many = {f"{k}": torch.full((50 + k,), float(k)) for k in range(60)}
 save_file(many, "many.safetensors")
@@ -264,6 +265,7 @@ assert torch.serialization.get_safe_globals() == [] and not torch.backends.mkldn
 assert torch.get_device_module("cuda") is torch.cuda and torch.get_device_module(x.device).device_count() == 1
 assert torch.get_device_module() is torch.cuda if torch.cuda.is_available() else torch.cpu
 assert torch.autograd.forward_ad.unpack_dual(x).tangent is None and not torch._C._are_functorch_transforms_active()
+assert torch._C._nn._parse_to(torch.half)[:2] == (None, torch.float16)
 torch._assert_async(torch.isfinite(x).all())
 for wrong in (lambda: torch._assert_async(torch.zeros(1), "zero"), lambda: torch.get_device_module("mps"), lambda: x.to(mps)):
     try:
