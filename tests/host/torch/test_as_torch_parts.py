@@ -126,8 +126,9 @@ def double(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
     return x * by
 
 
+@double.register_kernel("cuda")
 @double.register_fake
-def _(x, by=2.0):
+def fake(x, by=2.0):
     return torch.empty_like(x)
 
 
@@ -136,6 +137,7 @@ def setup(ctx, inputs, output):
 
 
 x = torch.ones(3, requires_grad=True)
+assert fake(x).shape == x.shape
 double(x).sum().backward()
 print(x.grad.tolist())
 torch.library.register_autograd("package::double", lambda ctx, g: (g * ctx.by * 10, None), setup_context=setup)
@@ -260,6 +262,7 @@ x = torch.tensor([1.0, -2.0])
 assert x.to_dense() is x.conj() is x.real is torch.real(x) is torch.conj(x).resolve_conj() and torch.torch is torch
 mps = torch.device("mps")
 assert x.device != mps and (mps.type, torch.device("xpu:1").index) == ("mps", 1) and x.dtype != torch.complex32
+assert isinstance(mps, torch.device) and not isinstance("mps", torch.device) and str(torch.device(99)) == "cuda:99"
 torch.serialization.clear_safe_globals()
 assert torch.serialization.get_safe_globals() == [] and not torch.backends.mkldnn.is_available()
 assert torch.get_device_module("cuda") is torch.cuda and torch.get_device_module(x.device).device_count() == 1
@@ -267,7 +270,8 @@ assert torch.get_device_module() is torch.cuda if torch.cuda.is_available() else
 assert torch.autograd.forward_ad.unpack_dual(x).tangent is None and not torch._C._are_functorch_transforms_active()
 assert torch._C._nn._parse_to(torch.half)[:2] == (None, torch.float16)
 torch._assert_async(torch.isfinite(x).all())
-for wrong in (lambda: torch._assert_async(torch.zeros(1), "zero"), lambda: torch.get_device_module("mps"), lambda: x.to(mps)):
+for wrong in (lambda: torch._assert_async(torch.zeros(1), "zero"), lambda: torch.get_device_module("mps"), lambda: x.to(mps),
+              lambda: mps.__enter__()):
     try:
         wrong()
     except (RuntimeError, ValueError) as error:
@@ -293,7 +297,7 @@ print(w.item())
 def test_what_packages_ask_about_tensors_and_devices(tmp_path: Path) -> None:
     assert run(ANSWERS, tmp_path) == [
         "zero", "Invalid device module 'mps': expected 'cpu' or 'cuda'",
-        "unknown device 'mps': expected one of cpu, cuda, meta, pinned, or cuda:N", "0.5"]
+        *["unknown device 'mps': expected one of cpu, cuda, meta, pinned, or cuda:N"] * 2, "0.5"]
 
 
 def test_what_packages_call_of_pytorchs_internals(tmp_path: Path) -> None:
