@@ -269,3 +269,36 @@ def test_the_gradient_of_many_scores_lies_in_their_place(loss: Callable[..., Any
         peaks.append(s.report.peak.allocated)
     assert found[0] == found[1]
     assert peaks[1] <= peaks[0] < most * 4 * samples * classes
+
+
+@pytest.mark.parametrize("rows", [8, 512])
+@pytest.mark.parametrize("between", [nn.GELU, lambda: nn.LayerNorm(256), lambda: nn.RMSNorm(256)],
+                         ids=["GELU", "LayerNorm", "RMSNorm"])
+def test_the_gradient_of_an_input_that_is_recomputed_takes_its_place_where_there_is_no_room(
+        rows: int, between: Callable[[], Any]) -> None:
+    """A fused kernel makes it before the gradient of the weight has read the input."""
+    found, peaks = [], []
+    x, y = gradcore.randn(rows, 32), gradcore.zeros(rows, dtype=gradcore.int64)
+    for wrap in (lambda f: f, gradcore.compile):
+        held = gradcore.memory_allocated()
+        gradcore.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 256), between(), nn.Linear(256, 256), between(), nn.Linear(256, 10))
+
+        def step(model: Any = model) -> Any:
+            model.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        run = wrap(step)
+        for _ in range(3):
+            with gradcore.step() as s:
+                run()
+        found.append(model)
+        peaks.append(s.report.peak.allocated - held)
+    assert same_state(*found) and peaks[1] <= peaks[0]
+    program, plan = run.programs[0], run.plans[0]
+    places = [plan.offsets[i.outputs[0].buffer] == plan.offsets[i.operands[1].buffer]
+              for i in program.instructions if i.op == "linear_grad" and dict(i.attrs)["needs"][0]]
+    # At the end of backward all gradients live.
+    assert places == [rows == 512, True]

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("tracing")
 DECLARED = sorted(name for name, op in all_ops().items() if op.may_alias)
 #: Kernels that read an operand again after they have written a part of the result.
 PLANTED = [("relu_grad", "dy"), ("tanh_grad", "dy"), ("sigmoid_grad", "x"), ("where", "x"), ("clamp", "high"),
-           ("bce_logits", "x"), ("tril", "x"), ("roll", "x"), ("log_softmax_grad", "dy"), ("softmax_grad", "x"), ("recurrence", "b")]
+           ("bce_logits", "x"), ("tril", "x"), ("roll", "x"), ("log_softmax_grad", "dy"), ("softmax_grad", "x"),
+           ("recurrence", "b")]
 
 
 def copies(args: tuple[Any, ...]) -> list[Any]:
