@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.autocast import Region, resumed
+from gradcore.engine.autocast import Region
 from gradcore.engine.custom import custom_node
 from gradcore.engine.derived import differentiate
 from gradcore.engine.modes import no_grad
@@ -157,14 +157,13 @@ def _losses(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, clas
     needs = tuple(e is not None for e in edges)
 
     def rule(gs: list[Any], saved: list[Any]) -> list[Any]:
-        with resumed(None):
-            kept = elementwise.ne(saved[3], ignore_index)
-            if not local.state.grad:
-                return _gradients(parts, needs, gs[0], saved, kept)
-            wanted = [k for k in range(3) if needs[k]]
-            slopes = differentiate(_whole, wanted, gs, [*saved[:-1], kept])
-            found = iter(slopes if len(wanted) > 1 else [slopes])
-            return [next(found) if need else None for need in needs]
+        kept = elementwise.ne(saved[3], ignore_index)
+        if not local.state.grad:
+            return _gradients(parts, needs, gs[0], saved, kept)
+        wanted = [k for k in range(3) if needs[k]]
+        slopes = differentiate(_whole, wanted, gs, [*saved[:-1], kept])
+        found = iter(slopes if len(wanted) > 1 else [slopes])
+        return [next(found) if need else None for need in needs]
 
     loss.edge = (custom_node("LinearCrossEntropy", edges, [loss], (x, weight, bias, target, norm, top, rest), rule), 0)
     return loss, norm

@@ -159,6 +159,25 @@ def test_memory_is_that_of_the_gradients_and_of_one_part() -> None:
     assert ours.report.pool.allocations == predicted.report.pool.allocations
 
 
+@pytest.mark.parametrize(("options", "at_once"), [
+    (Options(), [11, 50]), (Options(chunking_method=None), [330, 330]), (Options(batch_chunk_size=3), [99, 99]),
+    (Options(chunking_method="aspect_ratio"), [33, 66])], ids=["auto", "whole", "samples", "ratio"])
+def test_how_many_classes_are_computed_at_a_time(options: Options, at_once: list[int]) -> None:
+    """Of 330, for 10 samples of 4 and of 50 features."""
+    assert [options.classes_at_once(10, features, 330) for features in (4, 50)] == at_once
+
+
+def test_one_part_of_scores_is_live_at_a_time_in_16_bits_too() -> None:
+    """Beside the workspace of their logarithm, which is as large."""
+    samples, features, count = 8192, 64, 50304
+    with gradcore.device("meta"):
+        x, weight = (gradcore.ones(n, features, dtype=gradcore.bfloat16) for n in (samples, count))
+        target = gradcore.zeros(samples, dtype=gradcore.int64)
+    with gradcore.step(device="meta") as step:
+        F.linear_cross_entropy(x, weight, target, options=Options())
+    assert step.report.peak.allocated <= x.nbytes + weight.nbytes + 2.1 * 4 * samples * (count // 32)
+
+
 def test_backward_again_compiled_and_with_hooks() -> None:
     layer = nn.LinearCrossEntropyLoss(8, 60, bias=True, options=Options(batch_chunk_size=2))
     x, target = gradcore.tensor(values(10, 8), requires_grad=True), gradcore.tensor(classes(10, 60))
