@@ -97,12 +97,12 @@ for _reduce in ("sum", "mean", "amax", "amin"):
         for _dim in (0, 1):
             form(f"scatter_reduce:{_reduce} {_own} {_dim}", lambda t, x, i, y, r=_reduce, s=_own, d=_dim: t.scatter_reduce(
                 x, d, i, y, r, include_self=s), floats(4, 4), _at, floats(2, 3))
+        form(f"Tensor.scatter_reduce_:{_reduce} {_own}", lambda t, x, i, y, r=_reduce, s=_own: x.clone().scatter_reduce_(
+            1, i, y, r, include_self=s), floats(2, 4), _at, floats(2, 3))
     form(f"scatter_reduce:{_reduce} part", lambda t, x, i, y, r=_reduce: t.scatter_reduce(x, 0, i, y, reduce=r), floats(4, 4),
          _at, floats(3, 5), gradient=False)
     form(f"scatter_reduce:{_reduce} ints", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), ints(4, 3, low=-5), _at,
          ints(2, 3, low=-5), gradient=False)
-    form(f"Tensor.scatter_reduce_:{_reduce}", lambda t, x, i, y, r=_reduce: x.clone().scatter_reduce_(1, i, y, r), floats(2, 4),
-         _at, floats(2, 3))
 for _reduce in ("amax", "amin"):
     form(f"scatter_reduce:{_reduce} equal", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), floats(2, given=(1, 0)),
          ints(4, given=(0, 0, 0, 1)), floats(4, given=(1, 1, 0, 0)), smooth=False)

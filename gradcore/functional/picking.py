@@ -72,7 +72,7 @@ def scatter_by(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any)
                         f"{x.spec.ndim}")
     slices = placing.OF_SLICES.get(op) if values.spec.dtype == target.spec.dtype else None
     row = None if slices is None else placing.expanded_from(places, target.spec, d)
-    if slices is None or row is None:
+    if row is None:
         op(target, places, values, dim=d)
     else:
         slices(target, row, values, dim=d, wrap=False)
@@ -112,7 +112,8 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
 
     For integers, ``alpha`` is truncated.
     """
-    alpha = alpha if source.spec.floating else int(alpha)
+    if not source.spec.floating:
+        alpha = (bool if source.spec.dtype.kind == "b" else int)(alpha)
     source = source if alpha == 1 else source * alpha
     placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
@@ -322,8 +323,7 @@ def _untouched(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`scatter_reduce` in place; returns the tensor."""
-    kept = sh.clone(input) if input.requires_grad else input
-    return movement.copy_(input, scatter_reduce(kept, dim, index, src, reduce, include_self=include_self))
+    return movement.copy_(input, scatter_reduce(input, dim, index, src, reduce, include_self=include_self))
 
 
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (

@@ -112,6 +112,9 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t, lambda x: t.tensordot(x.reshape(2, 1), t.arange(6.0).reshape(3, 2), dims=1) * t.tensor([1.0, 2.0]), 1.0, 2.0),
     **{f"index_add of ints, alpha {a}": lambda t, a=a: t.zeros(3, dtype=t.int64).index_add(
         0, t.tensor([0, 0, 1]), t.tensor([1, 2, 3]), alpha=a) for a in (2.0, 2.5, -1.5, 3)},
+    **{f"index_add of bools, alpha {a}": lambda t, a=a: t.tensor([False, True]).index_add(
+        0, t.tensor([0, 1]), t.tensor([True, False]), alpha=a) for a in (2, 0.5, -1, 0, False)},
+    "searchsorted of ints by a float": lambda t: (t.searchsorted(t.tensor([1, 2, 3]), 2.5), t.bucketize(0.5, t.tensor([0, 1]))),
     **{f"masked_scatter of {shape}": lambda t, s=shape: t.zeros(*s).masked_scatter(
         t.tensor([[True, False, True], [False, True, False]]), t.arange(6.0)) for shape in ((3,), (1,), (2, 1), (2, 2, 3))},
     "slope of a masked_scatter": lambda t: slope(t, lambda x: x.masked_scatter(
