@@ -58,7 +58,8 @@ EINSUMS: dict[str, tuple[Operand, ...]] = {
     "ii": (floats(3, 3),), "bij,bjk->bik": (_x, _y), "bij,bjk->bki": (_x, _y), "i,j->ij": (_u, _w), "i,i->": (_u, _v),
     "i,i->i": (_u, _v), "ij,ij->": (_a, _t), "ij,kj->ik": (_a, floats(4, 3)), "ij,j->i": (_a, _u), "bhqd,bhkd->bhqk": (
         floats(2, 2, 3, 4), floats(2, 2, 5, 4, layout="plain")), "bhqd,bkhd->bqhk": (floats(2, 2, 3, 4), floats(2, 5, 2, 4)),
-    "...ij,...jk->...ik": (floats(2, 1, 2, 3), floats(3, 3, 4)), "...i->...": (_x,), "i...,i->...": (_a, floats(2)),
+    "...ij,...jk->...ik": (floats(2, 1, 2, 3), floats(3, 3, 4)), "...i->...": (_x,), "...i->i": (_x,),
+    "b...a": (_x,), "i...,i->...": (_a, floats(2)),
     "ij,jk,kl->il": (_a, _b, floats(4, 2)), "ij,jk,ki->": (_a, _b, floats(4, 2)), "iji->j": (floats(2, 3, 2),),
     "a,b,c->cab": (_u, _w, floats(2)), "ij,kl->ijkl": (_a, _b), "ijk,k->ji": (_x, _w), " i j , j -> i ": (_a, _u),
     "ij,jk->": (_a, _b), "bi,bj->bij": (_a, floats(2, 4)), "ij,ij->ij": (_a, floats(1, 3)), "ij,jk->ik with one": (

@@ -26,7 +26,7 @@ SHAPES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Operand, ...]]] = {
     "rot90:two": (lambda t, x: x.rot90(2, (1, 0)), (_f,)), "rot90:four": (lambda t, x: x.rot90(-4), (_f,)),
     "roll": (lambda t, x: t.roll(x, 2, 1), (_f, _t)), "roll:flat": (lambda t, x: x.roll(-3), (_f, _t, _0d)),
     "roll:several": (lambda t, x: t.roll(x, shifts=(1, -2), dims=(0, 1)), (_f,)),
-    "movedim": (lambda t, x: t.movedim(x, 0, 2), (_cube,)), "moveaxis": (lambda t, x: x.moveaxis((0, 1), (2, 0)), (_cube,)),
+    "movedim": (lambda t, x: t.movedim(x, 0, 2), (_cube,)), "moveaxis": (lambda t, x: x.moveaxis((0, 2), (1, 0)), (_cube,)),
     "swapaxes": (lambda t, x: t.swapaxes(x, 0, 1), (_cube,)), "swapdims": (lambda t, x: x.swapdims(0, -1), (_cube,)),
     "adjoint": (lambda t, x: x.adjoint(), (_cube,)), "ravel": (lambda t, x: t.ravel(x), (_f, _t, _0d)),
     "Tensor.repeat": (lambda t, x: x.repeat(2, 3), (_f, _t, floats(3), _empty, _0d)),

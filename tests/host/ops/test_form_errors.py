@@ -66,6 +66,7 @@ CASES: dict[str, Case] = {
     "flip twice": (lambda t: f(t, 2, 3).flip(0, 0), SpecError, ("(0, 0)", "multiple times")),
     "flip dim": (lambda t: f(t, 2).flip(1), DimError, ("[-1, 0]", "but got 1")),
     "fliplr": (lambda t: t.fliplr(f(t, 2)), SpecError, (">= 2-d", "1-d")),
+    "flipud": (lambda t: t.flipud(f(t)), SpecError, (">= 1-d", "0-d")),
     "roll": (lambda t: f(t, 3).roll((1, 2), 0), SpecError, ("must align", "2 shifts and 1 dims")),
     "roll flat": (lambda t: f(t, 3).roll((1, 2)), SpecError, ("must align", "2 shifts and no dims")),
     "roll of 0-d": (lambda t: f(t).roll(1, 0), DimError, ("0-d tensor", "leave them out")),
