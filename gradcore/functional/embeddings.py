@@ -199,9 +199,10 @@ def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Any, Any]:
 def _lengths(offsets: Any, count: int, last: bool) -> Any:
     """The number of positions in each bag. Raises ValueError for offsets that do not fit ``count`` positions."""
     starts = np.asarray(offsets).astype(np.int64)
-    if not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > count:
-        raise ValueError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")
+    # Without offsets there are no bags, which no positions fit.
     ends = starts if last else np.append(starts, count)
+    if not len(ends) or ends[0] != 0 or (np.diff(ends) < 0).any() or ends[-1] > count:
+        raise ValueError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")
     if ends[-1] != count:
         raise ValueError(f"the last offset must be the number of positions, {count}, but got {starts.tolist()}")
     return np.diff(ends)

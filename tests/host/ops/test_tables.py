@@ -46,8 +46,8 @@ def test_tables_are_pytorchs(torch: Any, named: Any, norm: Any, frequency: bool,
 @pytest.mark.parametrize("padding", [None, 1, 2])
 @pytest.mark.parametrize("norm", [None, (1.0, 2.0)], ids=str)
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("bags", [(NAMED,), (FLAT, OFFSETS), (FLAT, ENDS), (FLAT[:0], np.array([0, 0]))],
-                         ids=["rows", "offsets", "ends", "empty"])
+@pytest.mark.parametrize("bags", [(NAMED,), (FLAT, OFFSETS), (FLAT, ENDS), (FLAT[:0], np.array([0, 0])),
+                                  (FLAT[:0], OFFSETS[:0])], ids=["rows", "offsets", "ends", "empty", "none"])
 def test_bags_are_pytorchs(torch: Any, bags: Any, mode: str, norm: Any, padding: int | None) -> None:
     most, kind = norm or (None, 2.0)
     compare(torch, lambda t, table: t.nn.functional.embedding_bag(
