@@ -192,6 +192,24 @@ def test_multihead_attention_of_other_widths_and_with_more_positions(options: di
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("batch", [(), (1,)], ids=["unbatched", "one"])
+@pytest.mark.parametrize("heads", [(), (1,)], ids=["one head", "heads"])
+def test_multihead_attention_of_one_sequence_with_masks_of_floats(batch: tuple[int, ...], heads: tuple[int, ...]) -> None:
+    torch = torch_or_skip()
+    theirs = torch.nn.MultiheadAttention(12, 1, batch_first=True)
+    ours = nn.MultiheadAttention(12, 1, batch_first=True)
+    ours.load_state_dict({k: gradcore.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
+    rng = np.random.default_rng(0)
+    x, mask, padding = (rng.standard_normal(shape).astype(np.float32)
+                        for shape in ((*batch, 4, 12), (*heads, 4, 4), (*batch, 4)))
+    found = [layer(*[t.tensor(x)] * 3, attn_mask=t.tensor(mask), key_padding_mask=t.tensor(padding))
+             for t, layer in ((gradcore, ours), (torch, theirs))]
+    for a, b in zip(*found, strict=True):
+        assert tuple(a.shape) == tuple(b.shape)
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.oracle
 def test_embeddings() -> None:
     torch = torch_or_skip()
     index = np.random.default_rng(0).integers(0, 7, (3, 4))
