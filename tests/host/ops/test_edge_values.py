@@ -91,6 +91,9 @@ SAME: dict[str, Callable[[Any], Any]] = {
         0, t.tensor([0, 0, 1]), t.tensor([True, False, False]), h, include_self=o)
        for how in ("sum", "amax", "amin") for own in (True, False)},
     "conversion of floats": lambda t: t.tensor([2.9, -2.9, 127.0], dtype=t.int8),
+    "the ends of bytes": lambda t: t.tensor([-128, 127], dtype=t.int8), "a NumPy double": lambda t: t.tensor(np.float64(1.5)),
+    "pinverse by rcond": lambda t: (t.pinverse(t.tensor([[1.0, 0.0], [0.0, 0.2]]), 0.3), t.tensor([[4.0]]).pinverse(rcond=1.5)),
+    "slope of as_strided with a size of 1": lambda t: slope(t, lambda x: x.as_strided((2, 3, 1), (3, 1, 1)), *[1.0] * 6),
     "unflatten of nothing": lambda t: (t.zeros(0, 4).unflatten(1, (2, -1)), t.zeros(3, 0).unflatten(0, (3, -1)),
                                        t.zeros(0, 3).unflatten(0, (2, -1))),
     **{f"repeat_interleave alone, {dtype}": lambda t, d=dtype: t.repeat_interleave(t.tensor([1, 2, 0, 3], dtype=getattr(t, d)))

@@ -190,6 +190,7 @@ CASES: dict[str, Case] = {
     "scatter_add negative": (lambda t: f(t, 3).scatter_add(0, i(t, -1), f(t, 1)), IndexError, ("-1", "size 3")),
     "index_add negative": (lambda t: f(t, 3).index_add(0, i(t, -1), f(t, 1)), IndexError, ("-1", "size 3")),
     "index_copy negative": (lambda t: f(t, 3).index_copy(0, i(t, -1), f(t, 1)), IndexError, ("-1", "size 3")),
+    "embedding of a vector": (lambda t: t.nn.functional.embedding(i(t, 1), f(t, 3)), SpecError, ("must be 2-D", "[3]")),
     "embedding_bag offsets": (lambda t: t.nn.functional.embedding_bag(i(t, 1), f(t, 3, 2), i(t, 0, 1).view(2, 1)), ValueError,
                               ("offsets has to be a 1D tensor", "int64[2, 1]")),
     "embedding_bag float offsets": (lambda t: t.nn.functional.embedding_bag(i(t, 1, 0), f(t, 3, 2), f(t, 1) * 0), ValueError,
