@@ -72,7 +72,7 @@ def scatter_by(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any)
                         f"{x.spec.ndim}")
     slices = placing.OF_SLICES.get(op) if values.spec.dtype == target.spec.dtype else None
     row = None if slices is None else placing.expanded_from(places, target.spec, d)
-    if row is None:
+    if slices is None or row is None:
         op(target, places, values, dim=d)
     else:
         slices(target, row, values, dim=d, wrap=False)
