@@ -226,19 +226,25 @@ def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
 
 def linspace(start: Tensor | float, end: Tensor | float, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
-    """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host."""
+    """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host.
+
+    Raises RuntimeError for bounds that the dtype does not hold.
+    """
     steps = plain(steps)
     if not isinstance(steps, int):
         raise TypeError(f"linspace(): argument 'steps' must be int, not {type(steps).__name__}")
     start, end = (v.item() if hasattr(v, "item") else v for v in (start, end))
     if steps < 0:
         raise SpecError(f"number of steps must be non-negative, but got {steps}")
-    start, end = _whole(dtype, start, end)
+    dtype = np.dtype(dtype or get_default_dtype())
+    bounds = np.asarray((start, end)[:steps])
+    _check_range(bounds.astype(np.float64) if bounds.dtype == object else bounds, dtype)
+    start, end = _whole(dtype, *((start, end) if steps > 1 else (start, start)))
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    found = creation.arange(float(start), step, length=steps, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    found = creation.arange(float(start), step, length=steps, dtype=dtype, device=device)
     if steps > 1 and not (float(start).is_integer() and float(step).is_integer()):
         # Rounding misses the end, which may make another integer of it.
-        last = full((1,), end, dtype=found.spec.dtype, device=device)
+        last = full((1,), end, dtype=dtype, device=device)
         movement.copy_(movement.narrow(found, 0, steps - 1, 1), last)
     found.requires_grad = requires_grad
     return found

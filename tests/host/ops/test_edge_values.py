@@ -152,6 +152,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t.tensor([2**53 + 1, -6, -5, 5, 6], dtype=getattr(t, d)), -5.5, 7.9) for dtype in ("int64", "float64")},
     **{f"{name} of {dtype}": lambda t, n=name, d=dtype: getattr(t, n)(-3.9, 10.9, 7, dtype=getattr(t, d))
        for name in ("linspace", "logspace") for dtype in ("int64", "int32", "int8")},
+    "linspace of one byte": lambda t: t.linspace(5, 300, 1, dtype=t.int8),
     "logspace of one int": lambda t: t.logspace(1.2, 3.4, 1, dtype=t.int64),
     **{f"logaddexp2 of {a} and {b}": lambda t, a=a, b=b: t.logaddexp2(t.tensor([2, 2], dtype=getattr(t, a)), t.tensor(
         [2, 2], dtype=getattr(t, b))) * 0 for a, b in (("int64", "float32"), ("float64", "int8"), ("bool", "float32"))},
