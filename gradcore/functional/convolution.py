@@ -82,7 +82,8 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     _check_transposed(x, weight, extra, how["stride"], how["dilation"])
     size = [(n - 1) * step - 2 * side + reach * (taps - 1) + more + 1 for n, taps, more, step, side, reach in zip(
         x.spec.shape[2:], weight.spec.shape[2:], extra, *how.values(), strict=True)]
-    if min(size) < 0:
+    # Of no images, a result without pixels is one, as in PyTorch.
+    if min(size) < min(x.spec.shape[0], 1):
         raise SpecError(f"conv_transpose: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give a result of "
                         f"({size[0]} x {size[1]}). Output size is too small")
     # With dilation, output_padding may exceed the stride and make room for more windows than the input has: they are zeros.
@@ -181,7 +182,7 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     h, w = out.spec.shape[2:]
     slices = movement.permute(movement.reshape(out, (n, count, each * groups, depth, h, w)), dims=(0, 2, 1, 4, 5, 3))
     whole = (count - 1) * step + reach * (depth - 1) + 1 + extra
-    if whole - 2 * side < 0:
+    if whole - 2 * side < min(n, 1):
         raise SpecError(f"conv_transpose3d: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give depth "
                         f"{whole - 2 * side}. Output size is too small")
     out = arrangement.windows_grad(slices, shape=(n, each * groups, whole, h, w), dim=2, size=depth, step=step, dilation=reach)

@@ -161,9 +161,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         t, t.ones(4, 0, 2), lambda x: t.nn.functional.layer_norm(x, (0, 2))),
     **{f"norm {order} of {list(shape)} over {dim}": lambda t, o=order, s=shape, d=dim: t.linalg.vector_norm(t.zeros(*s), o, d)
        for order in (np.inf, -np.inf, -1, 2) for shape, dim in (((0,), None), ((3, 0), 1), ((0, 3), 1), ((0,), ()))},
-    **{f"conv_transpose{len(shape) - 2}d of {list(shape)}, too small": lambda t, s=shape, p=padding: getattr(
+    **{f"conv_transpose{len(shape) - 2}d of {list(shape)} without {padding}": lambda t, s=shape, p=padding: getattr(
         t.nn.functional, f"conv_transpose{len(s) - 2}d")(t.ones(*s), t.ones(1, 1, *(2,) * (len(s) - 2)), padding=p)
-       for shape, padding in (((1, 1, 1), 2), ((1, 1, 3, 1), 2), ((1, 1, 1, 3, 3), 2), ((1, 1, 3, 3, 1), 2))},
+       for padding in (1, 2)
+       for shape in ((1, 1, 1), (1, 1, 3, 1), (1, 1, 1, 3, 3), (1, 1, 3, 3, 1), (0, 1, 1), (0, 1, 1, 3, 3))},
     **{f"addmm_ of integers, beta {beta}, alpha {alpha}": lambda t, b=beta, a=alpha: square(t).addmm_(
         square(t), square(t), beta=b, alpha=a) for beta, alpha in ((0, 0.5), (0.5, 1), (1.5, 2.5))},
     **{f"{name} of integers, beta {beta}, alpha {alpha}": lambda t, n=name, b=beta, a=alpha: getattr(t.ones(2, 2), n)(
