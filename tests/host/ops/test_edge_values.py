@@ -164,6 +164,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t.tensor([2.0, 0.0], dtype=t.bfloat16), t.tensor(2.0), dim=0) * 0,
     "cosine_similarity of a float and a 0-d double": lambda t: t.nn.functional.cosine_similarity(
         t.tensor([2.0, 0.0]), t.tensor(2.0, dtype=t.float64), dim=0) * 0,
+    "adaptive_avg_pool1d of one sample": lambda t: t.nn.functional.adaptive_avg_pool1d(t.arange(10.0).reshape(2, 5), 3),
     "softsign of ints": lambda t: t.nn.functional.softsign(t.tensor([3, 0, -1])),
     "tanhshrink of ints": lambda t: t.nn.functional.tanhshrink(t.tensor([0, 0])),
     **{f"{name} by bools": lambda t, n=name: getattr(t.nn.functional, n)(t.tensor([3.0, -1.0]), t.tensor([True, False]))
