@@ -165,6 +165,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         t.nn.functional, f"conv_transpose{len(s) - 2}d")(t.ones(*s), t.ones(1, 1, *(2,) * (len(s) - 2)), padding=p)
        for padding in (1, 2)
        for shape in ((1, 1, 1), (1, 1, 3, 1), (1, 1, 1, 3, 3), (1, 1, 3, 3, 1), (0, 1, 1), (0, 1, 1, 3, 3))},
+    **{f"pad by {by}, {mode}": lambda t, b=by, m=mode: t.nn.functional.pad(t.arange(8.0).reshape(1, 2, 4), b, m)
+       for by in ((5, 0), (0, 5), (-1, 2), (2, -1), (-4, 0), (3, -5), (-3, -2))
+       for mode in ("constant", "circular", "reflect", "replicate")},
+    "pad by a value, circular": lambda t: t.nn.functional.pad(t.ones(1, 4), (1, 1), "circular", 2.0),
+    "norm of columns": lambda t: t.linalg.norm(t.arange(6.0).reshape(2, 3), 1, 0), "cond of nothing": lambda t: t.linalg.cond(
+        t.zeros(2, 0, 0)), "matrix_exp of a row": lambda t: t.linalg.matrix_exp(t.ones(1, 2)),
     **{f"addmm_ of integers, beta {beta}, alpha {alpha}": lambda t, b=beta, a=alpha: square(t).addmm_(
         square(t), square(t), beta=b, alpha=a) for beta, alpha in ((0, 0.5), (0.5, 1), (1.5, 2.5))},
     **{f"{name} of integers, beta {beta}, alpha {alpha}": lambda t, n=name, b=beta, a=alpha: getattr(t.ones(2, 2), n)(
