@@ -127,11 +127,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ran
     if not 1 <= k <= n:
         raise SpecError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {n} elements")
     found = _ranked(input, d, k - 1, 1)
-    return found if keepdim else Ranked(*(_without(x, d) for x in found))
-
-
-def _without(x: Tensor, d: int) -> Tensor:
-    return sh.squeeze(x, d) if x.spec.ndim else x
+    return found if keepdim else Ranked(*(sh.squeeze(x, d) for x in found))
 
 
 def shared(flat: Tensor, found: Tensor) -> Tensor:
