@@ -99,10 +99,8 @@ class PruningContainer(BasePruningMethod):
         for method in args:
             self.add_pruning_method(method)
 
-    def add_pruning_method(self, method: BasePruningMethod | None) -> None:
+    def add_pruning_method(self, method: BasePruningMethod) -> None:
         """Add a method, which has to be of the same parameter."""
-        if method is None:
-            return
         if not isinstance(method, BasePruningMethod):
             raise TypeError(f"{type(method)} is not a BasePruningMethod subclass")
         if self._tensor_name != method._tensor_name:

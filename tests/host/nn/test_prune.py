@@ -16,6 +16,7 @@ from tests.conftest import raises
 #: What is pruned, one call after the other.
 CALLS: dict[str, list[Callable[[Any, Any, Any], Any]]] = {
     "number": [lambda p, m, t: p.l1_unstructured(m, "weight", 7)],
+    "as many as there are": [lambda p, m, t: p.l1_unstructured(m, "bias", 4)],
     "share": [lambda p, m, t: p.l1_unstructured(m, name="weight", amount=0.37)],
     "none": [lambda p, m, t: p.l1_unstructured(m, "weight", 0), lambda p, m, t: p.identity(m, "bias")],
     "scores": [lambda p, m, t: p.l1_unstructured(m, "weight", 5, importance_scores=t.tensor(SCORES))],
@@ -48,10 +49,9 @@ def layers(torch: Any) -> list[tuple[Any, Any]]:
 def test_pruned_layers_are_pytorchs(torch: Any, calls: list[Any]) -> None:
     from torch.nn.utils import prune as theirs
 
-    found = []
+    found, returned = [], []
     for (library, layer), part in zip(layers(torch), (prune, theirs), strict=True):
-        for call in calls:
-            call(part, layer, library)
+        returned.append([call(part, layer, library) is layer for call in calls])
         optimizer = library.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
         for _ in range(3):
             optimizer.zero_grad()
@@ -65,6 +65,7 @@ def test_pruned_layers_are_pytorchs(torch: Any, calls: list[Any]) -> None:
                 assert part.remove(layer, name) is layer and getattr(layer, name) is original
         assert not part.is_pruned(layer)
         found.append((state, {name: x.numpy() for name, x in layer.state_dict().items()}))
+    assert returned[0] == returned[1]
     for ours, other in zip(*found, strict=True):
         assert list(ours) == list(other)
         for name, x in other.items():
@@ -86,6 +87,7 @@ def test_random_ones_prune_as_many_as_they_are_told() -> None:
         "RandomUnstructured", "RandomUnstructured"]
     layer = prune.random_structured(nn.Linear(5, 4), "weight", 2, dim=1)
     assert layer.weight_mask.sum(0).tolist().count(0) == 2 and layer.weight_mask.sum().item() == 12
+    assert prune.random_structured(nn.Linear(5, 4, device="meta"), "weight", 2, dim=1).weight_mask.device.type == "meta"
 
 
 class Every(prune.BasePruningMethod):
@@ -108,6 +110,11 @@ def test_a_method_of_ones_own() -> None:
     whole = Every.apply(layer, "weight", 2)
     assert layer.weight_mask.tolist() == [[0, 0, 0, 1]] and len(whole) == 2 and whole[1].n == 2
     assert Every(3).prune(gradcore.ones(4)).tolist() == [0, 1, 1, 0]
+    for kind, error, text in (("structured", AttributeError, "need to have the attribute `dim`"),
+                              ("every", ValueError, "Unrecognized PRUNING_TYPE every")):
+        with raises(error, text):
+            type("Other", (Every,), {"PRUNING_TYPE": kind}).apply(layer, "weight", 2)
+    assert len(prune._method_of(layer, "weight")[1]) == 2
 
 
 def test_what_cannot_be_pruned_stays_as_it_is() -> None:
