@@ -165,11 +165,13 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
     if not len(module.parametrizations):
         del module.parametrizations
         module.__class__ = kind.__bases__[0]
-    if not made._count and made.original.spec == value.spec:
+    # None if there are several, or if it is parametrized itself.
+    original = made._parameters.get("original")
+    if original is not None and original.spec == value.spec:
         # The Parameter object stays the same, so that an optimizer that holds it keeps working.
         with no_grad():
-            made.original.copy_(value)
-        module.register_parameter(tensor_name, made.original)
+            original.copy_(value)
+        module.register_parameter(tensor_name, original)
     else:
         module.register_parameter(tensor_name, Parameter(value.detach(), requires_grad=next(made.parameters()).requires_grad))
     return module

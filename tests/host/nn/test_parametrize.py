@@ -1,4 +1,4 @@
-"""Parametrizations, and further layers, compared with PyTorch's."""
+"""Parametrizations of one's own, and further layers, compared with PyTorch's."""
 
 from __future__ import annotations
 
@@ -15,29 +15,6 @@ from tests.conftest import raises
 
 def plain(x: Any) -> Any:
     return np.asarray(x.detach())
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("dim", [0, 1, None])
-def test_weight_norm_is_torchs(dim: int | None, torch: Any) -> None:
-    found = []
-    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    weight = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
-    for library in (gradcore, torch):
-        layer = library.nn.Linear(3, 2, bias=False)
-        layer.load_state_dict({"weight": library.tensor(weight)})
-        assert library.nn.utils.parametrizations.weight_norm(layer, dim=dim) is layer
-        optimizer = library.optim.SGD(layer.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            (layer(library.tensor(x)) ** 2).sum().backward()
-            optimizer.step()
-        state = {k: plain(v) for k, v in layer.state_dict().items()}
-        library.nn.utils.parametrize.remove_parametrizations(layer, "weight")
-        found.append((list(state), [*state.values(), plain(layer.weight)], repr(layer)))
-    assert found[0][0] == found[1][0] and found[0][2] == found[1][2]
-    for a, b in zip(found[0][1], found[1][1], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.oracle
@@ -66,61 +43,6 @@ def test_an_optimizer_made_before_goes_on_with_the_parameter(torch: Any, inverse
         assert layer.weight is weight
         found.append(plain(weight))
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.oracle
-@pytest.mark.filterwarnings("ignore:`torch.nn.utils.spectral_norm` is deprecated")
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize(("kind", "args", "shape"), [("Linear", (3, 2), (6, 3)), ("Conv2d", (3, 4, 2), (2, 3, 4, 4)),
-                                                     ("ConvTranspose2d", (3, 4, 2), (2, 3, 3, 3))])
-def test_spectral_norm_is_torchs(kind: str, args: Any, shape: Any, legacy: bool, torch: Any) -> None:
-    layers = []
-    for library in (gradcore, torch):
-        utils = library.nn.utils if legacy else library.nn.utils.parametrizations
-        layer = getattr(library.nn, kind)(*args)
-        assert utils.spectral_norm(layer, n_power_iterations=2) is layer
-        layers.append(layer)
-    ours, theirs = layers
-    assert list(ours.state_dict()) == list(theirs.state_dict()) and repr(ours) == repr(theirs)
-    ours.load_state_dict(theirs.state_dict())
-    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    for library, layer in ((gradcore, ours), (torch, theirs)):
-        optimizer = library.optim.SGD(layer.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            # Two calls, whose vectors differ, before one backward.
-            (layer(library.tensor(x)).square().mean() - layer(library.tensor(2 * x)).mean()).backward()
-            optimizer.step()
-        layer.eval()
-        layer(library.tensor(x))
-    for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
-        np.testing.assert_allclose(plain(a), plain(b), rtol=1e-4, atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(plain(ours.weight), plain(theirs.weight), rtol=1e-4, atol=1e-5)
-    if legacy:
-        with raises(RuntimeError, "Cannot register two spectral_norm hooks on the same parameter weight"):
-            nn.utils.spectral_norm(ours)
-        nn.utils.remove_spectral_norm(ours)
-        with raises(ValueError, "spectral_norm of 'weight' not found in"):
-            nn.utils.remove_spectral_norm(ours)
-    else:
-        parametrize.remove_parametrizations(ours, "weight")
-    np.testing.assert_allclose(plain(ours.weight), plain(theirs.weight), rtol=1e-4, atol=1e-5)
-    assert "weight" in dict(ours.named_parameters())
-
-
-def test_the_largest_singular_value_is_one() -> None:
-    gradcore.manual_seed(0)
-    layer = parametrizations.spectral_norm(nn.Linear(7, 5))
-    assert abs(np.linalg.svd(plain(layer.weight))[1][0] - 1) < 1e-2
-    vector = nn.Module()
-    vector.w = nn.Parameter(gradcore.tensor([3.0, 4.0]))
-    np.testing.assert_allclose(plain(parametrizations.spectral_norm(vector, "w").w), [0.6, 0.8], rtol=1e-6)
-    with raises(ValueError, "Expected n_power_iterations to be positive"):
-        parametrizations.spectral_norm(nn.Linear(2, 2), n_power_iterations=0)
-    with raises(IndexError, "expected to be in range of [-2, 1] but got 2"):
-        parametrizations.spectral_norm(nn.Linear(2, 2), dim=2)
-    with raises(ValueError, "has no parameter or buffer with name 'w'"):
-        parametrizations.spectral_norm(nn.Linear(2, 2), "w")
 
 
 class Symmetric(nn.Module):
@@ -184,15 +106,77 @@ def test_parametrizations_one_after_the_other_are_torchs(torch: Any) -> None:
         layer.weight.square().sum().backward()
         values += [plain(layer.weight), plain(parts.original).copy(), plain(parts.original.grad)]
         original = parts.original
-        with of.cached():
-            assert layer.weight is layer.weight
-        assert layer.weight is not layer.weight
+        for _ in range(2):
+            with of.cached():
+                weight = layer.weight
+                with of.cached():
+                    assert layer.weight is weight
+                assert layer.weight is weight
+            assert layer.weight is not weight and (layer.weight == weight).all()
+            layer.weight = 2 * layer.weight
         of.remove_parametrizations(layer, "weight")
         assert layer.weight is original
         found.append((list(state), [*state.values(), *values, plain(layer.weight)], len(parts), repr(layer)))
     assert (found[0][0], found[0][2:]) == (found[1][0], found[1][2:])
     for a, b in zip(found[0][1], found[1][1], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def products(library: Any, several: bool) -> Any:
+    """A module that makes a matrix of one vector, or of two matrices."""
+    class Outer(library.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, *parts: Any) -> Any:
+            return parts[0] @ parts[1] if several else library.outer(parts[0], parts[0])
+
+        def right_inverse(self, x: Any) -> Any:
+            return (x[:, :1].clone(), x[:1].clone()) if several else x.diagonal().sqrt()
+
+    return Outer()
+
+
+def halves(library: Any) -> Any:
+    class Half(library.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x / 2
+
+        def right_inverse(self, x: Any) -> Any:
+            return x * 2
+
+    return Half()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+def test_originals_of_other_shapes_are_torchs(several: bool, more: bool, torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        of, layer = library.nn.utils.parametrize, library.nn.Linear(3, 3)
+        layer.load_state_dict({"weight": library.arange(9.0).reshape(3, 3), "bias": library.zeros(3)})
+        of.register_parametrization(layer, "weight", products(library, several))
+        of.register_parametrization(layer, "bias", halves(library))
+        if more:
+            of.register_parametrization(layer, "weight", halves(library))
+        with library.no_grad():
+            layer.weight = library.arange(9.0).reshape(3, 3) + 1
+        layer(library.ones(2, 3)).square().sum().backward()
+        state = [(name, plain(x).copy(), plain(x.grad)) for name, x in layer.named_parameters()]
+        of.remove_parametrizations(layer, "weight")
+        found.append([*state, *((name, plain(x)) for name, x in (*layer.named_parameters(), ("weight", layer.weight)))])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours[0] == theirs[0]
+        np.testing.assert_allclose(ours[1:], theirs[1:], rtol=1e-6)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_parametrized_original_is_removed_with_what_it_made(leave: bool) -> None:
+    layer = nn.Linear(2, 2, bias=False)
+    value = layer.weight.tolist()
+    parametrize.register_parametrization(layer, "weight", halves(gradcore))
+    parametrize.register_parametrization(layer.parametrizations.weight, "original", halves(gradcore))
+    assert layer.weight.tolist() == value and len(layer.parametrizations.weight) == 1
+    parametrize.remove_parametrizations(layer, "weight", leave_parametrized=leave)
+    assert type(layer.weight) is nn.Parameter and (layer.weight / (1 if leave else 2)).tolist() == value
 
 
 def test_what_cached_computes_goes_with_its_layer_and_is_no_other_ones() -> None:
@@ -283,60 +267,3 @@ def test_an_unsafe_parametrization_may_change_the_shape() -> None:
     parametrize.register_parametrization(net, "weight", nn.Identity())
     parametrize.remove_parametrizations(net, "weight")
     assert net.weight.shape == (4, 2)
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("map_", ["matrix_exp", "cayley", "householder", None])
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)])
-def test_orthogonal_is_torchs(map_: str | None, shape: tuple[int, int], torch: Any) -> None:
-    rng, found, state = np.random.default_rng(0), [], None
-    x, weight = rng.normal(size=(5, shape[1])).astype(np.float32), rng.normal(size=shape).astype(np.float32)
-    for library in (torch, gradcore):
-        layer = library.nn.Linear(*shape[::-1], bias=False)
-        layer.load_state_dict({"weight": library.tensor(weight)})
-        assert library.nn.utils.parametrizations.orthogonal(layer, orthogonal_map=map_) is layer
-        values = [plain(layer.weight)]
-        # PyTorch completes a base that is not square by random columns.
-        state = {name: np.array(plain(v)) for name, v in layer.state_dict().items()} if state is None else state
-        layer.load_state_dict({name: library.tensor(v) for name, v in state.items()})
-        optimizer = library.optim.SGD(layer.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            (layer(library.tensor(x)) ** 3).sum().backward()
-            optimizer.step()
-            values.append(plain(layer.weight))
-        layer.weight = library.tensor(weight * 2)
-        values.append(plain(layer.weight))
-        found.append((values, repr(layer), list(layer.state_dict())))
-    for theirs, ours in zip(found[0][0], found[1][0], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
-        small = ours if shape[0] <= shape[1] else ours.T
-        np.testing.assert_allclose(small @ small.T, np.eye(min(shape)), atol=2e-5)
-    assert found[0][1:] == found[1][1:] and not np.allclose(found[1][0][1], found[1][0][0], atol=1e-3)
-
-
-def test_what_orthogonal_does_not_take() -> None:
-    layer = nn.Linear(2, 2)
-    with raises(ValueError, "has no parameter or buffer with name 'wight'"):
-        parametrizations.orthogonal(layer, "wight")
-    with raises(ValueError, "Expected a matrix or batch of matrices. Got a tensor of 1 dimensions."):
-        parametrizations.orthogonal(layer, "bias")
-    with raises(ValueError, 'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: qr'):
-        parametrizations.orthogonal(layer, orthogonal_map="qr")
-    with raises(NotImplementedError, "use_trivialization=False"):
-        parametrizations.orthogonal(layer, use_trivialization=False)
-    assert not parametrize.is_parametrized(layer)
-
-
-@pytest.mark.parametrize("map_", ["matrix_exp", "cayley", "householder"])
-def test_autocast_narrows_only_the_product_with_the_base(map_: str) -> None:
-    layer = parametrizations.orthogonal(nn.Linear(4, 4), orthogonal_map=map_)
-    with gradcore.no_grad():
-        # The product of this base is exact, so the weight is the map's matrix, rounded once.
-        layer.parametrizations.weight[0].base.copy_(gradcore.eye(4))
-        layer.parametrizations.weight.original.add_((gradcore.arange(16.0).reshape(4, 4) * 0.3).tril(-1))
-    whole = layer.weight
-    power = gradcore.matrix_exp(whole)
-    with gradcore.autocast("cpu", dtype=gradcore.bfloat16):
-        assert (layer.weight == whole.bfloat16()).all()
-        assert (gradcore.matrix_exp(whole) == power).all()
