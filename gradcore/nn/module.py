@@ -100,15 +100,15 @@ class Module(Converted, Hooked, Named, Stateful):
         if isinstance(value, Parameter):
             paths.require_name("parameter", name)
             self._module_put("_parameters", name, value)
+        elif name in own.get("_parameters", ()):
+            if value is not None:
+                raise TypeError(f"cannot assign '{given}' as parameter '{name}' (gradcore.nn.Parameter or None expected)")
+            self._module_put("_parameters", name, None)
         elif isinstance(value, Module):
             self._module_put("_modules", name, value)
         elif getattr(type(value), "_wraps_module", False):  # compiled: calls go through the wrapper
             self._module_put("_modules", name, value.__wrapped__)
             own[name] = value
-        elif name in own.get("_parameters", ()):
-            if value is not None:
-                raise TypeError(f"cannot assign '{given}' as parameter '{name}' (gradcore.nn.Parameter or None expected)")
-            self._module_put("_parameters", name, None)
         elif name in own.get("_modules", ()):
             if value is not None:
                 raise TypeError(f"cannot assign '{given}' as child module '{name}' (gradcore.nn.Module or None expected)")
@@ -130,6 +130,7 @@ class Module(Converted, Hooked, Named, Stateful):
         for other in KINDS:
             if other != kind and name in self.__dict__[other]:
                 del self.__dict__[other][name]
+                self._non_persistent_buffers_set.discard(name)
         self.__dict__[kind][name] = value
         self.__dict__[name] = value
         if self._module_places:

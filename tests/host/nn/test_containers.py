@@ -27,6 +27,17 @@ PROGRAMS = [
     ("d = nn.ParameterDict().fromkeys(['a', 'b'], t.ones(2)); d.clear()", "len(d), list(d.parameters()), d.setdefault('a')"),
     ("c = [type('Own', (of,), {name: lambda self, given: 1 / 0})() for of, name in ((nn.ModuleDict, 'update'), "
      "(nn.ModuleList, 'extend'), (nn.ParameterDict, 'update'), (nn.ParameterList, 'extend'))]", "[len(of) for of in c]"),
+    ("l = nn.ModuleList([nn.ReLU(), nn.ELU(), nn.Tanh()])", "repr(l[1:]), repr(l[::-1]), l[1:][0] is l[1], len(l[5:])"),
+    ("l = nn.ModuleList([nn.ReLU()]); l.insert(0, None)", "list(l)[0], len(l), list(l._modules)"),
+    ("l = nn.ModuleList([nn.ReLU()] * 10 + [nn.ELU(), nn.Tanh()]); del l[10]; s = nn.Sequential(*l) * 1", "repr(l), repr(s)"),
+    ("d = nn.ModuleDict([('a', nn.ReLU()), ('b', nn.Tanh())]); d.update([('c', nn.ELU())]); d.pop('b')",
+     "repr(d), list(map(repr, d.values())), [(name, repr(m)) for name, m in d.items()], list(d.keys())"),
+    ("m = nn.Module(); m.x = nn.Linear(1, 1); m.x = None", "repr(m), list(m._modules), list(m.state_dict()), m.x"),
+    ("m = nn.Module(); m.register_buffer('b', t.zeros(2), persistent=False); m.b = nn.Parameter(t.ones(2))",
+     "list(m.state_dict()), [name for name, _ in m.named_parameters()], list(m.buffers())"),
+    ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); del m.b; m.b = nn.Parameter(t.ones(2))",
+     "list(m.state_dict()), m.b.tolist()"),
+    ("m = nn.PReLU(2, init=0.5); m.weight.data.fill_(3.0); m.reset_parameters()", "m.weight.tolist()"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.GroupNorm(2, 4, bias=False)", "repr(m), repr(nn.GroupNorm(2, 4))"),
@@ -92,6 +103,14 @@ def test_what_cannot_be_inserted_leaves_the_others_in_place() -> None:
     with raises(TypeError, "int"):
         modules.insert(1, 3)  # type: ignore[arg-type]
     assert [type(m).__name__ for m in modules] == ["ReLU", "Tanh"]
+
+
+@pytest.mark.parametrize(("given", "text"), [
+    ([gradcore.nn.ReLU()], "list is not a Module subclass: write Sequential(*modules)"), (3, "int is not a Module subclass"),
+    (gradcore.nn.ReLU, "ReLU is a class, not a Module: write ReLU(...)")], ids=["list", "number", "class"])
+def test_what_is_no_module_is_refused_with_a_hint(given: Any, text: str) -> None:
+    with raises(TypeError, text):
+        gradcore.nn.Sequential(gradcore.nn.ReLU(), given)
 
 
 def test_sizes_to_unflatten_are_ints() -> None:

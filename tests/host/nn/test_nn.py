@@ -94,6 +94,8 @@ def test_assignment() -> None:
     assert m.fc._parameters["weight"] is weight and m.fc.weight is weight
     with raises(TypeError, "cannot assign 'Tensor' as parameter 'weight'", "or None expected"):
         m.fc.weight = gradcore.ones(3, 3)
+    with raises(TypeError, "cannot assign 'ReLU' as parameter 'weight'"):
+        m.fc.weight = nn.ReLU()
     with raises(TypeError, "cannot assign 'int' as child module 'fc'"):
         m.fc = 3
     with raises(TypeError, "cannot assign 'str' as buffer 'scale'"):
