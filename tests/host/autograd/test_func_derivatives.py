@@ -163,6 +163,14 @@ MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
         lambda t, f: f.vmap(lambda x: t.nn.functional.dropout(x))(t.ones(2, 2)),
     "Expected at least one model, got 0": lambda t, f: f.stack_module_state([]),
     "Expected all models to be of the same class": lambda t, f: f.stack_module_state([t.nn.Linear(1, 1), t.nn.ReLU()]),
+    "Expected weight from each model to have the same .requires_grad":
+        lambda t, f: f.stack_module_state([t.nn.Linear(1, 1), t.nn.Linear(1, 1).requires_grad_(False)]),
+    "independent of the inputs":
+        lambda t, f: f.jvp(lambda x: t.ones(2), (t.ones(3),), (t.ones(3),), strict=True),
+    "Expected primals and tangents to have the same":
+        lambda t, f: f.jvp(curve, (t.ones(2),), (t.ones(2), t.ones(2))),
+    "must be int, got": lambda t, f: f.grad(curve, argnums=(0, "a"))(t.ones(2)),
+    "argnums must be": lambda t, f: f.grad(curve, argnums="a")(t.ones(2)),
     "the same training/eval mode": lambda t, f: f.stack_module_state([t.nn.ReLU(), t.nn.ReLU().eval()]),
 }
 
@@ -185,6 +193,14 @@ def test_what_pytorch_takes_and_gradcore_does_not() -> None:
         vmap(curve)(gradcore.ones(0, 3))
     with raises(ValueError, "at least one input must have samples"):
         vmap(curve, in_dims=(None,))(gradcore.ones(2))
+
+
+def test_arguments_are_named_once_and_a_tangent_has_its_primals_size() -> None:
+    for argnums in ((), (0, 0)):
+        with raises(RuntimeError, "argnums must name different arguments, at least one"):
+            gradcore.func.grad(curve, argnums=argnums)(gradcore.ones(2))
+    with raises(RuntimeError, "a tangent has another size than its primal, [2]: [1]"):
+        gradcore.func.jvp(curve, (gradcore.ones(2),), (gradcore.ones(1),))
 
 
 def test_nothing_has_a_graph_where_nothing_outside_requires_a_gradient() -> None:

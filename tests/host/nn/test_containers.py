@@ -37,6 +37,8 @@ PROGRAMS = [
      "list(m.state_dict()), [name for name, _ in m.named_parameters()], list(m.buffers())"),
     ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); del m.b; m.b = nn.Parameter(t.ones(2))",
      "list(m.state_dict()), m.b.tolist()"),
+    ("m = nn.Sequential(nn.BatchNorm1d(1)); m.again, m.own, m.b = m[0], nn.Parameter(t.ones(2)), nn.Buffer(t.ones(3))",
+     "list(dict(m.named_children())), len(list(m.children())), [len(x) for x in (*m.parameters(False), *m.buffers(False))]"),
     ("m = nn.PReLU(2, init=0.5); m.weight.data.fill_(3.0); m.reset_parameters()", "m.weight.tolist()"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),

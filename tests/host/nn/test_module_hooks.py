@@ -76,11 +76,12 @@ def test_an_input_without_a_gradient_is_shown_as_none() -> None:
     assert len(seen) == 1
 
 
-def test_a_copy_has_hooks_of_its_own_and_a_module_with_hooks_goes_by_reference_count() -> None:
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_has_hooks_of_its_own_and_a_module_with_hooks_goes_by_reference_count(copied: Any) -> None:
     m = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     seen: list[Any] = []
     with m.register_forward_hook(lambda module, args, out: seen.append(module)):
-        c = copy.deepcopy(m)
+        c = copied(m)
         c(gradcore.ones(1, 2))
         assert seen == [c]
     m(gradcore.ones(1, 2))
@@ -105,6 +106,12 @@ def test_backward_lets_go_of_gradients_whose_inputs_it_does_not_reach() -> None:
     found = gradcore.autograd.grad(loss, list(model.parameters()), create_graph=True)
     del model, x, loss, found
     assert gradcore.memory_requested() == live
+
+
+def test_hooks_on_the_forward_pass_add_nothing_to_the_graph() -> None:
+    m = nn.Linear(2, 2)
+    m.register_forward_hook(lambda module, args, out: None)
+    assert [node.op for node in gradcore.graph(m(gradcore.ones(1, 2))).nodes] == ["linear"]
 
 
 def test_bad_hooks_are_told() -> None:
