@@ -154,6 +154,17 @@ def test_weight_norm_is_pytorchs(torch: Any, dim: int | None) -> None:
         nn.utils.remove_weight_norm(ours)
 
 
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+def test_each_weight_has_a_norm_of_its_own(kind: str) -> None:
+    m, last = nn.RNNCell(2, 3), "g" if kind == "weight_norm" else "orig"
+    for name in ("weight_ih", "weight_hh"):
+        getattr(nn.utils, kind)(m, name)
+    m(gradcore.ones(2))
+    value = m.weight_hh.tolist()
+    getattr(nn.utils, f"remove_{kind}")(m, "weight_hh")
+    assert m.weight_hh.tolist() == value and {"weight_hh", f"weight_ih_{last}"} < dict(m.named_parameters()).keys()
+
+
 def test_a_module_with_weight_norm_trains() -> None:
     gradcore.manual_seed(0)
     m = nn.utils.weight_norm(nn.Linear(3, 2))
