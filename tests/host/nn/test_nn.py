@@ -224,53 +224,6 @@ def test_containers() -> None:
         del d["x"]
 
 
-# -- state dicts -------------------------------------------------------------------------------------------------------
-
-
-def test_load_state_dict_copies_into_the_same_bytes() -> None:
-    a, b = net(), net()
-    storage = b[0].weight.storage
-    assert str(b.load_state_dict(a.state_dict())) == "<All keys matched successfully>"
-    assert b[0].weight.storage is storage
-    np.testing.assert_array_equal(b[0].weight.detach().numpy(), a[0].weight.detach().numpy())
-
-
-def test_a_state_dict_may_lack_the_number_of_batches() -> None:
-    m = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    state = {k: v for k, v in m.state_dict().items() if not k.endswith("num_batches_tracked")}
-    m(gradcore.ones(4, 3))
-    m.load_state_dict(state)
-    assert m[0].num_batches_tracked.item() == 1
-    del state["1.bias"]
-    with raises(RuntimeError, 'Missing key(s) in state_dict: "1.bias".'):
-        m.load_state_dict(state)
-    with raises(RuntimeError, '"0.num_batches_tracked", "1.bias"'):
-        m.to("meta").load_state_dict(state, assign=True)
-
-
-def test_load_state_dict_lists_everything_and_changes_nothing() -> None:
-    m = net()
-    state = {k: v.numpy() + 1 for k, v in m.state_dict().items()}
-    del state["3.bias"]
-    state["extra"] = np.zeros(1)
-    state["0.weight"] = np.zeros((2, 2))
-    before = m[3].weight.detach().numpy().copy()
-    with raises(RuntimeError, "Error(s) in loading state_dict for Sequential:",
-                'Missing key(s) in state_dict: "3.bias". ', 'Unexpected key(s) in state_dict: "extra". ',
-                "size mismatch for 0.weight: copying a param with shape", "[2, 2]", "the shape in current model is",
-                "[5, 6]"):
-        m.load_state_dict(state)
-    np.testing.assert_array_equal(m[3].weight.detach().numpy(), before)
-    with raises(RuntimeError, "size mismatch for 0.weight"):
-        m.load_state_dict(state, strict=False)
-    del state["0.weight"]
-    missing, unexpected = m.load_state_dict(state, strict=False)
-    assert missing == ["0.weight", "3.bias"] and unexpected == ["extra"]
-    np.testing.assert_array_equal(m[3].weight.detach().numpy(), before + 1)
-    with raises(TypeError, "Expected state_dict to be dict-like"):
-        m.load_state_dict([])
-
-
 # -- initial values ----------------------------------------------------------------------------------------------------
 
 
@@ -339,12 +292,3 @@ def test_dropout_module_rests_in_eval() -> None:
     m = nn.Dropout(0.9)
     x = gradcore.ones(100)
     assert m.eval()(x) is x and (m.train()(x).numpy() == 0).sum() > 50
-
-
-def test_parameters_that_take_over_values_lose_their_gradients() -> None:
-    m = nn.Linear(3, 2)
-    m(gradcore.ones(1, 3)).sum().backward()
-    m.load_state_dict({k: v.double() for k, v in m.state_dict().items()}, assign=True)
-    assert m.weight.grad is None and m.bias.grad is None
-    m(gradcore.ones(1, 3, dtype=gradcore.float64)).sum().backward()
-    assert m.weight.grad.dtype == gradcore.float64
