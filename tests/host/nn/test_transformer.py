@@ -64,6 +64,29 @@ def test_stacks(torch: Any) -> None:
             tgt_mask=CAUSAL)
 
 
+def test_each_mask_has_its_place(torch: Any) -> None:
+    options = {**SIZES, "num_encoder_layers": 1, "num_decoder_layers": 2, "layer_norm_eps": 0.1, "bias": False}
+    ours, theirs = (library.nn.Transformer(**options, dtype=library.float64) for library in (gradcore, torch))
+    assert {p.dtype for p in ours.parameters()} == {gradcore.float64}
+    masks = {"src_mask": values(4, 4, seed=3), "tgt_mask": CAUSAL, "memory_mask": values(5, 4, seed=4),
+             "src_key_padding_mask": PADDING[:, 1:], "tgt_key_padding_mask": PADDING,
+             "memory_key_padding_mask": np.roll(PADDING[:, 1:], 1, 0)}
+    for name, mask in masks.items():
+        compare(torch, ours, theirs, tuple(values(n, 3, 8, seed=k).astype(np.float64) for k, n in enumerate((4, 5))),
+                **{name: mask if mask.dtype == np.bool_ else mask.astype(np.float64)})
+
+
+@pytest.mark.parametrize("kind", ["TransformerEncoderLayer", "TransformerDecoderLayer"])
+@pytest.mark.parametrize("name", ["dropout", "dropout1", "dropout2", "dropout3"])
+def test_each_part_is_dropped_by_a_layer_of_its_own(torch: Any, kind: str, name: str) -> None:
+    layers = [getattr(library.nn, kind)(**SIZES) for library in (gradcore, torch)]
+    assert hasattr(layers[0], name) == hasattr(layers[1], name)
+    if hasattr(layers[0], name):
+        for layer in layers:
+            getattr(layer, name).p = 1.0
+        compare(torch, *layers, tuple(values(5, 3, 8, seed=k) for k in range(2 if kind == "TransformerDecoderLayer" else 1)))
+
+
 def _weights_kept(t: Any, x: Any) -> Any:
     class Layer(t.nn.TransformerEncoderLayer):
         def _sa_block(self, x: Any, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Any:
@@ -152,6 +175,9 @@ def test_a_causal_hint_needs_its_mask(torch: Any, call: Any) -> None:
 
 def test_masks_and_errors(torch: Any) -> None:
     np.testing.assert_array_equal(nn.Transformer.generate_square_subsequent_mask(5).numpy(), CAUSAL)
+    assert nn.Transformer.generate_square_subsequent_mask(5, dtype=gradcore.float64).dtype == gradcore.float64
+    # Drawn up to the square root of 6 / (8 + 30), not of 1 / 8.
+    assert nn.Transformer(8, 2, 1, 1, 30).decoder.layers[0].linear1.weight.abs().max().item() > 0.36
     with raises(RuntimeError, "activation should be relu/gelu, not tanh"):
         nn.TransformerEncoderLayer(8, 2, activation="tanh")
     with raises(RuntimeError, "must be equal to d_model, 8, but got 7 and 8"):
