@@ -1,7 +1,8 @@
-"""``validate_args`` of distributions, their constraints and supports, compared with PyTorch's."""
+"""``validate_args`` of distributions, their constraints and supports, compared with PyTorch's, and what is refused."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -86,11 +87,48 @@ def test_constraints_check_as_pytorchs(torch: Any) -> None:
               "lower_triangular": [[[1, 2], [3, 4]], [[1, 0], [3, -1]]],
               "lower_cholesky": [[[1, 0], [3, 4]], [[1, 0], [3, -1]]],
               "corr_cholesky": [[[1, 0], [0.6, 0.8]], [[1, 0], [0.5, 0.5]]], "square": [[[1, 2], [3, 4]]],
-              "symmetric": [[[1, 2], [3, 4]], [[1, 2], [2, 1]]], "positive_definite": [[[1, 2], [2, 1]], [[2, 1], [1, 2]]]}
+              "symmetric": [[[1, 2], [3, 4]], [[1, 2], [2, 1]]], "half_open_interval(0.0, 1.0)": [0, 0.5, 1, -1],
+              "integer_interval(1, 3)": [0, 1, 1.5, 3, 4], "interval(1, 3)": [0, 1, 1.5, 3, 4], "less_than(2)": [1, 2, 3],
+              "greater_than(2)": [1, 2, 3], "greater_than_eq(2)": [1, 2, 3], "multinomial(3)": [[1, 2], [-1, 2], [3, 3]],
+              "independent(constraints.positive, 2)": [[[1, 2], [3, 4]], [[1, 2], [3, 0]]],
+              "stack([constraints.positive, constraints.real], -1)": [[1, 2], [0, 3]],
+              "positive_definite": [[[1, 2], [2, 1]], [[2, 1], [1, 2]]]}
     for name, value in values.items():
-        found = [getattr(t.distributions.constraints, name).check(t.tensor(value, dtype=t.float64)).tolist()
-                 for t in (gradcore, torch)]
+        found: list[Any] = []
+        for t in (gradcore, torch):
+            constraint = eval(f"constraints.{name}", vars(t.distributions))
+            found.append((constraint.check(t.tensor(value, dtype=t.float64)).tolist(), constraint.event_dim,
+                          constraint.is_discrete, "stack" in name or repr(constraint)))
         assert found[0] == found[1], name
+
+
+def test_what_a_constraint_cannot_be_says_so() -> None:
+    c, one = distributions.constraints, gradcore.ones(())
+    for call, kind, text in (
+            (lambda: c.dependent.check(one), ValueError, "Cannot determine validity of dependent constraint"),
+            (lambda: c.dependent.event_dim, NotImplementedError, ".event_dim cannot be determined statically"),
+            (lambda: c.dependent(event_dim=1).is_discrete, NotImplementedError, ".is_discrete cannot be determined statically"),
+            (lambda: c.independent(one, 1), AssertionError, "base_constraint must be a Constraint, got Tensor"),
+            (lambda: c.independent(c.real, -1), AssertionError, "reinterpreted_batch_ndims must be >= 0, got -1"),
+            (lambda: c.real_vector.check(one), ValueError, "Expected value.dim() >= 1 but got 0"),
+            (lambda: c.MixtureSameFamilyConstraint(c.real_vector).check(one), ValueError, "value.dim() >= 1 but got 0"),
+            (lambda: c.stack([one]), AssertionError, "All elements of cseq must be Constraint instances")):
+        with raises(kind, text):
+            call()
+    assert c.dependent(is_discrete=True, event_dim=1)(is_discrete=False).event_dim == 1
+    assert not c.square.check(gradcore.ones(2, 2, 3)).any().item() and not c.symmetric.check(gradcore.ones(2, 3)).item()
+
+
+def test_what_a_users_own_distribution_leaves_out_is_warned_of() -> None:
+    class Bare(distributions.Distribution):
+        pass
+
+    with pytest.warns(UserWarning, match="does not define `arg_constraints`"):
+        bare = Bare((2,), validate_args=True)
+    with pytest.warns(UserWarning, match="does not define `support`"):
+        bare._validate_sample(gradcore.ones(2))
+    with raises(NotImplementedError, "defines a custom __init__ method must also define a custom .expand() method"):
+        type("Own", (Bare,), {"__init__": lambda self: None})()._get_checked_instance(Bare)
 
 
 def test_a_users_own_distribution_is_checked() -> None:
@@ -107,3 +145,35 @@ def test_a_users_own_distribution_is_checked() -> None:
 
     p = Shifted(gradcore.zeros(2), gradcore.ones(2), validate_args=True).expand((3, 2))
     assert type(p) is Shifted and p.by.shape == (3, 2) and p.log_prob(gradcore.ones(2)).shape == (3, 2)
+
+
+def test_what_cannot_be_says_so() -> None:
+    d, two = distributions, gradcore.ones(2)
+    for call, kind, text in (
+            (lambda: d.Geometric(), ValueError, "Either `probs` or `logits` must be specified, but not both."),
+            (lambda: d.Geometric(two * 0, validate_args=True), ValueError, "to be positive but found invalid values"),
+            (lambda: d.Poisson(-two).sample(), RuntimeError, "invalid Poisson rate, expected rate to be non-negative"),
+            (lambda: d.Dirichlet(two.sum()), ValueError, "`concentration` parameter must be at least one-dimensional."),
+            (lambda: d.Binomial(3, two * 2).sample(), RuntimeError, "probabilities in [0, 1], but prob is from 2.0 to 2.0"),
+            (lambda: d.Binomial(-two, two).sample(), RuntimeError, "finite counts from 0 on and"),
+            (lambda: d.Binomial(two, two, two), ValueError, "Either `probs` or `logits`"),
+            (lambda: d.Binomial(gradcore.tensor([1, 2]), two).entropy(), NotImplementedError, "Inhomogeneous total count"),
+            (lambda: d.OneHotCategorical(two.sum()), ValueError, "`probs` parameter must be at least one-dimensional"),
+            (lambda: d.OneHotCategorical(two).rsample(), NotImplementedError, "OneHotCategorical has no rsample()"),
+            (lambda: d.MixtureSameFamily(d.Normal(two, two), d.Normal(two, two)), ValueError, "needs to be an"),
+            (lambda: d.MixtureSameFamily(d.Categorical(two), two), ValueError, "The Component distribution needs to be an"),
+            (lambda: d.MixtureSameFamily(d.Categorical(gradcore.ones(3)), d.Normal(two, two)), ValueError, "component` (3)"),
+            (lambda: d.MixtureSameFamily(d.Categorical(gradcore.ones(3, 2)), d.Normal(gradcore.ones(4, 2), 1.0)), ValueError,
+             "`mixture_distribution.batch_shape` (gradcore.Size([3])) is not compatible with"),
+            (lambda: d.kl_divergence(*(d.MultivariateNormal(two[:n], gradcore.eye(n)) for n in (1, 2))), ValueError,
+             "different event shapes"),
+            (lambda: d.kl_divergence(*(d.Independent(d.Normal(two, two), n) for n in (0, 1))), NotImplementedError,
+             "different reinterpreted_batch_ndims"),
+            (lambda: d.Independent(d.Bernoulli(two), 1).enumerate_support(), NotImplementedError, "cartesian product"),
+            (lambda: d.Distribution().log_prob(two), NotImplementedError, "Distribution has no log_prob"),
+            (lambda: d.Distribution.set_default_validate_args(2), ValueError, "expects a bool, but got 2"),
+            (lambda: d.LogNormal(0.0, -1.0, validate_args=True), ValueError, "parameter scale (Tensor of shape ()) of"),
+            (lambda: d.HalfNormal(two, validate_args=True).log_prob(-two), ValueError, "within the support (GreaterThanEq")):
+        with raises(kind, text):
+            call()
+    assert d.HalfNormal(1.0).log_prob(gradcore.tensor(-1.0)).item() == -math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 from typing import Any
@@ -41,6 +42,14 @@ def made(library: Any, name: str) -> Any:
     return KINDS[name][0](lambda v: library.tensor(v, dtype=library.float64), d)
 
 
+def dims(t: Any) -> Any:
+    """How many dimensions an event has; None where its values have others."""
+    try:
+        return t.event_dim
+    except ValueError:
+        return None
+
+
 def close(a: Any, b: Any) -> None:
     assert tuple(a.shape) == tuple(b.shape) and str(a.dtype) == str(b.dtype).removeprefix("torch.")
     np.testing.assert_allclose(np.asarray(a.detach()), np.asarray(b.detach()), rtol=1e-9, atol=1e-14)
@@ -58,14 +67,32 @@ def test_they_are_pytorchs(name: str, torch: Any) -> None:
         turned = t.inv.log_abs_det_jacobian(y, x)
         ((y * y).sum() + jacobian.sum()).backward()
         shapes = [tuple(t.forward_shape(x.shape)), tuple(t.inverse_shape(y.shape)), t.domain.event_dim, t.codomain.event_dim]
-        said = [repr(t), repr(t.inv), repr(t.codomain), repr(t.domain), t.bijective, t.inv.inv is t]
+        kept = t.with_cache()
+        said = [repr(t), repr(t.inv), repr(t.codomain), repr(t.domain), t.bijective, t.inv.inv is t, kept.inv(kept(x)) is x]
         valid = t.codomain.check(y.detach())
-        found.append(([y, back, jacobian, turned, x.grad, valid], shapes, said))
+        if library is gradcore:
+            inverse, other = t.inv, copy.deepcopy(t)
+            assert other.inv is not inverse and other.inv.inv == other and (other(x) == y).all().item()
+        found.append(([y, back, jacobian, turned, x.grad, valid], [*shapes, dims(t)], said))
     for a, b in zip(found[0][0], found[1][0], strict=True):
         close(a, b)
     assert found[0][1] == found[1][1]
     if "tensors" not in name and name != "stack":
         assert found[0][2] == found[1][2]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["SoftmaxTransform", "AbsTransform"])
+def test_those_that_are_no_bijections_are_pytorchs(kind: str, torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        t, x = getattr(library.distributions, kind)(), library.tensor(WIDE, dtype=library.float64)
+        p = library.distributions.TransformedDistribution(library.distributions.Normal(x, 1.0), [t])
+        shapes = [dims(t), tuple(p.batch_shape), tuple(p.event_shape)]
+        found.append(([t(x), t.inv(t(x))], [t.bijective, repr(t.domain), repr(t.codomain), *shapes]))
+    for a, b in zip(found[0][0], found[1][0], strict=True):
+        close(a, b)
+    assert found[0][1] == found[1][1]
 
 
 @pytest.mark.oracle
@@ -166,6 +193,8 @@ def test_what_cannot_be_says_so() -> None:
             (lambda: d.ReshapeTransform((2,), (2, 1)).forward_shape((3,)), ValueError, "Shape mismatch: expected"),
             (lambda: d.StackTransform([d.ExpTransform()])(two), AssertionError, "must equal len(transforms) 1"),
             (lambda: d.IndependentTransform(d.ExpTransform(), 2)(two), ValueError, "Too few dimensions on input"),
+            (lambda: d.StackTransform([d.ExpTransform()], 1)(two), AssertionError, "dim 1 out of range for tensor with 1"),
+            (lambda: d.StackTransform([two]), AssertionError, "All elements of tseq must be Transform instances"),
             (lambda: d.AbsTransform().log_abs_det_jacobian(two, two), NotImplementedError, ""),
             (lambda: d.TransformedDistribution(d.Normal(two, two), "exp"), ValueError, "must be a Transform or list"),
             (lambda: d.TransformedDistribution(d.Normal(two, two), ["exp"]), ValueError, "a list of Transforms"),
