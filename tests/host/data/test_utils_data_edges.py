@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,26 @@ def test_data_sets_that_come_in_turn_are_chained_by_a_plus() -> None:
     assert [b.tolist() for b in data.DataLoader(Stream() + Stream(), 4)] == [[0, 1, 2, 0], [1, 2]]
 
 
+@pytest.mark.parametrize(("size", "drop_last"), [(None, False), (2, False), (2, True), (7, True), (9, True)])
+def test_data_that_come_in_turn_may_say_how_many(size: int | None, drop_last: bool) -> None:
+    class Counted(data.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(7))
+
+        def __len__(self) -> int:
+            return 7
+
+    loader = data.DataLoader(Counted(), size, drop_last=drop_last)
+    assert len(loader) == len(iter(loader)) == len(list(loader))  # type: ignore[arg-type]
+    with raises(TypeError, "ConcatDataset does not support IterableDataset"):
+        data.ConcatDataset([Counted()])
+
+
+def test_a_mapping_that_cannot_be_changed_is_made_anew() -> None:
+    made = data.default_collate([MappingProxyType({"a": k}) for k in range(2)])
+    assert type(made) is MappingProxyType and made["a"].tolist() == [0, 1]
+
+
 def test_a_sampler_may_say_what_it_gives() -> None:
     class Backwards(data.Sampler[int]):
         def __iter__(self) -> Iterator[int]:
@@ -169,6 +190,8 @@ def test_a_row_out_of_range_is_an_index_error(order: list[int]) -> None:
 def test_an_empty_part_is_told() -> None:
     with pytest.warns(UserWarning, match="Length of split at index 1 is 0. This might result in an empty dataset."):
         assert [len(p) for p in data.random_split([7], [0.5, 0.5])] == [1, 0]
+    with raises(ValueError, "Fractions must be between 0 and 1, but got [1.5, -0.5]"):
+        data.random_split([7], [1.5, -0.5])
 
 
 def test_options_are_what_they_were_made_with() -> None:
@@ -184,6 +207,12 @@ def test_options_are_what_they_were_made_with() -> None:
 
 
 def test_samplers_refuse_what_they_could_not_do() -> None:
+    for count in (0, True):
+        with raises(ValueError, f"num_samples should be a positive integer value, but got num_samples={count}"):
+            data.WeightedRandomSampler([1.0], count)
+    for call in (lambda: iter(data.Sampler()), lambda: data.Dataset()[0]):
+        with raises(NotImplementedError, " has no __"):
+            call()
     with raises(ValueError, "drop_last should be a boolean value, but got drop_last=3"):
         data.BatchSampler(range(4), 2, 3)  # type: ignore[arg-type]
     with raises(TypeError, "replacement should be a boolean value, but got replacement=5"):
@@ -214,6 +243,8 @@ def test_nothing_is_not_drawn_from_at_random() -> None:
 def test_samples_of_several_kinds_are_no_batch(batch: str, text: str) -> None:
     with raises(TypeError, f"default_collate: {text}"):
         data.default_collate(eval(batch, {"t": gradcore, "np": np}))
+    with raises(RuntimeError, "each sample to be equal size, but got [2] at entry 0 and [3] at entry 1"):
+        data.default_collate([gradcore.ones(2), gradcore.ones(3)])
 
 
 @pytest.mark.oracle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -39,6 +40,12 @@ PROGRAMS = [
      "list(m.state_dict()), m.b.tolist()"),
     ("m = nn.Sequential(nn.BatchNorm1d(1)); m.again, m.own, m.b = m[0], nn.Parameter(t.ones(2)), nn.Buffer(t.ones(3))",
      "list(dict(m.named_children())), len(list(m.children())), [len(x) for x in (*m.parameters(False), *m.buffers(False))]"),
+    ("d = nn.ParameterDict({'a': t.zeros(1), 'b': t.ones(1)}); p = d.popitem()",
+     "p[0], p[1].tolist(), [x.tolist() for x in d.values()], list(d)"),
+    ("m = nn.AdaptiveLogSoftmaxWithLoss(16, 10, [3, 6]); before = [p.tolist() for p in m.parameters()]; m.reset_parameters()",
+     "[p.tolist() == x for p, x in zip(m.parameters(), before)]"),
+    ("m = nn.RNNCell(2, 0)", "m(t.ones(3, 2)).tolist()"),
+    ("p = copy.deepcopy(nn.Parameter(t.ones(2))); b = copy.deepcopy(nn.Buffer(t.ones(2)))", "type(p).__name__, b.tolist()"),
     ("m = nn.PReLU(2, init=0.5); m.weight.data.fill_(3.0); m.reset_parameters()", "m.weight.tolist()"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
@@ -56,7 +63,7 @@ NAMES = ["named_parameters()", "named_parameters(remove_duplicate=False)", "name
 @pytest.mark.oracle
 @pytest.mark.parametrize(("code", "made"), PROGRAMS, ids=[code for code, _ in PROGRAMS])
 def test_containers_and_layers(code: str, made: str, torch: Any) -> None:
-    scopes: list[dict[str, Any]] = [{"t": t, "nn": t.nn} for t in (gradcore, torch)]
+    scopes: list[dict[str, Any]] = [{"t": t, "nn": t.nn, "copy": copy} for t in (gradcore, torch)]
     for scope in scopes:
         exec(code, scope)
     assert eval(made, scopes[0]) == eval(made, scopes[1])
@@ -113,6 +120,24 @@ def test_what_cannot_be_inserted_leaves_the_others_in_place() -> None:
 def test_what_is_no_module_is_refused_with_a_hint(given: Any, text: str) -> None:
     with raises(TypeError, text):
         gradcore.nn.Sequential(gradcore.nn.ReLU(), given)
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), [
+    (lambda n: n.Hardtanh(1.0, 1.0), ValueError, "max_val must be larger than min_val, but got 1.0 and 1.0"),
+    (lambda n: n.Bilinear(0, 2, 3), ValueError, "in1_features must be > 0, but got 0"),
+    (lambda n: n.Embedding(3, 2, _weight=gradcore.zeros(2, 3)), ValueError, "[2, 3] for 3 and 2"),
+    (lambda n: n.Embedding.from_pretrained(gradcore.zeros(3)), ValueError, "expected to be 2-dimensional"),
+    (lambda n: n.ReLU().train(1), ValueError, "training mode is expected to be boolean"),
+    (lambda n: n.ReLU().register_buffer(3, None), TypeError, "buffer name should be a string. Got int"),
+    (lambda n: n.ReLU().get_extra_state(), RuntimeError, "ReLU has no extra state"),
+    (lambda n: n.ReLU().set_extra_state(1), RuntimeError, "ReLU has no extra state"),
+    (lambda n: n.init.calculate_gain("leaky_relu", "a"), ValueError, "negative_slope a not a valid number"),
+    (lambda n: n.utils.spectral_norm(n.Linear(1, 1), n_power_iterations=0), ValueError, "Expected n_power_iterations to be"),
+    (lambda n: n.utils.parameters_to_vector([gradcore.ones(1), gradcore.ones(1, device="meta")]), gradcore.errors.DeviceError,
+     "Found parameters on different devices, this is currently not supported: ['cpu', 'meta']")], ids=range(11))
+def test_what_layers_do_not_take(call: Any, kind: Any, text: str) -> None:
+    with raises(kind, text):
+        call(gradcore.nn)
 
 
 def test_sizes_to_unflatten_are_ints() -> None:
