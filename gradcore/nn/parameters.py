@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from operator import index as as_int
 from typing import Any
@@ -87,9 +88,10 @@ class ParameterDict(Module):
             self.update(parameters)
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Add parameters from a mapping or (name, parameter) pairs; the names of a plain dict are sorted, as in PyTorch."""
-        items = dict(parameters).items()
-        for name, value in sorted(items) if type(parameters) is dict else items:
+        """Add parameters from a mapping or (name, parameter) pairs; the names of a mapping are sorted, but those of an OrderedDict
+        or a ParameterDict are not, as in PyTorch."""
+        items, ordered = dict(parameters).items(), isinstance(parameters, OrderedDict) or not isinstance(parameters, Mapping)
+        for name, value in items if ordered else sorted(items):
             self[name] = value
 
     def __getitem__(self, name: str) -> Any:
@@ -114,10 +116,10 @@ class ParameterDict(Module):
         return len(self._keys)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._keys))
+        return iter(self._keys)
 
     def __reversed__(self) -> Iterator[str]:
-        return reversed(list(self._keys))
+        return reversed(self._keys)
 
     def __contains__(self, name: str) -> bool:
         return name in self._keys

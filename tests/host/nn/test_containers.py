@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from typing import Any
 
@@ -40,6 +41,8 @@ PROGRAMS = [
      "list(m.state_dict()), m.b.tolist()"),
     ("m = nn.Sequential(nn.BatchNorm1d(1)); m.again, m.own, m.b = m[0], nn.Parameter(t.ones(2)), nn.Buffer(t.ones(3))",
      "list(dict(m.named_children())), len(list(m.children())), [len(x) for x in (*m.parameters(False), *m.buffers(False))]"),
+    ("given = [('b', t.zeros(1)), ('a', t.ones(1))]; c = collections",
+     "[list(nn.ParameterDict(kind(given))) for kind in (c.OrderedDict, c.UserDict, nn.ParameterDict, dict, list)]"),
     ("d = nn.ParameterDict({'a': t.zeros(1), 'b': t.ones(1)}); p = d.popitem()",
      "p[0], p[1].tolist(), [x.tolist() for x in d.values()], list(d)"),
     ("m = nn.AdaptiveLogSoftmaxWithLoss(16, 10, [3, 6]); before = [p.tolist() for p in m.parameters()]; m.reset_parameters()",
@@ -63,7 +66,7 @@ NAMES = ["named_parameters()", "named_parameters(remove_duplicate=False)", "name
 @pytest.mark.oracle
 @pytest.mark.parametrize(("code", "made"), PROGRAMS, ids=[code for code, _ in PROGRAMS])
 def test_containers_and_layers(code: str, made: str, torch: Any) -> None:
-    scopes: list[dict[str, Any]] = [{"t": t, "nn": t.nn, "copy": copy} for t in (gradcore, torch)]
+    scopes: list[dict[str, Any]] = [{"t": t, "nn": t.nn, "copy": copy, "collections": collections} for t in (gradcore, torch)]
     for scope in scopes:
         exec(code, scope)
     assert eval(made, scopes[0]) == eval(made, scopes[1])
@@ -96,6 +99,8 @@ def test_what_lists_and_dicts_of_parameters_refuse() -> None:
         gradcore.nn.ParameterDict([(1, gradcore.ones(1))])
     with raises(KeyError, "attribute 'keys' of ParameterDict exists: choose another name"):
         gradcore.nn.ParameterDict({"keys": gradcore.ones(1)})
+    with raises(KeyError, "training"):
+        gradcore.nn.ParameterDict()["training"]
     for name, text in (("a.b", 'contain ".", got: a.b'), ("", "be empty string")):
         with raises(KeyError, text):
             gradcore.nn.ParameterDict({name: gradcore.ones(1)})
