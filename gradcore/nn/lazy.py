@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gradcore.functional import empty
 from gradcore.functional.sizes import Size
 from gradcore.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -96,16 +98,20 @@ class LazyModuleMixin(Module):
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        shapes = {name: tuple(state_dict[prefix + name].shape) for name in ("weight", "running_mean")
+        shapes = {name: np.shape(state_dict[prefix + name]) for name in ("weight", "running_mean")
                   if prefix + name in state_dict}
         size = self._module_size_in(shapes)
         if size is not None:
             self._module_become(size)
             self._load_from_state_dict(state_dict, prefix, *args)
             return
-        _, strict, missing_keys, *_ = args
+        _, strict, missing_keys, unexpected_keys, _ = args
         if strict:
-            missing_keys += [prefix + name for name, p in self._parameters.items() if p is not None]
+            names = [name for name, p in self._parameters.items() if p is not None]
+            names += ["running_mean", "running_var"] if getattr(self, "track_running_stats", False) else []
+            missing_keys += [prefix + name for name in names if prefix + name not in state_dict]
+            known = {prefix + name for name in (*names, *self._module_may_be_missing)}
+            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in known]
 
 
 class LazyLinear(LazyModuleMixin, Linear):

@@ -88,8 +88,8 @@ class ParameterDict(Module):
             self.update(parameters)
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Add parameters from a mapping or (name, parameter) pairs; the names of a mapping are sorted, but those of an OrderedDict
-        or a ParameterDict are not, as in PyTorch."""
+        """Add parameters from a mapping or (name, parameter) pairs; the names of a mapping are sorted, but not those of an
+        OrderedDict or a ParameterDict, as in PyTorch."""
         items, ordered = dict(parameters).items(), isinstance(parameters, OrderedDict) or not isinstance(parameters, Mapping)
         for name, value in items if ordered else sorted(items):
             self[name] = value

@@ -106,10 +106,26 @@ def test_a_state_dict_says_the_size() -> None:
         assert not any(lazy.load_state_dict(plain.state_dict()))
         assert type(lazy) is type(plain) and repr(lazy) == repr(plain)
         assert {k: v.tolist() for k, v in lazy.state_dict().items()} == {k: v.tolist() for k, v in plain.state_dict().items()}
-    empty = nn.LazyLinear(3)
-    with raises(RuntimeError, 'Missing key(s) in state_dict: "weight", "bias"'):
-        empty.load_state_dict({})
-    assert empty.has_uninitialized_params()
+    listed = nn.LazyLinear(1)
+    listed.load_state_dict({"weight": [[1.0, 2.0]], "bias": [3.0]})
+    assert listed(gradcore.ones(2)).tolist() == [6.0]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("given", [[], ["bias"], ["other"], ["running_var", "num_batches_tracked"]])
+@pytest.mark.parametrize(("kind", "args"), [("LazyLinear", (3,)), ("LazyConv2d", (4, 3)), ("LazyConvTranspose1d", (4, 3)),
+                                            ("LazyBatchNorm1d", ()), ("LazyBatchNorm1d", (1e-5, 0.1, False))])
+def test_a_state_dict_that_does_not_say_the_size_is_refused_in_pytorchs_words(kind: str, args: Any, given: list[str],
+                                                                              torch: Any) -> None:
+    said = []
+    for library in (gradcore, torch):
+        layer = getattr(library.nn, kind)(*args)
+        with pytest.raises(RuntimeError) as error:
+            layer.load_state_dict({name: library.zeros(()) for name in given})
+        said.append(str(error.value))
+        assert layer.has_uninitialized_params() or kind == "LazyBatchNorm1d"
+        del error
+    assert said[0] == said[1]
 
 
 def test_an_input_that_does_not_fit_leaves_it_lazy() -> None:
