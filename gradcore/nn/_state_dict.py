@@ -204,9 +204,9 @@ def _child_of(key: str, prefix: str) -> str | None:
 
 
 def _tensors(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
+    buffers = [(name, b) for name, b in module._buffers.items() if name not in module._non_persistent_buffers_set]
     return {prefix + name: value if keep_vars else value.detach()
-            for name, value in (*module._parameters.items(), *module._buffers.items())
-            if value is not None and name not in module._non_persistent_buffers_set}
+            for name, value in (*module._parameters.items(), *buffers) if value is not None}
 
 
 def _load(module: Module, state_dict: dict[str, Any], prefix: str, metadata: Any, loading: _Loading,

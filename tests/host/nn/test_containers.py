@@ -37,6 +37,8 @@ PROGRAMS = [
     ("m = nn.Module(); m.x = nn.Linear(1, 1); m.x = None", "repr(m), list(m._modules), list(m.state_dict()), m.x"),
     ("m = nn.Module(); m.register_buffer('b', t.zeros(2), persistent=False); m.b = nn.Parameter(t.ones(2))",
      "list(m.state_dict()), [name for name, _ in m.named_parameters()], list(m.buffers())"),
+    ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); p = nn.Parameter(t.ones(2)); m._parameters = {'b': p}",
+     "list(m.state_dict())[:1]"),
     ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); del m.b; m.b = nn.Parameter(t.ones(2))",
      "list(m.state_dict()), m.b.tolist()"),
     ("m = nn.Sequential(nn.BatchNorm1d(1)); m.again, m.own, m.b = m[0], nn.Parameter(t.ones(2)), nn.Buffer(t.ones(3))",
