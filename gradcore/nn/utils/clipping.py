@@ -13,8 +13,9 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._tensor import Tensor as _Tensor
-from gradcore.dtypes import is_floating, join
+from gradcore.dtypes import join
 from gradcore.engine.modes import no_grad
+from gradcore.errors import SpecError
 from gradcore.ops import elementwise, optimizer
 
 Tensor = Any
@@ -35,16 +36,19 @@ def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, e
                    foreach: bool | None = None) -> Tensor:
     """The norm of all tensors together, as one vector, 0-d, without copies of contiguous ones; 0 for no tensors.
 
-    With ``error_if_nonfinite``, the norm is read on the host, and RuntimeError raised if it is not finite.
+    With ``error_if_nonfinite``, the norm is read on the host, and RuntimeError raised if it is not finite. Raises
+    :class:`SpecError` for a tensor of another type than a floating one.
     """
     tensors = _listed(tensors)
     if not tensors:
         return functional.zeros(())
+    for other in (t.spec.dtype for t in tensors if not t.spec.floating):
+        raise SpecError(f"get_total_norm: expected tensors of floating types, but got {other.name}")
     device, dtype = tensors[0].storage.device, reduce(join, {t.spec.dtype for t in tensors})
     # The powers of numbers that fit in 16 bits need not.
     wide = join(dtype, np.dtype(np.float32))
     p = float(norm_type)
-    if p == 2 and is_floating(dtype):
+    if p == 2:
         groups: dict[Any, list[Tensor]] = {}
         for t in tensors:
             groups.setdefault((t.storage.device, t.spec.dtype), []).append(t)

@@ -63,6 +63,14 @@ def test_clipping_in_16_bits_is_pytorchs(torch: Any, norm: float, dtypes: tuple[
         np.testing.assert_allclose(a, b, rtol=2e-2)
 
 
+@pytest.mark.parametrize(("norm", "total"), [(2.0, 5), (1.0, 7), (float("inf"), 4), (0.0, 1)])
+def test_a_norm_is_of_floating_tensors_which_may_be_empty(norm: float, total: float) -> None:
+    x = gradcore.tensor([3.0, 4.0])
+    assert nn.utils.get_total_norm([gradcore.zeros(0), x], norm).item() == total
+    with raises(gradcore.SpecError, "get_total_norm: expected tensors of floating types, but got int64"):
+        nn.utils.get_total_norm([x, gradcore.tensor([3, 4])], norm)
+
+
 def test_a_norm_that_is_no_number_is_told_if_asked_for() -> None:
     p = gradcore.ones(2, requires_grad=True)
     p.grad = gradcore.tensor([1.0, float("inf")])
