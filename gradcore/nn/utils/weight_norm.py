@@ -15,12 +15,14 @@ Tensor = Any
 
 
 def length_of(v: Tensor, dim: int | None) -> Tensor:
-    """The norm of each slice of ``dim``, with the other sizes 1; for None, the norm of the whole."""
+    """The norm of each slice of ``dim``, with the other sizes 1; for None, and for -1 as in PyTorch, the norm of the whole."""
     squares = elementwise.square(v)
-    if dim is None:
+    if dim is None or dim == -1:
         return elementwise.sqrt(functional.sum(squares))
     kept = functional.dim_of(dim, v)
-    return elementwise.sqrt(functional.sum(squares, [d for d in range(v.spec.ndim) if d != kept], True))
+    others = [d for d in range(v.spec.ndim) if d != kept]
+    # Without others, each number is a slice: a sum over no dimensions would be one over all.
+    return elementwise.sqrt(functional.sum(squares, others, True) if others else squares)
 
 
 class WeightNorm:

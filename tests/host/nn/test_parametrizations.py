@@ -15,7 +15,7 @@ from tests.host.nn.test_parametrize import plain
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize("dim", [0, 1, -1, None])
 def test_weight_norm_is_torchs(dim: int | None, torch: Any) -> None:
     found = []
     x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -35,6 +35,23 @@ def test_weight_norm_is_torchs(dim: int | None, torch: Any) -> None:
     assert found[0][0] == found[1][0] and found[0][2] == found[1][2]
     for a, b in zip(found[0][1], found[1][1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("dim", [0, -1, None])
+def test_norms_of_a_vector_are_torchs(dim: int | None, legacy: bool, torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        layer = library.nn.Linear(2, 3)
+        layer.load_state_dict({"weight": library.ones(3, 2), "bias": library.tensor([1.0, -2.0, 3.0])})
+        (library.nn.utils if legacy else library.nn.utils.parametrizations).weight_norm(layer, "bias", dim=dim)
+        layer(library.ones(1, 2)).square().sum().backward()
+        found.append([(name, plain(x), plain(x.grad)) for name, x in layer.named_parameters()])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours[0] == theirs[0] and ours[1].shape == theirs[1].shape
+        np.testing.assert_allclose(ours[1:], theirs[1:], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.oracle
