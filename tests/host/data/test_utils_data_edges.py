@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -53,7 +54,7 @@ def test_a_worker_knows_which_one_it_is() -> None:
     gradcore.manual_seed(0)
     first = seeds()
     assert len(set(first)) == 3 and seeds() == first
-    assert set(first).isdisjoint(seeds(gradcore.Generator().manual_seed(1)))
+    assert set(first).isdisjoint(seeds(gradcore.Generator().manual_seed(-1)))
     assert data.get_worker_info() is None
 
 
@@ -221,6 +222,47 @@ def test_samplers_refuse_what_they_could_not_do() -> None:
         data.WeightedRandomSampler([1.0, 2.0], 2, 5)  # type: ignore[arg-type]
     with raises(ValueError, "num_samples=2 samples cannot be drawn without replacement, since 1 of 2 weights are above 0"):
         data.WeightedRandomSampler([1.0, 0.0], 2, replacement=False)
+
+
+def test_samplers_say_how_many_they_give() -> None:
+    for sampler, count in ((data.RandomSampler(range(5)), 5), (data.RandomSampler(range(5), num_samples=8), 8),
+                           (data.SubsetRandomSampler([4, 2]), 2), (data.WeightedRandomSampler([1.0, 2.0], 7), 7),
+                           (data.BatchSampler(range(5), 2, False), 3), (data.BatchSampler(range(5), 2, True), 2)):
+        assert len(sampler) == len(list(sampler)) == count
+    with raises(ValueError, "num_samples should be a positive integer value, but got num_samples=0"):
+        data.RandomSampler(range(5), num_samples=0)
+
+
+def test_independent_draws_are_no_permutations() -> None:
+    drawn = list(data.RandomSampler(range(4), replacement=True, num_samples=400))
+    assert set(drawn) == {0, 1, 2, 3} and any(len(set(drawn[k:k + 4])) < 4 for k in range(0, 400, 4))
+
+
+def test_samples_are_tuples_of_rows_and_sets_are_given_in_any_iterable() -> None:
+    assert type(data.TensorDataset(gradcore.ones(2))[0]) is tuple
+    both = data.ConcatDataset(map(range, (2, 3)))
+    assert [both[k] for k in range(len(both))] == [0, 1, 0, 1, 2]
+
+
+def test_batches_are_inputs_whoever_makes_them() -> None:
+    for collate_fn in (None, lambda samples: gradcore.ones(len(samples))):
+        batch, = data.DataLoader([1.0, 2.0], 2, collate_fn=collate_fn)
+        assert batch.storage.block.tag.role == "input"
+    assert data.default_collate([gradcore.ones(2)] * 2).storage.block.tag.role == "input"
+
+
+def test_workers_read_no_further_ahead_than_they_are_told() -> None:
+    begun = threading.Semaphore(0)
+
+    class Counted(Doubled):
+        def __getitem__(self, index: int) -> Any:
+            begun.release()
+            return index
+
+    batches = iter(data.DataLoader(Counted(), None, num_workers=1, prefetch_factor=5))
+    assert all(begun.acquire(timeout=30) for _ in range(5)) and not begun.acquire(timeout=0.05)
+    next(batches)
+    assert begun.acquire(timeout=30) and not begun.acquire(timeout=0.05)
 
 
 def test_nothing_is_not_drawn_from_at_random() -> None:
