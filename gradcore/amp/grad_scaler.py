@@ -108,11 +108,11 @@ class GradScaler:
     def update(self, new_scale: Any = None) -> None:
         """Adjust the scale by what the steps since the last update found, or set it to ``new_scale``.
 
-        Raises AssertionError if there was no step.
+        Raises AssertionError if there was no step, or no gradient.
         """
         if not self._enabled:
             return
-        answers = [a if isinstance(a, bool) else _are_finite(a) for _, a in self._seen.values()]
+        answers = [a if isinstance(a, bool) else _are_finite(a) for _, a in self._seen.values() if a != []]
         if new_scale is not None:
             self._scale = float(new_scale)
         elif not answers:

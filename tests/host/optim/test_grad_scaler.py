@@ -85,6 +85,8 @@ def test_state_and_errors() -> None:
         scaler.update()
     with raises(AssertionError, "No inf checks were recorded for this optimizer"):
         scaler.step(optimizer)
+    with raises(AssertionError, "No inf checks were recorded prior to update"):
+        scaler.update()
     scaler.update(4.0)
     scaler.scale(p.sum()).backward()
     scaler.unscale_(optimizer)
