@@ -238,6 +238,21 @@ def test_multi_head_attention_with_parameters_given(options: dict[str, Any], tor
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_attention_drops_in_training_alone(torch: Any, apart: bool) -> None:
+    options = {"dropout": 0.5, "bias": False, "add_bias_kv": True, **({"kdim": 6, "vdim": 10} if apart else {})}
+    ours, theirs = (library.nn.MultiheadAttention(8, 2, **options, dtype=library.float64) for library in (gradcore, torch))
+    assert {p.dtype for p in ours.parameters()} == {gradcore.float64} and list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    found = []
+    for library, layer in ((gradcore, ours), (torch, theirs)):
+        x, k, v = (library.tensor(values(4, 3, n), dtype=library.float64) for n in ((8, 6, 10) if apart else (8, 8, 8)))
+        assert not np.allclose(*(layer(x, k, v)[0].detach().numpy() for _ in range(2)))
+        layer.eval()
+        found.append(layer(x, k, v)[0].detach().numpy())
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
 def test_what_multi_head_attention_does_not_take(torch: Any) -> None:
     x, w, b = gradcore.ones(2, 1, 4), gradcore.ones(12, 4), gradcore.ones(4, 4)
     call = gradcore.nn.functional.multi_head_attention_forward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,9 @@ def test_state_and_errors() -> None:
     with raises(RuntimeError, "source state dict is empty"):
         other.load_state_dict({})
     off = GradScaler(enabled=False)
-    assert off.scale(p) is p and off.get_scale() == 1.0 and off.state_dict() == {} and not off.is_enabled()
+    assert off.scale(p) is p and off.get_scale() == 1.0 and off.state_dict() == {}
+    off.load_state_dict({})
+    assert scaler.is_enabled() and off.is_enabled() is False
     with raises(AssertionError, "growth factor must be > 1.0"):
         GradScaler(growth_factor=1.0)
     with raises(AssertionError, "backoff factor must be < 1.0"):
@@ -119,6 +122,16 @@ def test_state_and_errors() -> None:
     narrow.sum().backward()
     with raises(ValueError, "Attempting to unscale FP16 gradients"):
         scaler.unscale_(gradcore.optim.SGD([narrow], lr=1.0))
+
+
+def test_gradients_that_were_unscaled_and_not_stepped_by_count_too() -> None:
+    p = gradcore.tensor([1.0], requires_grad=True)
+    optimizer, scaler = gradcore.optim.SGD([p], lr=1.0), GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    for factor, scale in ((1.0, 8.0), (math.inf, 4.0)):
+        p.grad = gradcore.tensor([factor])
+        scaler.unscale_(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == scale
 
 
 def test_gradients_are_divided_all_or_none() -> None:
