@@ -126,8 +126,7 @@ class _BatchNorm(_NormBase):
         self._check_input_dim(input)
         tracks, count = self.training and self.track_running_stats, self.num_batches_tracked
         if tracks and count is not None:
-            with no_grad():
-                count.add_(1)
+            count.add_(1)
         # Whoever does without statistics, or counts, sets them to None; the mode alone does not say what there is.
         keep = not self.training or self.track_running_stats
         mean, var = (self.running_mean, self.running_var) if keep else (None, None)
