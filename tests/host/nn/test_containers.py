@@ -55,6 +55,8 @@ PROGRAMS = [
     ("m = nn.PReLU(2, init=0.5); m.weight.data.fill_(3.0); m.reset_parameters()", "m.weight.tolist()"),
     ("m = nn.GRU(2, 3, 2, bias=False, bidirectional=True)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
     ("m = nn.LSTM(2, 3, 2)", "[[tuple(w.shape) for w in row] for row in m.all_weights]"),
+    ("m = nn.InstanceNorm1d(2, affine=True, bias=False); p = nn.PReLU(dtype=t.float64)",
+     "repr(m), list(m.state_dict()), str(p.weight.dtype).removeprefix('torch.')"),
     ("m = nn.GroupNorm(2, 4, bias=False)", "repr(m), repr(nn.GroupNorm(2, 4))"),
     ("m = nn.TripletMarginWithDistanceLoss()", "repr(m)"),
     ("m = nn.EmbeddingBag.from_pretrained(t.ones(3, 2), mode='sum', padding_idx=1)",
