@@ -39,7 +39,7 @@ PROGRAMS = [
      "list(m.state_dict()), [name for name, _ in m.named_parameters()], list(m.buffers())"),
     ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); p = nn.Parameter(t.ones(2)); m._parameters = {'b': p}",
      "list(m.state_dict())[:1]"),
-    ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); del m.b; m.b = nn.Parameter(t.ones(2))",
+    ("m = nn.Module(); m.b = nn.Buffer(t.zeros(2), persistent=False); del m.b; m._buffers['b'] = t.ones(2)",
      "list(m.state_dict()), m.b.tolist()"),
     ("m = nn.Sequential(nn.BatchNorm1d(1)); m.again, m.own, m.b = m[0], nn.Parameter(t.ones(2)), nn.Buffer(t.ones(3))",
      "list(dict(m.named_children())), len(list(m.children())), [len(x) for x in (*m.parameters(False), *m.buffers(False))]"),
