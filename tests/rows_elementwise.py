@@ -128,6 +128,8 @@ ROWS += [
         torch=ARITHMETIC["floor_divide"][0]),
     Row("remainder", "negative", (floats(4, given=(-3.5, 3.5, -3.5, 3.4)), floats(4, given=(2, -2, -2, 2))),
         torch=ARITHMETIC["remainder"][0]),
+    *[Row(_name, "negative int", (ints(7, given=(-7, 7, -7, 7, 6, -5, 8)), ints(7, given=(2, -2, -2, 2, -3, -1, 4))),
+          torch=ARITHMETIC[_name][0]) for _name in ("floor_divide", "remainder")],
     Row("maximum", "ties", (floats(4, given=(1, 2, 3, 0)), floats(4, given=(1, 3, 2, 0))),
         torch=ARITHMETIC["maximum"][0], smooth=False),
     Row("minimum", "ties", (floats(4, given=(1, 2, 3, 0)), floats(4, given=(1, 3, 2, 0))),

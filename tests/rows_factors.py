@@ -66,6 +66,8 @@ ROWS += [
       for complete in (False, True) for k, a in _ANY.items() if not (complete and a.shape[-2] > a.shape[-1])],
     *[Row("pinv", k, (a,), {"rtol": 1e-5}, torch=lambda t, a: t.linalg.pinv(a, rtol=1e-5), tolerance=1e-4)
       for k, a in _ANY.items()],
+    Row("pinv", "without small ones", (spread(4, 3),), {"atol": 2.0, "rtol": 0.0}, smooth=False, tolerance=1e-4,
+        torch=lambda t, a: t.linalg.pinv(a, atol=2.0, rtol=0.0)),
     *[Row("pinv", f"deficient {k}", (a,), {"atol": 1e-3, "rtol": 0.0}, torch=lambda t, a: t.linalg.pinv(a, atol=1e-3, rtol=0.0),
           smooth=False, tolerance=1e-3) for k, a in {"square": deficient(4, 4), "tall": deficient(5, 4)}.items()],
 ]

@@ -17,7 +17,9 @@ def regular(*shape: int, layout: str = "plain") -> Operand:
     n = shape[-1]
     values = rng.uniform(-1, 1, shape) + np.eye(n) * rng.choice((-1, 1), n) * (n + 1) * 0.5
     if n > 1:
-        values = np.roll(values, 1, -2)  # so that elimination has to exchange rows
+        # So that elimination has to exchange rows.
+        values = np.roll(values, 1, -2)
+        values[..., 0, 0] = 0
     return floats(*shape, layout=layout, given=tuple((values.T if layout == "transposed" else values).reshape(-1).tolist()))
 
 

@@ -125,7 +125,7 @@ ROWS += [
     *[Row("standard_gamma", k, (x, _state), numpy=_gamma, tolerance=1e-4, smooth=False) for k, x in {
         "small": floats(40, low=0.05, high=1.0), "plain": floats(4, 5, low=0.5, high=5.0), "wide": _wide,
         "layouts": floats(4, 3, low=0.5, high=5.0, layout="transposed"), "large": floats(9, low=1e3, high=1e6),
-        "empty": floats(0, 3), "many": floats(1500, low=0.5, high=3.0)}.items()],
+        "empty": floats(0, 3), "many": floats(1500, low=0.5, high=3.0), "tiny": floats(900, low=1e-4, high=1e-3)}.items()],
     *[Row("standard_gamma_slope", k, (a, x), numpy=_each(_slope), tolerance=1e-4, gradient=False) for k, (a, x) in {
         "small": (floats(30, low=0.05, high=1.0), floats(30, low=0.01, high=2.0)),
         "plain": (floats(5, 4, low=0.5, high=5.0), floats(5, 4, low=0.1, high=9.0)),
@@ -143,13 +143,14 @@ ROWS += [
     *[Row(name, k, (a, x), torch=lambda t, a, x, n=name: getattr(t.special, n)(a, x), tolerance=1e-4, gradient=False)
       for name in ("gammainc", "gammaincc") for k, (a, x) in {
           "plain": (floats(4, 5, low=0.3, high=5.0), floats(4, 5, low=0.1, high=9.0)),
+          "small": (floats(4, 5, low=1e-5, high=0.5), floats(4, 5, low=0.01, high=1.0)),
           "large": (floats(20, low=80.0, high=300.0), floats(20, low=80.0, high=300.0)),
           # Where torch has an expansion, too, and where all is 0 or 1.
           "vast": (floats(7, given=(20000, 3e5, 1e7, 1e8, 1e8, 1e12, 4e6)),
                    floats(7, given=(20300, 3e5, 10003000, 99990000, 1e8, 2e12, 2e6))),
           "broadcast": (floats(4, 1, low=0.3, high=5.0), floats(3, low=0.1, high=9.0)),
-          "ends": (floats(8, given=(0, 1, 0, 2, math.inf, math.inf, -1, 3)),
-                   floats(8, given=(1, 0, 0, math.inf, 2, math.inf, 1, -1))),
+          "ends": (floats(9, given=(0, 1, 0, 2, math.inf, math.inf, -1, 3, 0)),
+                   floats(9, given=(1, 0, 0, math.inf, 2, math.inf, 1, -1, 0.5))),
           "empty": (floats(0), floats(0))}.items()],
     *[Row(name, "by both", (floats(4, 5, low=0.3, high=5.0), floats(4, 5, low=0.1, high=9.0)), numpy=_each(share),
           tolerance=1e-4, smooth=False)
