@@ -69,7 +69,8 @@ def plain(tmp_path_factory):
             multiplied(laid_out("plain", (3, 0), kind), laid_out("plain", (0, 2), kind))
         for kind, rows in itertools.product(KINDS, ROWS):
             through_linear(kind, rows)
-        awkward_bias()
+        for taken in AWKWARD:
+            awkward_bias(taken)
         emulator.compile()
         emulator.library = library_of("cublasLt")
         yield emulator
@@ -245,17 +246,21 @@ def test_linears_bias_and_its_gradient_follow_in_the_same_launch(route, kind, ro
     assert bool(launches) is not fused
 
 
-def awkward_bias():
-    """``linear`` with a bias whose address is not a multiple of 16: the result, and the expected one."""
+#: The elements of a bias whose address is not a multiple of 16, and of one that lie apart.
+AWKWARD = (slice(1, 5), slice(0, 8, 2))
+
+
+def awkward_bias(taken):
+    """``linear`` with a bias that no library takes: the result, and the expected one."""
     x, w, bias, out = (Copy(a) for a in (np.ones((6, 5), np.float32), np.ones((4, 5), np.float32),
-                                         np.arange(8, dtype=np.float32)[1:5], np.zeros((6, 4), np.float32)))
-    assert bias.cupy().data.ptr % 16
+                                         np.arange(8, dtype=np.float32)[taken], np.zeros((6, 4), np.float32)))
     linear(x.cupy(), w.cupy(), bias.cupy(), out.cupy())
     return out.array, np.broadcast_to(5 + bias.array, (6, 4))
 
 
-def test_a_vector_that_lies_awkwardly_is_added_by_a_kernel_of_its_own(plain):
-    np.testing.assert_array_equal(*awkward_bias())
+@pytest.mark.parametrize("taken", AWKWARD)
+def test_a_vector_that_lies_awkwardly_is_added_by_a_kernel_of_its_own(plain, taken):
+    np.testing.assert_array_equal(*awkward_bias(taken))
     assert calls_of(plain.library)[-1]["epilogue"] == 1
 
 
