@@ -144,7 +144,7 @@ JOINED = np.dtype([("ends", "i8", (_JOINED,)), ("steps", "i8", (_JOINED,)), ("of
 @gl.kernel
 def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
     given = [t for t in tensors if t.size]
-    alike = out.flags.c_contiguous and out.itemsize <= 8 and all(t.dtype == out.dtype for t in given)
+    alike = out.flags.c_contiguous and all(t.dtype == out.dtype for t in given)
     size, at, lead = (_JOINED if alike and len(given) > 1 else 1), 0, (slice(None),) * dim
     for k in range(0, len(given), size):
         some = given[k:k + size]
