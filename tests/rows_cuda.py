@@ -210,6 +210,8 @@ for count, high, length, tail in ((70_000, 900, 1000, 1), (20_000, 3, 4000, 33),
 # Each place looks at more positions than a block tests at once.
 add("embedding_grad", floats(2500, 300), ints(2500, high=9), shape=(9, 300), padding=3)
 add("add_at_", floats(9, 300), ints(2500, high=9), floats(2500, 300), dim=0)
+# Parts of sums are wider than the elements.
+add("add_at_", bytes_(300, given=(1,) * 300), ints(9000, high=300), bytes_(9000, given=(7,) * 9000), dim=0)
 # Sorted, in rows of whole accesses and of others.
 for count, high, tail in ((17_000, 3, 36), (16_000, 290, 132), (15_500, 300, 66)):
     add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(300, tail), padding=2)

@@ -18,7 +18,6 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore.devices import precision
-from gradcore.devices.gpu import kernels as gpu_kernels
 from gradcore.devices.gpu import launch as gpu_launch
 from gradcore.devices.gpu.kernels import elementwise as gpu_elementwise
 from gradcore.devices.gpu.kernels import optimizers as gpu_optimizers
@@ -129,8 +128,7 @@ def test_a_wrong_declaration_is_seen(both, monkeypatch, name, place):
 
 
 def test_every_op_has_a_kernel():
-    table = gpu_kernels.KERNELS
-    assert [name for name, op in all_ops().items() if name not in table and not op.view] == []
+    assert [name for name, op in all_ops().items() if name not in OWN and not op.view] == []
 
 
 def test_every_kernel_of_our_own_has_a_row():
@@ -148,7 +146,7 @@ def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emu
     rest = [np.full(out.shape, 9, np.float32)] if writes else [out, np.empty(64, np.uint8)]
     rest += [np.empty(64, np.uint8)] * (name == "put_")
     copies = [Copy(a) for a in (x, index, *rest)]
-    gpu_kernels.KERNELS[name](*[c.cupy() for c in copies], **attrs)
+    OWN[name](*[c.cupy() for c in copies], **attrs)
     expected = {"put_": [[1, 2], [3, 4], [9, 9]], "add_at_": [[1, 2], [3, 4], [14, 15]], "put_along_": [[1, 9], [3, 9], [9, 6]],
                 "take_along": [[math.nan, 4], [5, 2]]}.get(name, [[math.nan, math.nan], [5, 6]])
     np.testing.assert_array_equal(copies[0 if writes else 2].array, expected)
@@ -163,7 +161,7 @@ def test_an_extreme_at_a_position_has_the_same_bits_whatever_comes_first(emulate
         for emulated.falling in (False, True):
             copies = [Copy(a) for a in (np.full(1, -np.inf if largest else np.inf, dtype), np.zeros(3, np.int64),
                                         np.array(some, dtype))]
-            gpu_kernels.KERNELS["extreme_along_"](*[c.cupy() for c in copies], dim=0, largest=largest)
+            OWN["extreme_along_"](*[c.cupy() for c in copies], dim=0, largest=largest)
             found.append(copies[0].array)
         assert found[0].tobytes() == found[1].tobytes(), some
         expected = sorted(some, key=lambda x: (x, math.copysign(1, x)))[-1 if largest else 0]
@@ -299,6 +297,19 @@ def test_convolutions_take_tf32_only_when_asked(emulated, monkeypatch, outputs):
                              Copy(np.zeros(1 << 20, np.uint8)).cupy(), shape=weight.shape, bias=True, **how)
                 np.testing.assert_allclose(slopes.array, expected, rtol=2e-5, atol=2e-5)
                 np.testing.assert_allclose(bias.array, dy.sum((0, 2, 3)), rtol=2e-5, atol=2e-5)
+
+
+def test_convolutions_in_double_precision_take_no_tf32(both, monkeypatch):
+    monkeypatch.setattr(precision, "_chosen", "high")
+    for row in [row for row, dtype in CALLS if row.op.startswith("conv2d") and dtype == np.float64]:
+        both.run(row, np.float64, max(row.tolerance / 1e-5, 1))
+
+
+def test_attention_over_rows_whose_elements_lie_apart(both):
+    given = gradcore.tensor(np.random.default_rng(0).normal(size=(3, 1, 2, 5, 16)).astype(np.float32), device=both.device)
+    both.compared, both.relaxed = [], 10
+    gradcore.nn.functional.scaled_dot_product_attention(*(x[..., ::2] for x in given))
+    assert both.compared == ["attention"]
 
 
 def test_a_write_that_reads_what_it_writes_is_refused():
