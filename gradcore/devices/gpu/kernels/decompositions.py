@@ -109,9 +109,6 @@ def qr(a: Any, q: Any, r: Any, workspace: Any, *, complete: bool = False) -> Non
 
 @gl.kernel
 def pinv(a: Any, out: Any, workspace: Any, *, atol: float = 0.0, rtol: float) -> None:
-    if not a.size:
-        gl.zero(out)
-        return
     count, m, n = _sizes(a)
     k = int(min(m, n))
     pieces = [count * int(m) * k, count * k, count * k * int(n)]
