@@ -57,6 +57,8 @@ def _eigh(t: Any, a: Any) -> tuple[Any, ...]:
 
 ROWS += [
     *[Row("eigh", k, (a,), torch=_eigh, smooth=False, tolerance=1e-4) for k, a in _SQUARE.items()],
+    # The squares of two values are equal.
+    Row("eigh", "opposite", (floats(3, 3, given=(0, 2, 0, 2, 0, 0, 0, 0, 1)),), torch=_eigh, smooth=False, tolerance=1e-4),
     Row("eigh", "large", (spread(40, 40),), torch=_eigh, smooth=False, tolerance=1e-3),
     *[Row("svd", k, (a,), torch=svd, tolerance=1e-4) for k, a in _ANY.items()],
     *[Row("svd", k, (a,), torch=svd, smooth=False, tolerance=1e-3)
