@@ -218,11 +218,9 @@ __global__ void adaptive_avg_pool2d_grad(const T* dy, T* out, i64 height, i64 wi
         // Cells overlap if their number does not divide the size: the first that reaches y, and those after it that have begun.
         for (i64 row = y * rows / height; row < rows && row * height / rows <= y; ++row) {
             i64 top = row * height / rows, bottom = ((row + 1) * height + rows - 1) / rows;
-            if (bottom <= y) continue;
             for (i64 column = z * columns / width; column < columns && column * width / columns <= z; ++column) {
                 i64 left = column * width / columns, right = ((column + 1) * width + columns - 1) / columns;
-                if (right > z)
-                    total += (WIDE(T))dy[(spot.plane * rows + row) * columns + column] / (WIDE(T))((bottom - top) * (right - left));
+                total += (WIDE(T))dy[(spot.plane * rows + row) * columns + column] / (WIDE(T))((bottom - top) * (right - left));
             }
         }
         out[i] = (T)total;
