@@ -115,7 +115,9 @@ def rprop(p: Any, g: Any, last: Any, size: Any, smaller: float, larger: float, l
 
 
 for _maximize in (False, True):
-    ROWS.append(Row("rprop_", f"maximize {_maximize}", (two, two, two, positive, 0.5, 1.2, 3.0, 5.5), {"maximize": _maximize},
+    # As in the first step, some have no last gradient.
+    _last = [floats(2, 3, given=(0, 1, -1, 0, 2, -2)), floats(4)]
+    ROWS.append(Row("rprop_", f"maximize {_maximize}", (two, two, _last, positive, 0.5, 1.2, 3.0, 5.5), {"maximize": _maximize},
                     numpy=over_lists(rprop, 4, 0.0, _maximize)))
 for _decay, _maximize in ((0.0, False), (0.1, True)):
     add("adamax_", f"decay {_decay}", [two, positive], (0.1, 3, 0.8), adamax, _decay, _maximize, beta2=0.9, eps=1e-6)

@@ -125,7 +125,8 @@ ROWS += [
     *[Row("standard_gamma", k, (x, _state), numpy=_gamma, tolerance=1e-4, smooth=False) for k, x in {
         "small": floats(40, low=0.05, high=1.0), "plain": floats(4, 5, low=0.5, high=5.0), "wide": _wide,
         "layouts": floats(4, 3, low=0.5, high=5.0, layout="transposed"), "large": floats(9, low=1e3, high=1e6),
-        "empty": floats(0, 3), "many": floats(1500, low=0.5, high=3.0), "tiny": floats(900, low=1e-4, high=1e-3)}.items()],
+        "empty": floats(0, 3), "many": floats(1500, low=0.5, high=3.0), "tiny": floats(900, low=1e-4, high=1e-3),
+        "one": floats(3, given=(1, 1, 1))}.items()],
     *[Row("standard_gamma_slope", k, (a, x), numpy=_each(_slope), tolerance=1e-4, gradient=False) for k, (a, x) in {
         "small": (floats(30, low=0.05, high=1.0), floats(30, low=0.01, high=2.0)),
         "plain": (floats(5, 4, low=0.5, high=5.0), floats(5, 4, low=0.1, high=9.0)),

@@ -139,8 +139,9 @@ def test_every_kernel_of_our_own_has_a_row():
     ("take", False, {"dim": 0, "wrap": False}), ("take_along", False, {"dim": 0, "wrap": False}),
     ("embedding", False, {"padding": None}), ("put_", True, {"dim": 0, "wrap": False}),
     ("add_at_", True, {"dim": 0, "wrap": False}), ("put_along_", True, {"dim": 0})])
-def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emulated, name, writes, attrs):
-    x, index = np.arange(1, 7, dtype=np.float32).reshape(3, 2), np.array([[-1, 1], [2, 0]])
+@pytest.mark.parametrize("outside", [-1, 3])  # as is the length
+def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emulated, name, writes, attrs, outside):
+    x, index = np.arange(1, 7, dtype=np.float32).reshape(3, 2), np.array([[outside, 1], [2, 0]])
     index = index if "along" in name else index[:, 0].copy()
     out = np.zeros((*index.shape, *x.shape[1:])[:2], np.float32)
     rest = [np.full(out.shape, 9, np.float32)] if writes else [out, np.empty(64, np.uint8)]
