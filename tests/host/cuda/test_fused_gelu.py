@@ -24,11 +24,14 @@ F = nn.functional
 
 
 class Training(Stepping):
-    """A step of a network with a gelu of either kind: with or without a bias after the first, an odd width after the second."""
+    """A step of a network with a gelu of either kind: with or without a bias after the first, an odd width after the second.
+
+    The gradients of the first layers are large enough that those of gelu's results need not lie over these.
+    """
 
     def __init__(self, approximate: str, wrap: Any = lambda f: f) -> None:
         gradcore.manual_seed(3)
-        super().__init__(nn.Sequential(nn.Linear(6, 12), nn.GELU(approximate), nn.Linear(12, 7, bias=False),
+        super().__init__(nn.Sequential(nn.Linear(6, 99), nn.Linear(99, 12), nn.GELU(approximate), nn.Linear(12, 7, bias=False),
                                        nn.GELU(approximate), nn.Linear(7, 3)).to("cuda"), wrap)
 
 
